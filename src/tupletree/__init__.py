@@ -1,0 +1,1 @@
+"""Guaranteed message processing for Python, on Spark."""

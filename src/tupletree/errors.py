@@ -1,0 +1,129 @@
+"""The exception tree: every error a user can see.
+
+Owns the shape of an error (what failed, where, got, expected, next step) and the exit code that a command
+line answers with. It refuses to format tracebacks or to log: that is the edge's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ConnectorError",
+    "EndOfInput",
+    "Finding",
+    "InternalError",
+    "PermanentError",
+    "ProcessingError",
+    "RuntimeUnavailableError",
+    "TopologyError",
+    "TupleSettledError",
+    "TupletreeError",
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault: where it is, what is wrong, what was got and expected, and the next step.
+
+    Only `what` is required; empty parts are left out of the text.
+    """
+
+    what: str
+    where: str = ""
+    got: str = ""
+    expected: str = ""
+    next_step: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        parts = [
+            f"  {label}: {text}"
+            for label, text in (("got", self.got), ("expected", self.expected), ("next", self.next_step))
+            if text
+        ]
+        return "\n".join([head, *parts])
+
+
+class TupletreeError(Exception):
+    """Base of every error that Tupletree raises for a reason of its own.
+
+    Args:
+        what: what failed, as a sentence.
+        where: component, file and line, or path.
+        got: the offending value or state, shortened.
+        expected: what would have been right.
+        next_step: what the reader can do now.
+        findings: several faults found together; overrides the single parts.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        where: str = "",
+        got: str = "",
+        expected: str = "",
+        next_step: str = "",
+        findings: Iterable[Finding] = (),
+    ) -> None:
+        self.what = what
+        self.findings: tuple[Finding, ...] = tuple(findings) or (
+            Finding(what, where, got, expected, next_step),
+        )
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        if len(self.findings) == 1 and self.findings[0].what == self.what:
+            return str(self.findings[0])
+        body = "\n".join(str(finding) for finding in self.findings)
+        return f"{self.what}\n{body}" if self.what else body
+
+
+class TopologyError(TupletreeError):
+    """The topology is wrong; `findings` holds every fault, not just the first."""
+
+    exit_code = 2
+
+
+class ConfigError(TupletreeError):
+    """An option, parameter or file of settings is wrong; `findings` holds every fault."""
+
+    exit_code = 2
+
+
+class ProcessingError(TupletreeError):
+    """A tuple could not be processed: raise it (or any exception) in a bolt to fail the tuple."""
+
+
+class PermanentError(ProcessingError):
+    """Raise it in a bolt when a retry cannot help: the message goes to the dead letters at once."""
+
+
+class TupleSettledError(ProcessingError):
+    """A bolt emitted anchored to a tuple that it had acked or failed already."""
+
+
+class ConnectorError(TupletreeError):
+    """A source or sink could not read or write."""
+
+
+class CheckpointError(TupletreeError):
+    """The state directory is damaged, in use, or belongs to another topology; names the file and the way out."""
+
+
+class RuntimeUnavailableError(TupletreeError):
+    """This machine cannot run the runtime asked for (no Java, unsuited package); says how to mend it."""
+
+
+class InternalError(TupletreeError):
+    """An invariant of Tupletree itself broke: our bug, not yours."""
+
+
+class EndOfInput(Exception):  # noqa: N818 - a control signal like StopIteration, not an error
+    """Raised by `Spout.next` when nothing will ever come again."""

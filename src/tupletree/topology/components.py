@@ -1,0 +1,231 @@
+"""What users write and what runtimes call: Spout, Bolt, Sink, and what is injected into them.
+
+Base classes and calling contracts only; the runtimes own the implementations of `Collector`, `TaskContext` and
+`KeyedState`. Nothing here starts a thread or reads a clock.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from tupletree.tracking.outcomes import Failure
+
+__all__ = [
+    "Bolt",
+    "Collector",
+    "Emit",
+    "KeyedState",
+    "MessageId",
+    "Reject",
+    "Sink",
+    "SinkBatch",
+    "Spout",
+    "TaskContext",
+]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+V = TypeVar("V")
+
+MessageId: TypeAlias = "str | int | bytes | tuple[MessageId, ...]"
+"""What a source calls a message. Compared with its type: 0, False, "" and b"" are four ids; only None is no id."""
+
+
+@dataclass(slots=True)
+class Emit(Generic[T]):
+    """One message from a spout. `message_id=None` means untracked: acked on emit, never pending, never retried."""
+
+    value: T
+    message_id: MessageId | None = None
+
+
+@dataclass(slots=True)
+class Reject:
+    """A message that the source received but cannot turn into a value (undecodable bytes, say).
+
+    It counts as emitted and goes straight to the dead letters with `payload` and `reason`; the stream goes on.
+    """
+
+    payload: bytes
+    message_id: MessageId
+    reason: str
+
+
+class Spout(Generic[T]):
+    """Where messages come from. Subclass it; only `next` must be written.
+
+    One instance serves one task. The runtime calls every method of an instance from one thread at a time, in the
+    order open, activate, then any of next/ack/fail/snapshot, deactivate, close. `next` must not block for longer
+    than the idle wait (100 ms): return None when nothing is there yet.
+    """
+
+    def open(self, context: TaskContext) -> None:
+        """Acquire what is needed. Called once, before anything else but `restore`'s data is at hand."""
+
+    @abstractmethod
+    def next(self) -> Emit[T] | Reject | Sequence[Emit[T] | Reject] | None:
+        """Return one message, several, or None when there is nothing now.
+
+        A batch may be of any length; runtimes never ask again before the pending limit allows another message, so
+        they may exceed it by one batch. Raises `EndOfInput` when nothing will ever come again.
+        """
+
+    def ack(self, message_id: MessageId) -> None:
+        """The message's tree completed. May come again after a crash: treat that as harmless."""
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        """The message is dead (`replay="runtime"`), or one attempt failed (`replay="source"`)."""
+
+    def activate(self) -> None:
+        """Messages may flow (again)."""
+
+    def deactivate(self) -> None:
+        """No `next` until `activate`; acks and fails still come."""
+
+    def snapshot(self) -> Any:
+        """The position after the last message returned, as JSON-compatible data; None if there is no position."""
+        return None
+
+    def restore(self, position: Any) -> None:
+        """Continue after `position` (what `snapshot` gave). Called after `open`, before the first `next`."""
+
+    def close(self) -> None:
+        """Release everything. Called once, also after an error."""
+
+
+class Bolt(Generic[T]):
+    """A bolt with a life cycle. One instance per task (on Spark: per task and run, so only declared state lasts).
+
+    `process` returns or yields its outputs, or uses the collector. With `auto_ack` (the default) the tuple is acked
+    when `process` returned, unless the bolt settled it already; an exception fails it.
+    """
+
+    auto_ack: bool = True
+    auto_fail: bool = True
+
+    def open(self, context: TaskContext) -> None:
+        """Acquire what is needed, before the first tuple."""
+
+    @abstractmethod
+    def process(self, value: T, collector: Collector[Any]) -> Any:
+        """Work on one tuple."""
+
+    def tick(self, collector: Collector[Any]) -> Any:
+        """Time passed; called for bolts that asked for ticks."""
+
+    def close(self) -> None:
+        """Release everything. Called once, also after an error."""
+
+
+class TaskContext(Protocol):
+    """Where a component is running. Read-only; valid during the call it is used in."""
+
+    @property
+    def topology(self) -> str:
+        """The topology's name."""
+
+    @property
+    def component(self) -> str:
+        """The component's name."""
+
+    @property
+    def task_id(self) -> int:
+        """Sequential id of this task, unique in the topology."""
+
+    @property
+    def task_index(self) -> int:
+        """0-based number of this task within its component."""
+
+    @property
+    def parallelism(self) -> int:
+        """Number of tasks of this component."""
+
+    @property
+    def attempt(self) -> int:
+        """Attempt number of the message in hand, from 1 (of a multi-anchored tuple: the highest). 0 outside."""
+
+    @property
+    def epoch_time_s(self) -> float:
+        """The runtime's notion of now, seconds since the Unix epoch; the same again when an epoch runs again."""
+
+
+class Collector(Protocol[T_contra]):
+    """Explicit control over emits and verdicts. Tuples are named by the very object that was handed in."""
+
+    def emit(
+        self, value: T_contra, *, anchors: Sequence[object] | None = None, stream: str | None = None
+    ) -> None:
+        """Emit a tuple anchored to the tuple in hand (None), to the given ones, or to nothing (empty).
+
+        Raises TupleSettledError if an anchor was acked or failed before. `stream` is needed only where one class
+        serves two streams.
+        """
+
+    def emit_direct(
+        self,
+        task_id: int,
+        value: T_contra,
+        *,
+        anchors: Sequence[object] | None = None,
+        stream: str | None = None,
+    ) -> None:
+        """Emit to one task of a consumer that subscribed with `direct`."""
+
+    def ack(self, value: object) -> None:
+        """Settle this tuple as done. A second verdict is counted and changes nothing."""
+
+    def fail(self, value: object, error: BaseException | str | None = None) -> None:
+        """Settle this tuple as failed."""
+
+    def reset_timeout(self, value: object) -> None:
+        """Start the message timeout of this tuple's roots anew."""
+
+
+class KeyedState(Protocol[V]):
+    """One value per key; the key is that of the tuple in hand (the fields it was grouped by)."""
+
+    @property
+    def value(self) -> V:
+        """The key's value; the declared default for a key never set. Mutating it in place counts as setting it."""
+
+    @value.setter
+    def value(self, value: V) -> None: ...
+
+    @property
+    def key(self) -> object:
+        """The key in hand: the grouping field's value, or a tuple of several."""
+
+    def clear(self) -> None:
+        """Forget the key."""
+
+
+@dataclass(frozen=True)
+class SinkBatch(Generic[T_co]):
+    """Rows for one sink task. `id` is unique per (topology, sink, task, epoch) and stable when it is written again."""
+
+    id: str
+    rows: Sequence[T_co]
+
+
+class Sink(Generic[T]):
+    """Where results go. File sinks (JSON Lines, Parquet) have their own two-step protocol in `tupletree.sinks`.
+
+    A plain `Sink` is called once per batch after its roots completed; what it promises is `promise`.
+    """
+
+    promise: str = "at_least_once"
+
+    def open(self, context: TaskContext) -> None:
+        """Acquire what is needed."""
+
+    @abstractmethod
+    def write(self, batch: SinkBatch[T]) -> None:
+        """Write the rows; an exception fails them."""
+
+    def close(self) -> None:
+        """Release everything."""

@@ -1,0 +1,149 @@
+"""The data model of a topology, on one screen: what a builder produces and everything else reads.
+
+Frozen descriptions only. Nothing here runs user code, checks, plans or draws; see `builder`, `check`, `render`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from tupletree.topology.streams import Schema
+
+__all__ = [
+    "BoltSpec",
+    "ComponentSpec",
+    "Grouping",
+    "GroupingKind",
+    "InputSpec",
+    "StateSpec",
+    "StreamSpec",
+    "TopologySpec",
+]
+
+GroupingKind: TypeAlias = Literal[
+    "shuffle", "fields", "partial_key", "all", "global", "direct", "local_or_shuffle", "none", "custom"
+]
+CustomGrouping: TypeAlias = Callable[[Any, int], "int | list[int]"]
+"""(value, number of target tasks) → index or indexes of the targets, 0-based; an empty list drops the copy."""
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One typed output of a component. `name` is unique within the component (the class name by default)."""
+
+    component: str
+    name: str
+    schema: Schema
+    unconsumed: bool = False
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How a stream's tuples are dealt to the tasks of one consumer."""
+
+    kind: GroupingKind
+    fields: tuple[str, ...] = ()
+    custom: CustomGrouping | None = None
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """A consumer's subscription to one stream of one component."""
+
+    component: str
+    stream: str
+    grouping: Grouping
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """Keyed state of a bolt: the type of a value, its default factory, and the key fields.
+
+    The key is the fields of the bolt's `fields` groupings (EPOCHS 12).
+    """
+
+    value_type: Any
+    default: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class BoltSpec:
+    """How to call a bolt.
+
+    Attributes:
+        style: `function` (called once per tuple with the value), `class` (a `Bolt` subclass or instance factory,
+            opened once per task), `batch` or `arrow`.
+        target: the function, or a zero-argument factory of `Bolt` objects.
+        returns: what a call gives back: `value` (one tuple or None), `many` (an iterable of tuples, or None),
+            `nothing` (outputs come only through a `Collector`, or there are none).
+        value_parameter: name of the parameter that takes the tuple (function style).
+        inject: parameter name → what it gets: `collector`, `context`, `state`, or `resource:<name>`.
+        input_types: the classes the bolt accepts.
+        auto_ack: ack the tuple when the call returned (a bolt with a Collector may settle it earlier itself).
+        auto_fail: fail the tuple when the call raised. False: the exception is recorded, and the tuple stays open
+            until its timeout.
+        state: keyed state, if declared.
+        is_async, concurrency, blocking: how runtimes may schedule it.
+        batch_size, batch_max_age_s: batch style only.
+        tick_interval_s: ask for ticks; None is unset.
+    """
+
+    style: Literal["function", "class", "batch", "arrow"]
+    target: Callable[..., Any]
+    returns: Literal["value", "many", "nothing"]
+    value_parameter: str = "value"
+    inject: Mapping[str, str] = field(default_factory=dict)
+    input_types: tuple[type, ...] = ()
+    auto_ack: bool = True
+    auto_fail: bool = True
+    state: StateSpec | None = None
+    is_async: bool = False
+    concurrency: int = 1
+    blocking: bool = False
+    batch_size: int | None = None
+    batch_max_age_s: float | None = None
+    tick_interval_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ComponentSpec:
+    """One spout, bolt or sink.
+
+    Attributes:
+        kind: what it is; `body` is then a `Spout` object, a `BoltSpec` or a `Sink` object.
+        parallelism: tasks asked for; None lets the plan choose (a sink: as many as its widest producer, else 1).
+        outputs: streams by name, in declaration order.
+        inputs: subscriptions in declaration order (empty for a spout).
+        replay: spouts only; who retries a failed attempt: the runtime, or the source itself (DESIGN 2).
+        where: `file:line` of the call that declared it, for errors.
+    """
+
+    name: str
+    kind: Literal["spout", "bolt", "sink"]
+    body: Any
+    parallelism: int | None = None
+    outputs: Mapping[str, StreamSpec] = field(default_factory=dict)
+    inputs: tuple[InputSpec, ...] = ()
+    replay: Literal["runtime", "source"] = "runtime"
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class TopologySpec:
+    """A whole, checked topology: components by name, in declaration order."""
+
+    name: str
+    components: Mapping[str, ComponentSpec]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def consumers(self, component: str, stream: str) -> tuple[tuple[ComponentSpec, InputSpec], ...]:
+        """Who subscribes to this stream, in declaration order."""
+        return tuple(
+            (consumer, subscription)
+            for consumer in self.components.values()
+            for subscription in consumer.inputs
+            if subscription.component == component and subscription.stream == stream
+        )

@@ -1,0 +1,72 @@
+"""Verdicts: what can become of a message and of one attempt, and what a dead letter holds."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+__all__ = ["DeadLetter", "Failure", "FailureKind", "Outcome"]
+
+
+class Outcome(enum.Enum):
+    """Where a message stands."""
+
+    OPEN = "open"
+    ACKED = "acked"
+    RETRYING = "retrying"
+    DEAD = "dead"
+
+
+class FailureKind(enum.Enum):
+    """Why one attempt failed."""
+
+    ERROR = "error"  # a bolt raised or called fail
+    TIMEOUT = "timeout"  # not completed within the message timeout
+    LOST = "lost"  # its worker, task or frame went away
+    POISON = "poison"  # it killed its worker
+    REJECTED = "rejected"  # the source could not turn it into a value
+    PUBLISH = "publish_failed"  # a sink refused a row of it
+    STOPPED = "stopped"  # the topology stopped before it completed
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one attempt failed, as text: exceptions never cross a process boundary as objects.
+
+    Attributes:
+        kind: the class of failure.
+        component, task_id: where; empty and -1 if no component is to blame.
+        error_type: the exception's qualified type name ("" if there was none).
+        error: its message, or the reason in words.
+        traceback: formatted traceback, shortened to a fixed limit.
+        failing_tuple: the tuple in hand, rendered and shortened.
+        permanent: a retry cannot help.
+    """
+
+    kind: FailureKind
+    component: str = ""
+    task_id: int = -1
+    error_type: str = ""
+    error: str = ""
+    traceback: str = ""
+    failing_tuple: str = ""
+    permanent: bool = False
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that will not be tried again by itself.
+
+    Times are seconds since the Unix epoch. `payload` is the message's value as JSON-compatible data.
+    """
+
+    topology: str
+    spout: str
+    message_id: Any
+    payload: Any
+    payload_type: str
+    failure: Failure
+    attempts: int
+    first_emitted_s: float
+    died_s: float
+    note: str = ""
