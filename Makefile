@@ -1,0 +1,64 @@
+# One entry for everything. Needs make and Python 3.11 or newer; PYTHON=/path/to/python chooses one.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
+CHECKED := src tests $(wildcard examples benchmarks)
+
+.PHONY: help setup demo test format nightly bench lock clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 22
+
+setup: $(STAMP) ## Create .venv and install the locked packages and Tupletree
+
+$(STAMP): requirements.lock pyproject.toml
+	@found=; \
+	for candidate in $(CANDIDATES); do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "make setup: no Python 3.11 or newer among: $(CANDIDATES)" >&2; \
+	    echo "  next: install one, or name it: make setup PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "Creating $(VENV) with $$("$$found" --version)"; \
+	    "$$found" -m venv --clear $(VENV) || { \
+	        echo "make setup: this Python cannot create an environment" >&2; \
+	        echo "  next: install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }; \
+	fi
+	@echo "Installing the locked packages into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## Run the tour: poison messages, a killed worker, and every message accounted for
+	@$(BIN)/tupletree demo
+
+test: setup ## Format, lint, types, layers, tests
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+format: setup ## Format and mend what can be mended by itself
+	$(BIN)/ruff format $(CHECKED)
+	$(BIN)/ruff check --fix $(CHECKED)
+
+nightly: setup ## The long tests: kill loops, soak, large state
+	$(BIN)/pytest -m nightly
+
+bench: setup ## The benchmarks, ratio against the peer in one run
+	$(BIN)/tupletree bench
+
+lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
+	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	    --extra dev --extra java pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
+
+clean: ## Remove what the tools and runs left, but not .venv
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tupletree build dist
