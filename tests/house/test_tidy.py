@@ -1,0 +1,209 @@
+"""The rules of this house as tests: sizes, no dead modules, nothing of one machine, nothing unsafe.
+
+Each exception is listed with its reason. A stale exception is a fault too.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "tupletree"
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
+
+LONG_FILES: dict[str, str] = {}
+"""Path → why this file may be longer than MAX_FILE_LINES."""
+
+LONG_FUNCTIONS: dict[str, str] = {}
+"""`path:qualified name` → why this function may be longer than MAX_FUNCTION_LINES."""
+
+PUBLIC_MODULES: dict[str, str] = {
+    "tupletree": "what users import",
+    "tupletree.testing": "what users import in their tests",
+    "tupletree.__main__": "python -m tupletree",
+}
+"""Modules that nothing in the package imports, and who does instead."""
+
+# Written in pieces, so that this file does not find itself.
+MACHINE_TRACES = re.compile(
+    "|".join(
+        [
+            r"(?<![\w.])/" + r"(?:work|home/\w+|root|Users/\w+)/",
+            r"(?<![\w.])/" + r"tmp/\w",
+            r"\bpypi\." + r"org|files\.python" + r"hosted|registry\.npm" + r"js|repo\d?\.maven",
+            r"--(?:extra-)?index" + r"-url",
+        ]
+    )
+)
+MAY_SAY_SO: dict[str, str] = {}
+"""Path → why it may hold what looks like a path of one machine or a registry's address."""
+
+
+@functools.cache
+def tracked_files() -> tuple[Path, ...]:
+    """Every file that git knows or would add, so that a new file is judged before its first commit."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return tuple(path for name in listed.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def python_files() -> tuple[Path, ...]:
+    return tuple(path for path in tracked_files() if path.suffix == ".py")
+
+
+def source_files() -> tuple[Path, ...]:
+    return tuple(path for path in python_files() if path.is_relative_to(SOURCE))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def functions_of(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{child.name}", child
+            yield from functions_of(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.ClassDef):
+            yield from functions_of(child, f"{prefix}{child.name}.")
+        else:
+            yield from functions_of(child, prefix)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Every dotted name that a file's import statements could mean."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_repository_has_files_to_judge() -> None:
+    assert len(source_files()) > 10
+
+
+def test_files_stay_short_enough_to_be_read_in_one_sitting() -> None:
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+    too_long = {name: count for name, count in lines.items() if count > MAX_FILE_LINES}
+    assert too_long.keys() - LONG_FILES.keys() == set(), too_long
+    assert LONG_FILES.keys() - too_long.keys() == set(), "listed as an exception without need"
+
+
+def test_functions_stay_short_enough_for_one_screen() -> None:
+    too_long = {
+        f"{name_of(path)}:{name}": (function.end_lineno or 0) - function.lineno + 1
+        for path in python_files()
+        for name, function in functions_of(tree_of(path))
+        if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES
+    }
+    assert too_long.keys() - LONG_FUNCTIONS.keys() == set(), too_long
+    assert LONG_FUNCTIONS.keys() - too_long.keys() == set(), "listed as an exception without need"
+
+
+def test_every_module_says_what_it_owns() -> None:
+    silent = [name_of(path) for path in source_files() if not ast.get_docstring(tree_of(path))]
+    assert silent == []
+
+
+def test_no_module_is_dead() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    entry_points = {target.partition(":")[0] for target in scripts.values()}
+    imported = {name for path in source_files() for name in imported_names(path)}
+    imported |= set(loaded_lazily())
+    modules = {module_name(path): path for path in source_files()}
+    dead = {
+        name
+        for name, path in modules.items()
+        if name not in imported
+        and name not in entry_points
+        and name not in PUBLIC_MODULES
+        # A package lives as long as one of its modules does.
+        and not (path.name == "__init__.py" and any(other.startswith(f"{name}.") for other in modules))
+    }
+    assert dead == set()
+
+
+def loaded_lazily() -> Iterator[str]:
+    """Modules named as text, as in a lazy `__getattr__` or `importlib.import_module("tupletree.…")`."""
+    for path in source_files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"tupletree(\.\w+)+", str(node.value)):
+                yield str(node.value)
+
+
+def test_nothing_of_one_machine_or_registry_is_in_the_repository() -> None:
+    found = []
+    for path in tracked_files():
+        if name_of(path) in MAY_SAY_SO:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{name_of(path)}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if MACHINE_TRACES.search(line)
+        ]
+    assert found == []
+
+
+def test_the_package_neither_unpickles_nor_evaluates_text() -> None:
+    """Exceptions and payloads cross processes as data; what is loaded must not be able to run."""
+    forbidden = {"eval", "exec", "pickle.loads", "pickle.load", "marshal.loads", "cloudpickle.loads", "yaml.load"}
+    found = [
+        f"{name_of(path)}:{node.lineno}: {ast.unparse(node.func)}"
+        for path in source_files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in forbidden
+    ]
+    assert found == []
+
+
+def test_an_ignored_check_gives_its_reason() -> None:
+    """`# noqa: X - why` and `# type: ignore[x]  # why`; a bare one hides the next fault too."""
+    bare = re.compile(
+        r"#\s*noqa(?!: [A-Z]+\d+(, ?[A-Z]+\d+)* +[-–—#] ?\w)|#\s*type:\s*ignore(?!\[[\w-]+(, ?[\w-]+)*\]\s+# \w)"
+    )
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in python_files()
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if bare.search(line)
+    ]
+    assert found == []
+
+
+def test_the_lock_is_hashed_and_bound_to_no_index() -> None:
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    requirements = re.findall(r"^(?!\s|#)(\S+==\S+)", lock, re.MULTILINE)
+    hashed = re.findall(r"^(?!\s|#)\S+==.*\\\n\s+--hash=sha256:", lock, re.MULTILINE)
+    assert len(requirements) > 30
+    assert len(requirements) == len(hashed)
+    assert "://" not in lock
