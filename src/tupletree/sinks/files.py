@@ -1,0 +1,324 @@
+"""File sinks: rows become candidate files first, and published files only when their messages completed.
+
+Owns the two-step protocol that makes files exactly once: durable candidates with hidden names, filtering of rows
+whose message failed, idempotent publishing by rename, the marker that ties a folder to its runs, and sweeping.
+It refuses to know about epochs and roots: file names and the choice of rows come from the runtime. The folder must
+lie on a filesystem with atomic rename and hard links (any local disk, NFS).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote
+
+import msgspec
+
+from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
+from tupletree.topology.components import Sink, SinkBatch
+
+__all__ = [
+    "CANDIDATE_PREFIX",
+    "MARKER_NAME",
+    "FileSink",
+    "RowError",
+    "SinkRowsError",
+    "claim_directory",
+    "publish",
+    "sweep",
+    "sync_directory",
+    "visible_files",
+    "written",
+]
+
+CANDIDATE_PREFIX = "_tt-"
+"""Every candidate's name starts with this; readers of data folders skip names that start with `_`."""
+
+MARKER_NAME = "_tupletree.json"
+
+_MARKER_FORMAT = 1
+_FINDINGS_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class RowError:
+    """One row that a sink refuses: its position in the sequence that was to be written, and why."""
+
+    position: int
+    reason: str
+    error_type: str = "TypeError"
+
+
+class SinkRowsError(ConnectorError):
+    """Some rows cannot be written. `rows` holds every one of them, in order; nothing was written.
+
+    The runtime fails the messages behind these rows and writes the others again.
+    """
+
+    def __init__(self, where: str, rows: Iterable[RowError]) -> None:
+        self.rows: tuple[RowError, ...] = tuple(rows)
+        shown = [Finding(f"row {row.position}: {row.reason}") for row in self.rows[:_FINDINGS_SHOWN]]
+        if len(self.rows) > _FINDINGS_SHOWN:
+            shown.append(Finding(f"and {len(self.rows) - _FINDINGS_SHOWN} more"))
+        super().__init__(f"{where}: {len(self.rows)} rows cannot be written", findings=shown)
+
+
+class FileSink(Sink[Any]):
+    """A folder of immutable files of one format. Picklable; holds no open file.
+
+    Runtimes with a commit point call, in this order and from any process: `claim_directory`, `write_candidate` (and
+    `filter_candidate`) before the commit, `publish` after it, `sweep` when nobody can want the orphans. Runtimes
+    without one call `write`, which is exactly once as long as `batch.id` is stable.
+
+    Args:
+        directory: the folder; made when a run claims it.
+        message_type: class of the rows, where the format needs a schema; None takes the class of the first row.
+    """
+
+    promise = "exactly_once"
+    suffix: str = ""
+
+    def __init__(self, directory: str | os.PathLike[str], *, message_type: type | None = None) -> None:
+        self.directory = Path(directory)
+        self.message_type = message_type
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.directory)!r})"
+
+    @abstractmethod
+    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+        """Write all rows to `path` and force them to the disk; an older candidate of this name is replaced.
+
+        Raises:
+            SinkRowsError: rows that the format cannot hold, all of them; then no file is left behind.
+            ConnectorError: the file could not be written.
+        """
+
+    @abstractmethod
+    def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
+        """Write a new candidate with the rows of `source` whose flag is true; returns how many.
+
+        `keep` has one flag per row of `source`; the kept rows stay as they are, in order.
+
+        Raises:
+            CheckpointError: `source` is gone, or its number of rows is not that of `keep`.
+            ConnectorError: the file could not be written.
+        """
+
+    def write(self, batch: SinkBatch[Any]) -> None:
+        """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing."""
+        if not batch.rows:
+            return
+        name = f"batch-{quote(batch.id, safe='')}{self.suffix}"
+        candidate = self.directory / f"{CANDIDATE_PREFIX}{name}"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.write_candidate(candidate, batch.rows)
+        publish(candidate, self.directory / name)
+
+
+def publish(candidate: Path, final: Path) -> None:
+    """Give a candidate its visible name, atomically; safe to repeat after a kill at any point.
+
+    Both lie in the same folder. A candidate that is gone while `final` is there was published before.
+
+    Raises:
+        CheckpointError: neither file exists, or `final` exists with other content.
+    """
+    if final.exists():
+        if not candidate.exists():
+            return
+        if _digest(candidate) != _digest(final):
+            raise CheckpointError(
+                "a published file exists already with other content",
+                where=str(final),
+                got=f"candidate {candidate.name}",
+                expected="the content that this candidate had when it was published",
+                next_step="check whether another program writes to this folder; move the published file away",
+            )
+        candidate.unlink()
+        return
+    try:
+        candidate.rename(final)
+    except FileNotFoundError as error:
+        if final.exists():  # another process of this run was faster
+            return
+        raise CheckpointError(
+            "neither the candidate nor the published file exists",
+            where=str(final),
+            got=f"no {candidate.name} and no {final.name}",
+            expected="one of the two",
+            next_step="the output folder lost files after the run committed them; replay from the source",
+        ) from error
+    sync_directory(final.parent)
+
+
+def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bool = False) -> None:
+    """Make the folder ready for a run and mark it; the same run may claim it again at any time.
+
+    Args:
+        directory: the sink's folder; made if missing.
+        run_identity: stable across restarts of one run (its state directory), different between runs.
+        sink: name of the sink component, for the marker and for errors.
+        append: allow a folder that another run, or something else, has filled.
+
+    Raises:
+        ConfigError: the folder holds visible files that this run did not write, and `append` is false; or the path
+            is not a folder.
+        CheckpointError: the marker is damaged or was written by a newer version.
+        ConnectorError: the folder cannot be made or written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(
+            "the path of a file sink is not a folder", where=f"sink {sink}", got=str(directory), expected="a folder"
+        ) from error
+    except OSError as error:
+        raise ConnectorError(f"cannot make the sink's folder: {error.strerror}", where=str(directory)) from error
+    while True:
+        marker = _read_marker(directory)
+        runs = marker.runs if marker else []
+        if run_identity in runs:
+            return
+        _refuse_filled(directory, sink, runs, append)
+        claimed = _Marker(format=_MARKER_FORMAT, sink=sink, runs=[*runs, run_identity])
+        if _store_marker(directory, claimed, replace=marker is not None):
+            return
+
+
+def sweep(directory: Path, is_orphan: Callable[[str], bool]) -> int:
+    """Remove the candidates whose name `is_orphan` accepts; returns how many.
+
+    Only names that start with `CANDIDATE_PREFIX` are ever asked about, so published files are never touched.
+    """
+    removed = 0
+    for path in sorted(directory.glob(f"{CANDIDATE_PREFIX}*")):
+        if is_orphan(path.name):
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def visible_files(directory: Path) -> list[Path]:
+    """What a plain reader sees: the entries whose name starts with neither `_` nor `.`, sorted by name."""
+    return sorted(path for path in directory.iterdir() if not path.name.startswith(("_", ".")))
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """Open `path` for a fresh write and force it to the disk on leaving; on an error no file is left behind.
+
+    Raises ConnectorError, with the path, for what the operating system refuses.
+    """
+    try:
+        with path.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(path)) from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def sync_directory(directory: Path) -> None:
+    """Force the folder's entries (creates, renames) to the disk."""
+    if os.name == "nt":  # Windows cannot open folders; its renames are journalled
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _Marker(msgspec.Struct, forbid_unknown_fields=True):
+    """Content of the marker file: which runs may write here."""
+
+    format: int
+    sink: str
+    runs: list[str]
+
+
+def _read_marker(directory: Path) -> _Marker | None:
+    path = directory / MARKER_NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        marker = msgspec.json.decode(content, type=_Marker)
+    except msgspec.DecodeError as error:
+        raise CheckpointError(
+            "the folder's marker is damaged or from a newer version",
+            where=str(path),
+            got=str(error),
+            expected=f"format {_MARKER_FORMAT}",
+            next_step="use another folder, or remove the marker if no run writes here",
+        ) from error
+    if marker.format != _MARKER_FORMAT:
+        raise CheckpointError(
+            "the folder's marker has another format",
+            where=str(path),
+            got=f"format {marker.format}",
+            expected=f"format {_MARKER_FORMAT}",
+            next_step="use the version of Tupletree that wrote it, or another folder",
+        )
+    return marker
+
+
+def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool) -> None:
+    if append:
+        return
+    found = visible_files(directory)
+    if found:
+        raise ConfigError(
+            "the folder holds the output of another run" if runs else "the folder holds files of something else",
+            where=f"sink {sink}",
+            got=f"{directory} with {len(found)} files, {found[0].name} among them",
+            expected="an empty folder, or the one this run wrote before",
+            next_step="use another folder, add --append to write beside them, or --state-dir to resume that run",
+        )
+
+
+def _store_marker(directory: Path, marker: _Marker, *, replace: bool) -> bool:
+    """Write the marker atomically; False if it was to be new and somebody else was faster."""
+    target = directory / MARKER_NAME
+    draft = directory / f".{MARKER_NAME}-{uuid.uuid4().hex}"
+    with written(draft) as file:
+        file.write(msgspec.json.encode(marker) + b"\n")
+    try:
+        if replace:
+            draft.rename(target)
+        else:
+            os.link(draft, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise ConnectorError(f"cannot mark the folder: {error.strerror}", where=str(target)) from error
+        raise ConnectorError(
+            "the sink's filesystem has no hard links",
+            where=str(directory),
+            expected="a filesystem with hard links and atomic rename",
+            next_step="put the sink's folder on a local disk or NFS",
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_directory(directory)
+    return True
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()

@@ -1,0 +1,32 @@
+"""A sink that is one function: for databases and services that have no sink of their own yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from tupletree.topology.components import Sink, SinkBatch
+
+__all__ = ["ForeachSink", "foreach"]
+
+T = TypeVar("T")
+
+
+def foreach(write: Callable[[SinkBatch[T]], None]) -> ForeachSink[T]:
+    """Call `write` with each batch whose messages completed.
+
+    At least once: after a crash a batch comes again with the same `batch.id`, so a function that remembers ids makes
+    it exactly once. An exception fails the batch's rows. On Spark the function must be importable by its name.
+    """
+    return ForeachSink(write)
+
+
+class ForeachSink(Sink[T], Generic[T]):
+    """See `foreach`."""
+
+    def __init__(self, write: Callable[[SinkBatch[T]], None]) -> None:
+        self._write = write
+
+    def write(self, batch: SinkBatch[T]) -> None:
+        """Hand the batch to the function."""
+        self._write(batch)

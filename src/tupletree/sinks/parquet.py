@@ -1,0 +1,123 @@
+"""Parquet: one file per candidate, typed by the message class.
+
+Owns the Parquet side of the file protocol. Which Arrow type a field gets, and which values fit, is the codec's
+decision, so that a sink accepts exactly what a stream can carry. pyarrow is imported on first use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from tupletree.errors import CheckpointError, InternalError
+from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
+
+if TYPE_CHECKING:
+    from tupletree.codec import ArrowCodec
+
+Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
+
+__all__ = ["ParquetSink", "parquet"]
+
+
+def parquet(
+    directory: str | os.PathLike[str], *, message_type: type | None = None, compression: Compression = "zstd"
+) -> ParquetSink:
+    """Write rows to `directory` as Parquet files; the columns are the fields of the message class.
+
+    All rows of one file are of one class. A row that its class's Arrow types cannot hold (an integer beyond 64 bits,
+    a lone surrogate, a wrong type) fails its message with a reason; none is changed.
+
+    Args:
+        directory: the folder; a run refuses one that another run has filled, unless told to append.
+        message_type: class of the rows; None takes the class of a file's first row.
+        compression: how pages are packed; zstd reads fast and is small.
+
+    Example:
+        >>> parquet("out").suffix
+        '.parquet'
+    """
+    return ParquetSink(directory, message_type=message_type, compression=compression)
+
+
+class ParquetSink(FileSink):
+    """See `parquet`."""
+
+    suffix = ".parquet"
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, message_type: type | None = None, compression: Compression = "zstd"
+    ) -> None:
+        super().__init__(directory, message_type=message_type)
+        self.compression = compression
+
+    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+        """See `FileSink.write_candidate`."""
+        import pyarrow as pa
+
+        if not rows and self.message_type is None:
+            raise InternalError("a Parquet file without rows needs a message class", where=str(path))
+        cls = self.message_type or type(rows[0])
+        strangers = [
+            RowError(position, f"a {type(row).__name__} among rows of {cls.__name__}; give each class its own sink")
+            for position, row in enumerate(rows)
+            if type(row) is not cls
+        ]
+        if strangers:
+            raise SinkRowsError(str(path), strangers)
+        codec = _codec(cls)
+        try:
+            batch = codec.to_batch(list(rows))
+        except Exception as error:
+            faults = _faulty_rows(codec, rows)
+            if not faults:  # no single row is to blame
+                raise
+            raise SinkRowsError(str(path), faults) from error
+        self._store(path, pa.Table.from_batches([batch]))
+
+    def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
+        """See `FileSink.filter_candidate`. The kept rows are the same values, compressed anew."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.ParquetFile(source).read()
+        except FileNotFoundError as error:
+            raise CheckpointError("a candidate file is gone", where=str(source)) from error
+        if table.num_rows != len(keep):
+            raise CheckpointError(
+                "a candidate file has the wrong number of rows",
+                where=str(source),
+                got=f"{table.num_rows} rows",
+                expected=f"{len(keep)} rows",
+            )
+        kept = table.filter(pa.array(keep, pa.bool_()))
+        self._store(destination, kept)
+        return kept.num_rows
+
+    def _store(self, path: Path, table: Any) -> None:
+        import pyarrow.parquet as pq
+
+        with written(path) as file:
+            pq.write_table(table, file, compression=self.compression)
+
+
+@lru_cache(maxsize=256)
+def _codec(cls: type) -> ArrowCodec:
+    from tupletree.codec import ArrowCodec
+    from tupletree.topology.streams import Schema
+
+    return ArrowCodec.of(Schema.of(cls))
+
+
+def _faulty_rows(codec: ArrowCodec, rows: Sequence[Any]) -> list[RowError]:
+    faults = []
+    for position, row in enumerate(rows):
+        try:
+            codec.to_batch([row])
+        except Exception as error:  # noqa: BLE001 - whatever the codec says of this row travels as text
+            faults.append(RowError(position, str(error) or type(error).__name__, type(error).__name__))
+    return faults

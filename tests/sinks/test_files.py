@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import pytest
+
+from tupletree.errors import CheckpointError, ConfigError, ConnectorError
+from tupletree.sinks import foreach, jsonl, read_rows
+from tupletree.sinks.files import MARKER_NAME, claim_directory, publish, sweep
+from tupletree.topology.components import SinkBatch
+
+
+def claim(directory: Path, run: str, *, append: bool = False) -> None:
+    claim_directory(directory, run, sink="out", append=append)
+
+
+def test_publishing_makes_the_rows_visible_once_and_may_be_repeated(tmp_path: Path) -> None:
+    candidate, final = tmp_path / "_tt-1.jsonl", tmp_path / "1.jsonl"
+    jsonl(tmp_path).write_candidate(candidate, [{"a": 1}])
+    assert list(read_rows(tmp_path)) == []
+    for _ in range(2):
+        publish(candidate, final)
+        assert list(read_rows(tmp_path)) == [{"a": 1}]
+    assert [path.name for path in tmp_path.iterdir()] == ["1.jsonl"]
+
+
+def test_publishing_the_same_content_again_removes_the_second_candidate(tmp_path: Path) -> None:
+    candidate, final = tmp_path / "_tt-1.jsonl", tmp_path / "1.jsonl"
+    for _ in range(2):
+        candidate.write_bytes(b"{}\n")
+        publish(candidate, final)
+    assert [path.name for path in tmp_path.iterdir()] == ["1.jsonl"]
+
+
+def test_publishing_never_replaces_other_content(tmp_path: Path) -> None:
+    candidate, final = tmp_path / "_tt-1.jsonl", tmp_path / "1.jsonl"
+    candidate.write_bytes(b'{"a":1}\n')
+    final.write_bytes(b'{"a":2}\n')
+    with pytest.raises(CheckpointError, match="other content"):
+        publish(candidate, final)
+    assert candidate.read_bytes() == b'{"a":1}\n'
+    assert final.read_bytes() == b'{"a":2}\n'
+
+
+def test_publishing_what_is_lost_names_both_files(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no _tt-1\.jsonl and no 1\.jsonl"):
+        publish(tmp_path / "_tt-1.jsonl", tmp_path / "1.jsonl")
+
+
+def test_a_run_claims_a_new_folder_and_resumes_in_it_when_it_is_filled(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "out"
+    claim(folder, "run-a")
+    (folder / "1.jsonl").write_bytes(b"{}\n")
+    claim(folder, "run-a")
+    assert sorted(path.name for path in folder.iterdir()) == ["1.jsonl", MARKER_NAME]
+
+
+def test_another_run_is_refused_unless_it_appends(tmp_path: Path) -> None:
+    claim(tmp_path, "run-a")
+    (tmp_path / "1.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(ConfigError, match=r"output of another run[\s\S]*--append"):
+        claim(tmp_path, "run-b")
+    claim(tmp_path, "run-b", append=True)
+    claim(tmp_path, "run-b")
+    claim(tmp_path, "run-a")
+
+
+def test_a_run_that_published_nothing_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
+    claim(tmp_path, "run-a")
+    (tmp_path / "_tt-1.jsonl").write_bytes(b"{}\n")
+    claim(tmp_path, "run-b")
+
+
+def test_a_folder_with_files_of_something_else_is_refused_unless_appending(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"something else[\s\S]*holiday\.jpg"):
+        claim(tmp_path, "run-a")
+    assert not (tmp_path / MARKER_NAME).exists()
+    claim(tmp_path, "run-a", append=True)
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"")
+    for place in ("out", "out/deeper"):
+        with pytest.raises(ConfigError, match="not a folder"):
+            claim(tmp_path / place, "run-a")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format":1,"sink":"out","runs":[],"more":1}'])
+def test_a_damaged_marker_is_never_taken_for_an_empty_folder(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MARKER_NAME).write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        claim(tmp_path, "run-a")
+
+
+def test_a_marker_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / MARKER_NAME).write_bytes(b'{"format":2,"sink":"out","runs":[]}')
+    with pytest.raises(CheckpointError, match="format 2"):
+        claim(tmp_path, "run-a")
+
+
+def test_sweeping_removes_the_orphans_among_the_candidates_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("_tt-1.jsonl", "_tt-2.jsonl", "_other", "1.jsonl", MARKER_NAME):
+        (tmp_path / name).write_bytes(b"{}\n")
+    asked: list[str] = []
+
+    def is_orphan(name: str) -> bool:
+        asked.append(name)
+        return name != "_tt-2.jsonl"
+
+    assert sweep(tmp_path, is_orphan) == 1
+    assert asked == ["_tt-1.jsonl", "_tt-2.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.jsonl", "_other", "_tt-2.jsonl", MARKER_NAME]
+
+
+def test_the_reader_says_what_it_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(ConnectorError, match="no such folder"):
+        list(read_rows(tmp_path / "nowhere"))
+    (tmp_path / "notes.txt").write_bytes(b"")
+    with pytest.raises(ConnectorError, match=r"notes\.txt"):
+        list(read_rows(tmp_path))
+
+
+def test_a_foreach_sink_hands_the_batch_to_its_function() -> None:
+    batches: list[SinkBatch[int]] = []
+    sink = foreach(batches.append)
+    sink.write(SinkBatch("a", [1, 2]))
+    assert (sink.promise, batches) == ("at_least_once", [SinkBatch("a", [1, 2])])
