@@ -1,5 +1,6 @@
 """Streams: a message class becomes a schema (field names, types), and keys become canonical."""
 
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

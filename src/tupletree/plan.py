@@ -1,0 +1,336 @@
+"""Plans: a topology becomes numbered tasks, executors for the local runtime, and stages for the Spark runtime.
+
+Owns task ids, placement, the order of components, which links need an exchange, and which are carried to the next
+epoch (back edges of cycles). It refuses to look at values: dealing tuples to tasks is `routing`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tupletree.config import Options
+from tupletree.errors import InternalError
+from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, TopologySpec
+
+__all__ = ["ACKER", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
+
+SYSTEM = "__system"
+ACKER = "__acker"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A logical instance of a component.
+
+    Attributes:
+        task_id: sequential, unique in the topology.
+        component: its component's name, or `SYSTEM` or `ACKER`.
+        index: 0-based number within the component.
+    """
+
+    task_id: int
+    component: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One subscription, seen from above.
+
+    Attributes:
+        local: every tuple can reach its target without leaving the partition it was emitted in.
+        carried: it closes a cycle; on Spark its frames go to the next epoch, so it orders nothing.
+        from_spout: the producer is a spout; its frames are placed by the driver, so they need no exchange.
+    """
+
+    producer: str
+    stream: str
+    consumer: str
+    grouping: Grouping
+    local: bool
+    carried: bool
+    from_spout: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Components that run in one pass over a partition, producers before consumers."""
+
+    index: int
+    components: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """What serves one or more tasks, one at a time: a thread of the local runtime."""
+
+    index: int
+    name: str
+    task_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A topology laid out. Built by `Plan.of`; equal inputs give equal plans in every process.
+
+    Attributes:
+        tasks: by task id: the system task (0), ackers, bolts, sinks, spouts; within a kind in declaration order.
+        partitions: how many partitions the tasks are spread over; 1 on the local runtime.
+        links: every subscription, consumers in declaration order.
+        stages: bolts and sinks only; spouts live in the driver.
+        executors: for the local runtime.
+    """
+
+    spec: TopologySpec
+    partitions: int
+    tasks: tuple[Task, ...]
+    links: tuple[Link, ...]
+    stages: tuple[Stage, ...]
+    executors: tuple[Executor, ...]
+    _ranges: Mapping[str, range]
+    _stage_of: Mapping[str, int]
+
+    @classmethod
+    def of(cls, spec: TopologySpec, options: Options, partitions: int | None = None) -> Plan:
+        """Lay a checked topology out.
+
+        Args:
+            spec: the topology; cycles are legal here, their back edges come out as `carried` links.
+            options: gives the number of ackers and their executors.
+            partitions: Spark's number of partitions; None is the local runtime (one partition).
+        """
+        parallelism = _parallelism(spec)
+        tasks = tuple(_number(spec, parallelism, options.acker_tasks))
+        ranges = _ranges(tasks)
+        count = partitions or 1
+        order, back_edges = _topological(spec)
+        links = tuple(_links(spec, parallelism, count, back_edges))
+        stage_of = _stages(spec, order, links)
+        return cls(
+            spec=spec,
+            partitions=count,
+            tasks=tasks,
+            links=links,
+            stages=_fused(order, stage_of),
+            executors=_executors(spec, ranges, options.acker_executors),
+            _ranges=ranges,
+            _stage_of=stage_of,
+        )
+
+    def tasks_of(self, component: str) -> tuple[Task, ...]:
+        """The tasks of a component, by index. `SYSTEM` and `ACKER` are components here."""
+        numbers = self._ranges.get(component, range(0))
+        return self.tasks[numbers.start : numbers.stop]
+
+    def task_ids_of(self, component: str) -> range:
+        """The ids of a component's tasks; they are consecutive."""
+        return self._ranges.get(component, range(0))
+
+    def parallelism(self, component: str) -> int:
+        """Number of tasks of a component."""
+        return len(self.task_ids_of(component))
+
+    def placement(self, task_id: int) -> int:
+        """The partition that a task lives in: its index modulo the partitions, so that each component spreads."""
+        return self.tasks[task_id].index % self.partitions
+
+    def stage_of(self, component: str) -> int:
+        """Which stage runs a bolt or sink. Raises KeyError for a spout: it has none."""
+        return self._stage_of[component]
+
+    def links_from(self, component: str, stream: str) -> tuple[Link, ...]:
+        """Who reads a stream, in declaration order."""
+        return tuple(link for link in self.links if link.producer == component and link.stream == stream)
+
+    def links_into(self, component: str) -> tuple[Link, ...]:
+        """What a component reads, in declaration order."""
+        return tuple(link for link in self.links if link.consumer == component)
+
+    def describe(self) -> str:
+        """Tasks, executors, stages and links as text, one line each."""
+        lines = [f"{self.spec.name}: {len(self.tasks)} tasks, {self.partitions} partitions, {len(self.stages)} stages"]
+        for component, numbers in self._ranges.items():
+            stage = f", stage {self._stage_of[component]}" if component in self._stage_of else ""
+            lines.append(f"  {component}: tasks {_span(numbers)}{stage}")
+        lines += [f"  executor {each.index} {each.name}: tasks {_listing(each.task_ids)}" for each in self.executors]
+        for link in self.links:
+            fields = f"({', '.join(link.grouping.fields)})" if link.grouping.fields else ""
+            way = "carried" if link.carried else "driver" if link.from_spout else "local" if link.local else "exchange"
+            lines.append(f"  {link.producer}.{link.stream} -> {link.consumer}: {link.grouping.kind}{fields}, {way}")
+        return "\n".join(lines)
+
+
+def _span(numbers: range) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}..{numbers[-1]}"
+
+
+def _listing(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _parallelism(spec: TopologySpec) -> dict[str, int]:
+    """Tasks per component: what was asked for, else 1; an undecided sink is as wide as its widest producer."""
+    chosen = {
+        name: component.parallelism or 1
+        for name, component in spec.components.items()
+        if component.kind != "sink" or component.parallelism
+    }
+    for name, component in spec.components.items():
+        if name not in chosen:
+            chosen[name] = max((chosen[source.component] for source in component.inputs), default=1)
+    return chosen
+
+
+def _of_kind(spec: TopologySpec, kind: str) -> Iterator[ComponentSpec]:
+    return (component for component in spec.components.values() if component.kind == kind)
+
+
+def _number(spec: TopologySpec, parallelism: Mapping[str, int], ackers: int) -> Iterator[Task]:
+    widths = [(SYSTEM, 1), (ACKER, ackers)]
+    widths += [(c.name, parallelism[c.name]) for kind in ("bolt", "sink", "spout") for c in _of_kind(spec, kind)]
+    task_id = 0
+    for component, width in widths:
+        for index in range(width):
+            yield Task(task_id, component, index)
+            task_id += 1
+
+
+def _ranges(tasks: tuple[Task, ...]) -> dict[str, range]:
+    ranges: dict[str, range] = {}
+    for task in tasks:
+        ranges[task.component] = range(task.task_id - task.index, task.task_id + 1)
+    return ranges
+
+
+def _topological(spec: TopologySpec) -> tuple[list[str], set[tuple[str, str]]]:
+    """Components with producers first, and the (producer, consumer) pairs that close cycles.
+
+    Depth first along the data from the spouts (Tarjan 1976: an edge to a vertex on the path is a back edge; reversed
+    finishing order is topological for the rest). Iterative, because a chain may be longer than Python's stack.
+    """
+    consumers: dict[str, list[str]] = defaultdict(list)
+    for consumer in reversed(list(spec.components.values())):
+        for source in consumer.inputs:
+            consumers[source.component].append(consumer.name)
+    finished: list[str] = []
+    back_edges: set[tuple[str, str]] = set()
+    on_path: dict[str, bool] = {}  # absent: not seen; True: on the path; False: finished
+    # Spouts first, so that an edge is judged along the data; each list backwards, because what is visited last is first
+    # in the reversed finishing order.
+    starts = [
+        component.name for component in [*_of_kind(spec, "sink"), *_of_kind(spec, "bolt"), *_of_kind(spec, "spout")]
+    ]
+    for start in reversed(starts):
+        if start in on_path:
+            continue
+        on_path[start] = True
+        path = [(start, iter(consumers[start]))]
+        while path:
+            name, following = path[-1]
+            target = next(following, None)
+            if target is None:
+                on_path[name] = False
+                finished.append(name)
+                path.pop()
+            elif on_path.get(target):
+                back_edges.add((name, target))
+            elif target not in on_path:
+                on_path[target] = True
+                path.append((target, iter(consumers[target])))
+    return finished[::-1], back_edges
+
+
+def _links(
+    spec: TopologySpec, parallelism: Mapping[str, int], partitions: int, back_edges: set[tuple[str, str]]
+) -> Iterator[Link]:
+    for consumer in spec.components.values():
+        for source in consumer.inputs:
+            producer = spec.components.get(source.component)
+            if producer is None:
+                raise InternalError("an unknown producer reached the plan", where=consumer.name, got=source.component)
+            yield Link(
+                producer=source.component,
+                stream=source.stream,
+                consumer=consumer.name,
+                grouping=source.grouping,
+                local=_is_local(
+                    source.grouping,
+                    parallelism[source.component],
+                    parallelism[consumer.name],
+                    partitions,
+                    consumer.kind == "sink",
+                ),
+                carried=(source.component, consumer.name) in back_edges,
+                from_spout=producer.kind == "spout",
+            )
+
+
+def _is_local(grouping: Grouping, producers: int, consumers: int, partitions: int, to_sink: bool) -> bool:
+    """Whether a link needs no exchange.
+
+    Each producing partition must hold a target that the grouping allows to choose, or all that it could name.
+    A plain shuffle to a bolt promises even work, so it stays only where dealing within partitions is even too.
+    """
+    if partitions == 1:
+        return True
+    kind = grouping.kind
+    if kind in ("local_or_shuffle", "none") or (kind == "shuffle" and to_sink):
+        return min(producers, partitions) <= min(consumers, partitions)
+    if kind == "shuffle":
+        return all(
+            _living_in(partition, producers, partitions) * consumers
+            == _living_in(partition, consumers, partitions) * producers
+            for partition in range(min(partitions, max(producers, consumers)))
+        )
+    targets = 1 if kind == "global" else consumers
+    return producers == 1 and targets == 1
+
+
+def _living_in(partition: int, tasks: int, partitions: int) -> int:
+    return len(range(partition, tasks, partitions))
+
+
+def _stages(spec: TopologySpec, order: list[str], links: tuple[Link, ...]) -> dict[str, int]:
+    incoming: dict[str, list[Link]] = defaultdict(list)
+    for link in links:
+        if not link.carried and not link.from_spout:
+            incoming[link.consumer].append(link)
+    stage_of: dict[str, int] = {}
+    for name in order:
+        if spec.components[name].kind != "spout":
+            stage_of[name] = max((stage_of[i.producer] + (not i.local) for i in incoming[name]), default=0)
+    return stage_of
+
+
+def _fused(order: list[str], stage_of: Mapping[str, int]) -> tuple[Stage, ...]:
+    members: dict[int, list[str]] = defaultdict(list)
+    for name in order:
+        if name in stage_of:
+            members[stage_of[name]].append(name)
+    return tuple(Stage(index, tuple(members[index])) for index in sorted(members))
+
+
+def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors: int) -> tuple[Executor, ...]:
+    """Two threads, so that acks and timeouts survive a stuck bolt, and one more for each task that may block.
+
+    Ackers go round robin over their executors, the first of which also serves the system task and the spouts.
+    """
+    control = [[*ranges[SYSTEM]]] + [[] for _ in range(acker_executors - 1)]
+    for position, task_id in enumerate(ranges.get(ACKER, ())):
+        control[position % len(control)].append(task_id)
+    work: list[int] = []
+    blocking: list[tuple[str, int]] = []
+    for name, component in spec.components.items():
+        if component.kind == "spout":
+            control[0].extend(ranges[name])
+        elif isinstance(component.body, BoltSpec) and component.body.blocking:
+            blocking += [(f"{name}[{index}]", task_id) for index, task_id in enumerate(ranges[name])]
+        else:
+            work.extend(ranges[name])
+    named = [("spouts", control[0]), ("bolts", sorted(work))]
+    named += [(f"ackers[{index}]", tasks) for index, tasks in enumerate(control[1:], start=1)]
+    named += [(name, [task_id]) for name, task_id in blocking]
+    filled = [(name, tasks) for name, tasks in named if tasks]
+    return tuple(Executor(index, name, tuple(tasks)) for index, (name, tasks) in enumerate(filled))

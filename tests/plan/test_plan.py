@@ -1,0 +1,254 @@
+"""Plans: task numbers, placement, stages, carried links and executors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import msgspec
+import pytest
+
+from tupletree.config import Options
+from tupletree.plan import ACKER, SYSTEM, Link, Plan
+from tupletree.topology.model import (
+    BoltSpec,
+    ComponentSpec,
+    Grouping,
+    GroupingKind,
+    InputSpec,
+    StreamSpec,
+    TopologySpec,
+)
+from tupletree.topology.streams import Schema
+
+
+class Word(msgspec.Struct, frozen=True, gc=False):
+    text: str
+
+
+WORD = Schema(Word, {"text": str})
+
+
+def component(
+    name: str,
+    kind: Literal["spout", "bolt", "sink"],
+    *inputs: tuple[str, GroupingKind],
+    parallelism: int | None = None,
+    blocking: bool = False,
+) -> ComponentSpec:
+    return ComponentSpec(
+        name=name,
+        kind=kind,
+        body=BoltSpec("function", print, "nothing", blocking=blocking) if kind == "bolt" else None,
+        parallelism=parallelism,
+        outputs={} if kind == "sink" else {"Word": StreamSpec(name, "Word", WORD)},
+        inputs=tuple(InputSpec(source, "Word", Grouping(how, ("text",) * (how == "fields"))) for source, how in inputs),
+    )
+
+
+def topology(*components: ComponentSpec) -> TopologySpec:
+    return TopologySpec("words", {each.name: each for each in components})
+
+
+def word_count() -> TopologySpec:
+    return topology(
+        component("lines", "spout"),
+        component("out", "sink", ("count", "shuffle")),
+        component("split", "bolt", ("lines", "shuffle"), parallelism=2),
+        component("count", "bolt", ("split", "fields"), parallelism=2),
+    )
+
+
+def link(plan: Plan, producer: str, consumer: str) -> Link:
+    return next(each for each in plan.links if (each.producer, each.consumer) == (producer, consumer))
+
+
+def two_bolts(kind: GroupingKind, producers: int, consumers: int, partitions: int) -> Link:
+    plan = Plan.of(
+        topology(
+            component("s", "spout"),
+            component("a", "bolt", ("s", "shuffle"), parallelism=producers),
+            component("b", "bolt", ("a", kind), parallelism=consumers),
+        ),
+        Options(),
+        partitions,
+    )
+    return link(plan, "a", "b")
+
+
+def test_tasks_are_numbered_system_ackers_bolts_sinks_spouts() -> None:
+    plan = Plan.of(word_count(), Options(acker_tasks=2))
+    assert [task.component for task in plan.tasks] == (
+        [SYSTEM] + [ACKER] * 2 + ["split"] * 2 + ["count"] * 2 + ["out"] * 2 + ["lines"]
+    )
+    assert [task.task_id for task in plan.tasks] == list(range(10))
+    assert [task.index for task in plan.tasks_of("count")] == [0, 1]
+    assert list(plan.task_ids_of("count")) == [5, 6]
+
+
+def test_a_sink_that_did_not_choose_is_as_wide_as_its_widest_producer() -> None:
+    spec = topology(
+        component("s", "spout", parallelism=2),
+        component("a", "bolt", ("s", "shuffle"), parallelism=5),
+        component("open", "sink", ("s", "shuffle"), ("a", "shuffle")),
+        component("fixed", "sink", ("a", "shuffle"), parallelism=1),
+    )
+    plan = Plan.of(spec, Options())
+    assert (plan.parallelism("open"), plan.parallelism("fixed")) == (5, 1)
+
+
+def test_no_ackers_leave_no_acker_tasks() -> None:
+    plan = Plan.of(word_count(), Options(acker_tasks=0))
+    assert plan.tasks_of(ACKER) == ()
+
+
+def test_tasks_live_in_the_partition_of_their_index() -> None:
+    plan = Plan.of(word_count(), Options(), partitions=2)
+    assert [plan.placement(task.task_id) for task in plan.tasks_of("count")] == [0, 1]
+    assert [plan.placement(task.task_id) for task in plan.tasks_of("lines")] == [0]
+
+
+def test_word_count_on_spark_has_two_stages_and_one_exchange() -> None:
+    plan = Plan.of(word_count(), Options(), partitions=2)
+    assert [stage.components for stage in plan.stages] == [("split",), ("count", "out")]
+    assert not link(plan, "split", "count").local
+    assert link(plan, "count", "out").local
+    assert plan.stage_of("out") == 1
+
+
+def test_one_partition_needs_no_exchange() -> None:
+    plan = Plan.of(word_count(), Options(), partitions=1)
+    assert [stage.components for stage in plan.stages] == [("split", "count", "out")]
+
+
+def test_links_from_spouts_never_push_a_consumer_to_a_later_stage() -> None:
+    spec = topology(component("s", "spout", parallelism=3), component("a", "bolt", ("s", "fields"), parallelism=4))
+    assert Plan.of(spec, Options(), partitions=4).stage_of("a") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "producers", "consumers", "partitions", "local"),
+    [
+        ("shuffle", 2, 2, 2, True),
+        ("shuffle", 2, 4, 2, True),
+        ("shuffle", 4, 2, 2, True),
+        ("shuffle", 1, 4, 4, False),  # would leave three of the four tasks without work
+        ("shuffle", 4, 2, 4, False),
+        ("shuffle", 2, 3, 2, False),
+        ("local_or_shuffle", 1, 4, 4, True),
+        ("none", 2, 3, 2, True),
+        ("local_or_shuffle", 4, 2, 4, False),
+        ("fields", 1, 1, 4, True),
+        ("fields", 2, 2, 2, False),
+        ("fields", 1, 2, 2, False),
+        ("partial_key", 2, 1, 2, False),
+        ("all", 1, 1, 2, True),
+        ("all", 1, 2, 2, False),
+        ("global", 1, 3, 2, True),
+        ("global", 2, 1, 2, False),
+        ("direct", 1, 2, 2, False),
+        ("custom", 1, 2, 2, False),
+        ("custom", 5, 7, 1, True),
+    ],
+)
+def test_a_link_is_local_when_every_target_lives_with_its_producer(
+    kind: GroupingKind, producers: int, consumers: int, partitions: int, local: bool
+) -> None:
+    assert two_bolts(kind, producers, consumers, partitions).local is local
+
+
+def test_a_sink_stays_with_its_producers_even_if_one_of_them_is_narrow() -> None:
+    spec = topology(
+        component("s", "spout"),
+        component("a", "bolt", ("s", "shuffle"), parallelism=1),
+        component("b", "bolt", ("s", "shuffle"), parallelism=2),
+        component("out", "sink", ("a", "shuffle"), ("b", "shuffle")),
+    )
+    plan = Plan.of(spec, Options(), partitions=2)
+    assert [stage.components for stage in plan.stages] == [("a", "b", "out")]
+
+
+def test_a_component_waits_for_its_latest_input() -> None:
+    spec = topology(
+        component("s", "spout"),
+        component("a", "bolt", ("s", "shuffle"), parallelism=2),
+        component("b", "bolt", ("a", "fields"), parallelism=2),
+        component("join", "bolt", ("a", "shuffle"), ("b", "shuffle"), parallelism=2),
+    )
+    plan = Plan.of(spec, Options(), partitions=2)
+    assert [stage.components for stage in plan.stages] == [("a",), ("b", "join")]
+
+
+def test_a_cycle_is_cut_at_its_back_edge() -> None:
+    spec = topology(
+        component("s", "spout"),
+        component("a", "bolt", ("s", "shuffle"), ("b", "fields"), parallelism=2),
+        component("b", "bolt", ("a", "fields"), parallelism=2),
+        component("out", "sink", ("b", "shuffle")),
+    )
+    plan = Plan.of(spec, Options(), partitions=2)
+    assert [(each.producer, each.consumer) for each in plan.links if each.carried] == [("b", "a")]
+    assert [stage.components for stage in plan.stages] == [("a",), ("b", "out")]
+
+
+def test_a_bolt_that_feeds_itself_carries_its_own_link() -> None:
+    spec = topology(component("s", "spout"), component("a", "bolt", ("s", "shuffle"), ("a", "shuffle")))
+    plan = Plan.of(spec, Options(), partitions=2)
+    assert link(plan, "a", "a").carried
+    assert plan.stage_of("a") == 0
+
+
+def test_a_back_edge_is_found_from_the_spout_whatever_the_order_of_declaration() -> None:
+    spec = topology(
+        component("b", "bolt", ("a", "shuffle")),
+        component("a", "bolt", ("s", "shuffle"), ("b", "shuffle")),
+        component("s", "spout"),
+    )
+    plan = Plan.of(spec, Options())
+    assert [(each.producer, each.consumer) for each in plan.links if each.carried] == [("b", "a")]
+
+
+def test_a_chain_longer_than_the_recursion_limit_is_planned() -> None:
+    names = ["s", *(f"b{number}" for number in range(3000))]
+    bolts = [component(name, "bolt", (before, "shuffle")) for before, name in itertools.pairwise(names)]
+    plan = Plan.of(topology(component("s", "spout"), *reversed(bolts)), Options(), partitions=2)
+    assert plan.stages[0].components == tuple(names[1:])
+
+
+def test_executors_keep_spouts_and_ackers_apart_from_bolts() -> None:
+    spec = topology(
+        component("s", "spout"),
+        component("slow", "bolt", ("s", "shuffle"), parallelism=2, blocking=True),
+        component("quick", "bolt", ("slow", "shuffle"), parallelism=2),
+        component("out", "sink", ("quick", "shuffle"), parallelism=1),
+    )
+    plan = Plan.of(spec, Options(acker_tasks=3, acker_executors=2))
+    served = {
+        executor.name: [plan.tasks[number].component for number in executor.task_ids] for executor in plan.executors
+    }
+    assert served == {
+        "spouts": [SYSTEM, ACKER, ACKER, "s"],
+        "bolts": ["quick", "quick", "out"],
+        "ackers[1]": [ACKER],
+        "slow[0]": ["slow"],
+        "slow[1]": ["slow"],
+    }
+    assert sorted(number for executor in plan.executors for number in executor.task_ids) == list(range(len(plan.tasks)))
+
+
+def test_a_plan_describes_itself() -> None:
+    text = Plan.of(word_count(), Options(acker_tasks=1), partitions=2).describe()
+    assert text.splitlines() == [
+        "words: 9 tasks, 2 partitions, 2 stages",
+        "  __system: tasks 0",
+        "  __acker: tasks 1",
+        "  split: tasks 2..3, stage 0",
+        "  count: tasks 4..5, stage 1",
+        "  out: tasks 6..7, stage 1",
+        "  lines: tasks 8",
+        "  executor 0 spouts: tasks 0, 1, 8",
+        "  executor 1 bolts: tasks 2, 3, 4, 5, 6, 7",
+        "  count.Word -> out: shuffle, local",
+        "  lines.Word -> split: shuffle, driver",
+        "  split.Word -> count: fields(text), exchange",
+    ]
