@@ -1,0 +1,71 @@
+"""The command line: `python -m benchmarks [NAME ...]` from the repository's root; the table goes to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.report import describe_run, render_table
+from benchmarks.rows import BENCHMARKS, Row, Settings
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmarks asked for, one after the other, and print one table."""
+    options = parser().parse_args(arguments)
+    settings = Settings(
+        work=options.work.resolve(),
+        master=options.master,
+        words=options.words,
+        messages=options.messages,
+        epoch_lines=options.epoch_lines,
+        rounds=options.rounds,
+        epochs=options.epochs,
+        repeats=options.repeats,
+    )
+    run = describe_run(arguments)
+    rows: list[Row] = []
+    for name in options.benchmarks or BENCHMARKS:
+        rows += BENCHMARKS[name](settings)
+    print(render_table(run, rows))
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"run": run, "rows": rows})))
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options, with their units."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Tupletree against its peers in one run and print a table of ratios.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    # Not `choices`: argparse checks the empty default of nargs="*" against them.
+    made.add_argument("benchmarks", nargs="*", type=benchmark_name, help=f"of {', '.join(BENCHMARKS)}; none means all")
+    made.add_argument("--master", default="local[2]", help="Spark master")
+    made.add_argument("--words", type=int, default=5_000_000, help="backlog of the throughput jobs")
+    made.add_argument("--messages", type=int, default=5_000_000, help="messages of the memory job")
+    made.add_argument("--epoch-lines", type=int, default=100_000, help="most lines per epoch, the same for all jobs")
+    made.add_argument("--rounds", type=int, default=3, help="how often the throughput jobs alternate")
+    made.add_argument("--epochs", type=int, default=200, help="epochs that the latency job measures")
+    made.add_argument("--repeats", type=int, default=10, help="how often each command of the startup rows runs")
+    work = Path(tempfile.gettempdir(), "tupletree-benchmarks")
+    made.add_argument("--work", type=Path, default=work, help="folder for inputs (kept) and outputs (removed)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="also write all raw numbers to this file")
+    return made
+
+
+def benchmark_name(text: str) -> str:
+    """Check a name of the command line. Raises ArgumentTypeError, which argparse shows."""
+    if text not in BENCHMARKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(BENCHMARKS)}")
+    return text
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

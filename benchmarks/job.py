@@ -1,0 +1,75 @@
+"""A job in its own fresh process: `python -m benchmarks.job NAME SPEC RESULT`; started by `harness`, not by hand.
+
+SPEC is a `JobSpec` as JSON; the `JobResult` goes as JSON to the file RESULT, since a bolt may print what it likes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["JOBS", "JobResult", "JobSpec"]
+
+JOBS = {
+    "plain": "benchmarks.baseline_plain",
+    "idiomatic": "benchmarks.baseline_idiomatic",
+    "tupletree": "benchmarks.tupletree_jobs",
+    "empty epoch": "benchmarks.baseline_epoch",
+}
+"""Job name → module with a function `run(spec) -> JobResult`."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is told.
+
+    Attributes:
+        master: Spark master.
+        corpus: folder of text files, for the word counts.
+        folder: an empty folder of its own; Parquet output goes to `folder/out`, the checkpoint to `folder/checkpoint`.
+        epoch_lines: most lines of one epoch.
+        epochs: epochs to measure, for latency jobs.
+    """
+
+    master: str
+    folder: str
+    corpus: str = ""
+    epoch_lines: int = 0
+    epochs: int = 0
+
+    @property
+    def out(self) -> Path:
+        """Where the output goes."""
+        return Path(self.folder, "out")
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the query keeps its checkpoint."""
+        return Path(self.folder, "checkpoint")
+
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job measured.
+
+    Attributes:
+        seconds: first input to last durable commit.
+        epoch_ms: duration of each measured epoch, from trigger to trigger.
+        settle_ms: the part of each epoch inside `foreachBatch`; empty if it has none.
+    """
+
+    seconds: float
+    epoch_ms: list[float] = []
+    settle_ms: list[float] = []
+
+
+def main(name: str, spec_json: str, result_path: str) -> None:
+    """Run one job and leave its result."""
+    spec = msgspec.json.decode(spec_json, type=JobSpec)
+    result: JobResult = importlib.import_module(JOBS[name]).run(spec)
+    Path(result_path).write_bytes(msgspec.json.encode(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

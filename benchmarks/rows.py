@@ -1,0 +1,214 @@
+"""The benchmarks: each function runs one of them and returns its rows of the table."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median, quantiles
+
+import msgspec
+
+from benchmarks.corpus import count_words, ensure_corpus
+from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
+from benchmarks.job import JobSpec
+from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
+
+__all__ = ["BENCHMARKS", "Row", "Settings"]
+
+WORDS_PER_LINE = 10
+HEAVY_MODULES = ("pyspark", "py4j", "pandas", "pyarrow", "numpy")
+NOTES = {
+    "plain": "same functions in mapInArrow, untracked, totals in the worker (no valid counts)",
+    "idiomatic": "Python UDF, explode, groupBy, update mode through foreachBatch: fewer rows, one per changed word",
+    "tupletree": "full tracking, exactly once",
+}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line sets."""
+
+    work: Path
+    master: str
+    words: int
+    messages: int
+    epoch_lines: int
+    rounds: int
+    epochs: int
+    repeats: int
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table. `ratio` is against the peer in the same run; `data` holds the raw numbers."""
+
+    benchmark: str
+    job: str
+    result: str
+    ratio: str = ""
+    note: str = ""
+    data: dict[str, object] = {}
+
+
+def is_built() -> bool:
+    """Whether Tupletree has a runtime to judge."""
+    return importlib.util.find_spec("tupletree.runtimes.base") is not None
+
+
+def measure_throughput(settings: Settings) -> list[Row]:
+    """Word count over a backlog: jobs alternate A B C A B C; medians, and ratios to the plain job round by round."""
+    corpus = ensure_corpus(
+        settings.work, words=settings.words, words_per_line=WORDS_PER_LINE, epoch_lines=settings.epoch_lines
+    )
+    expected = count_words(corpus)
+    folder = settings.work / "throughput"
+    spec = JobSpec(master=settings.master, folder=str(folder), corpus=str(corpus), epoch_lines=settings.epoch_lines)
+    jobs = ["plain", "idiomatic", *(["tupletree"] if is_built() else [])]
+    seconds: dict[str, list[float]] = {job: [] for job in jobs}
+    epoch_ms: dict[str, list[list[float]]] = {job: [] for job in jobs}
+    written: dict[str, int] = {}
+    for _round in range(settings.rounds):
+        for job in jobs:
+            result = run_job(job, spec).result
+            rows = read_rows(spec.out)
+            if job != "idiomatic":
+                check_rows_per_word(rows, expected)
+            if job != "plain":
+                check_last_counts(rows, expected)
+            seconds[job].append(result.seconds)
+            epoch_ms[job].append(result.epoch_ms)
+            written[job] = len(rows)
+            progress(f"throughput, {job}: {result.seconds:.2f} s, {len(rows):,} rows, output is right")
+    shutil.rmtree(folder)
+    rows_of_table = []
+    for job in jobs:
+        ratios = [own / plain for own, plain in zip(seconds[job], seconds["plain"], strict=True)]
+        middle_s = median(seconds[job])
+        rows_of_table.append(
+            Row(
+                benchmark="throughput",
+                job=job,
+                result=f"{middle_s:.2f} s, {expected.total() / middle_s:,.0f} words/s, {written[job]:,} rows written",
+                ratio=f"{median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) × plain's time",
+                note=NOTES[job],
+                data={"seconds": seconds[job], "epoch_ms": epoch_ms[job], "rows_written": written[job]},
+            )
+        )
+    return rows_of_table if is_built() else [*rows_of_table, not_built_yet("throughput")]
+
+
+def measure_latency(settings: Settings) -> list[Row]:
+    """Back to back, almost empty epochs of three stages: the yardstick for emit to ack."""
+    folder = settings.work / "latency"
+    result = run_job("empty epoch", JobSpec(master=settings.master, folder=str(folder), epochs=settings.epochs)).result
+    shutil.rmtree(folder)
+    row = Row(
+        benchmark="latency",
+        job="empty epoch",
+        result=f"{spread(result.epoch_ms)} ms per epoch, of it {spread(result.settle_ms)} ms in foreachBatch",
+        ratio="1 (yardstick)",
+        note=f"3 × mapInArrow and toArrow, {len(result.epoch_ms)} epochs back to back; p50 / p95",
+        data={"epoch_ms": result.epoch_ms, "settle_ms": result.settle_ms},
+    )
+    return [row]
+
+
+def measure_startup(settings: Settings) -> list[Row]:
+    """Wall time of `import tupletree` and `tupletree --help`, and the heavy modules that they load."""
+    command = Path(sys.executable).with_name("tupletree")
+    built = command.exists() and importlib.util.find_spec("tupletree.cli.main") is not None
+    commands = {"python -c pass": ["-c", "pass"], "import tupletree": ["-c", "import tupletree"]}
+    if built:
+        commands["tupletree --help"] = [str(command), "--help"]
+    rows = []
+    for name, arguments in commands.items():
+        seconds = []
+        for _repeat in range(settings.repeats):
+            started_s = time.perf_counter()
+            run_python(arguments)
+            seconds.append(time.perf_counter() - started_s)
+        heavy = imported_modules(arguments).intersection(HEAVY_MODULES)
+        rows.append(
+            Row(
+                benchmark="startup",
+                job=name,
+                result=f"{min(seconds) * 1000:.0f} / {median(seconds) * 1000:.0f} ms",
+                note=f"min / median of {len(seconds)}; heavy modules loaded: {', '.join(sorted(heavy)) or 'none'}",
+                data={"seconds": seconds, "heavy_modules": sorted(heavy)},
+            )
+        )
+    return rows if built else [*rows, not_built_yet("startup", "tupletree --help")]
+
+
+def measure_memory(settings: Settings) -> list[Row]:
+    """Resident memory of the driver (Python and JVM) while one message per word passes through."""
+    if not is_built():
+        return [not_built_yet("memory")]
+    corpus = ensure_corpus(settings.work, words=settings.messages, words_per_line=1, epoch_lines=settings.epoch_lines)
+    folder = settings.work / "memory"
+    spec = JobSpec(master=settings.master, folder=str(folder), corpus=str(corpus), epoch_lines=settings.epoch_lines)
+    run = run_job("tupletree", spec)
+    shutil.rmtree(folder)
+    return [memory_row("tupletree", settings.messages, run)]
+
+
+def memory_row(job: str, messages: int, run: JobRun) -> Row:
+    """Compare the second quarter of the measured time with the last one: the first quarter warms up."""
+    end_s = run.memory[-1].at_s
+    start_s = end_s - run.result.seconds
+    samples = [sample for sample in run.memory if sample.at_s >= start_s]
+    quarter = max(1, len(samples) // 4)
+    early, late = samples[quarter : 2 * quarter] or samples, samples[-quarter:]
+    return Row(
+        benchmark="memory",
+        job=job,
+        result=f"Python {growth(early, late, 'python_mib')}, JVM {growth(early, late, 'jvm_mib')}",
+        note=f"driver's resident memory over {messages:,} messages: second quarter → last quarter, medians",
+        data={"samples": [[sample.at_s - start_s, sample.python_mib, sample.jvm_mib] for sample in samples]},
+    )
+
+
+def growth(early: Iterable[MemorySample], late: Iterable[MemorySample], field: str) -> str:
+    """Medians of one column, before and after."""
+    before, after = (median(getattr(sample, field) for sample in part) for part in (early, late))
+    return f"{before:.0f} → {after:.0f} MiB"
+
+
+def not_built_yet(benchmark: str, job: str = "tupletree") -> Row:
+    """The row of something that does not exist so far."""
+    return Row(benchmark=benchmark, job=job, result="not built yet")
+
+
+def run_python(arguments: list[str], *options: str) -> str:
+    """Run this Python and return what it wrote to stderr. Raises CalledProcessError."""
+    command = [sys.executable, *options, *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, env=child_environment(), capture_output=True, text=True, check=True)
+    return done.stderr
+
+
+def imported_modules(arguments: list[str]) -> set[str]:
+    """Names of all modules that a Python command imports."""
+    lines = run_python(arguments, "-X", "importtime").splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def spread(values_ms: list[float]) -> str:
+    """Median and 95th percentile."""
+    return f"{median(values_ms):.0f} / {quantiles(values_ms, n=20)[-1]:.0f}"
+
+
+def progress(text: str) -> None:
+    """Tell the person at the terminal; the table alone goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+BENCHMARKS = {
+    "throughput": measure_throughput,
+    "latency": measure_latency,
+    "startup": measure_startup,
+    "memory": measure_memory,
+}
+"""Name on the command line → what runs it."""
