@@ -1,52 +1,407 @@
 """Options: one typed table with units, and the order in which settings win.
 
-Precedence: defaults < code < file < environment < command line. Storm's names are aliases.
+Precedence: defaults < code < file < environment < command line. Storm's names are aliases. Owns parsing, ranges and
+the words of each fault; it reads the settings file it is given, and nothing else of the outside world: the
+environment and the command line come in as arguments.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Options"]
+from tupletree.errors import ConfigError, Finding
+
+__all__ = ["OptionInfo", "Options", "describe_options", "resolve_options"]
+
+ENVIRONMENT_PREFIX = "TUPLETREE_"
+
+
+def _option(
+    default: float | None,
+    unit: str,
+    meaning: str,
+    *,
+    storm: str = "",
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    metadata = {
+        "unit": unit,
+        "meaning": meaning,
+        "storm": storm,
+        "at_least": at_least,
+        "above": above,
+        "at_most": at_most,
+    }
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Every setting of a run. Units stand in the names; None means "the runtime chooses".
+    """Every setting of a run. Units stand in the names; None means "unset", or that the runtime chooses.
 
-    Attributes:
-        max_spout_pending: open messages per spout task. None: 128 on the local runtime, two epochs on Spark.
-        message_timeout_s: an attempt whose tree is not complete after this time fails; None disables it.
-        timeout_buckets: rotating buckets of the timeout; an attempt expires between T and T + T/(buckets-1).
-        acker_tasks: 0 turns tracking off (messages are acked on emit).
-        max_attempts: attempts in total before a message is dead.
-        backoff_initial_ms, backoff_factor, backoff_max_ms, backoff_jitter: delay before attempt n+1 is
-            min(initial * factor**(n-1), max), spread by ±jitter (a fraction).
-        high_water_factor: open trees above this times what spouts may have pending pause the spouts.
-        spout_idle_wait_ms: wait after a spout had nothing.
-        epoch_max_messages, epoch_max_bytes: limits of one Spark epoch.
-        epoch_min_interval_ms: do not start epochs closer together than this; 0 is as fast as they come.
-        history_max_bytes: how much of the per-message history is kept for `why`.
-        drain_timeout_s: how long a stop waits for what is in flight.
-        tick_interval_s: ticks for bolts that do not set their own; None is unset.
+    `describe_options` tells the meaning, unit and range of each. Raises ConfigError, with every fault, for values
+    out of range.
     """
 
-    max_spout_pending: int | None = None
-    message_timeout_s: float | None = 30.0
-    timeout_buckets: int = 3
-    acker_tasks: int = 4
-    acker_executors: int = 1
-    ring_size: int = 256
-    max_attempts: int = 5
-    backoff_initial_ms: float = 100.0
-    backoff_factor: float = 2.0
-    backoff_max_ms: float = 30_000.0
-    backoff_jitter: float = 0.2
-    high_water_factor: float = 2.0
-    spout_idle_wait_ms: float = 100.0
-    epoch_max_messages: int = 10_000
-    epoch_max_bytes: int = 64 * 1024 * 1024
-    epoch_min_interval_ms: float = 0.0
-    history_max_bytes: int = 256 * 1024 * 1024
-    drain_timeout_s: float = 30.0
-    tick_interval_s: float | None = None
+    max_spout_pending: int | None = _option(
+        None,
+        "messages",
+        "open messages per spout task; none lets the runtime choose: 128 locally, two epochs on Spark",
+        storm="topology.max.spout.pending",
+        at_least=1,
+    )
+    message_timeout_s: float | None = _option(
+        30.0,
+        "seconds",
+        "an attempt whose tree is not complete after this time fails; none disables it",
+        storm="topology.message.timeout.secs",
+        above=0,
+    )
+    timeout_buckets: int = _option(
+        3,
+        "buckets",
+        "rotating buckets of the timeout T: an attempt expires between T and T + T/(buckets - 1)",
+        at_least=2,
+    )
+    acker_tasks: int = _option(
+        4,
+        "tasks",
+        "tasks that track tuple trees; 0 turns tracking off: messages are acked on emit",
+        storm="topology.acker.tasks",
+        at_least=0,
+    )
+    acker_executors: int = _option(
+        1, "threads", "threads that serve the acker tasks", storm="topology.acker.executors", at_least=1
+    )
+    ring_size: int = _option(
+        256,
+        "tuples",
+        "ring buffer of an executor per task it serves, rounded up to a power of two",
+        storm="topology.executor.receive.buffer.size",
+        at_least=1,
+    )
+    max_attempts: int = _option(5, "attempts", "attempts in total before a message is dead", at_least=1)
+    backoff_initial_ms: float = _option(100.0, "milliseconds", "delay before the second attempt", at_least=0)
+    backoff_factor: float = _option(2.0, "factor", "growth of the delay with each further attempt", at_least=1)
+    backoff_max_ms: float = _option(30_000.0, "milliseconds", "longest delay before an attempt", at_least=0)
+    backoff_jitter: float = _option(0.2, "fraction", "spread of each delay, up and down", at_least=0, at_most=1)
+    high_water_factor: float = _option(
+        2.0, "factor", "open trees above this times what spouts may have pending pause the spouts", at_least=1
+    )
+    spout_idle_wait_ms: float = _option(
+        100.0,
+        "milliseconds",
+        "wait after a spout had nothing",
+        storm="topology.sleep.spout.wait.strategy.time.ms",
+        at_least=0,
+    )
+    epoch_max_messages: int = _option(10_000, "messages", "messages in one Spark epoch at most", at_least=1)
+    epoch_max_bytes: int = _option(64 * 1024 * 1024, "bytes", "payload of one Spark epoch at most", at_least=1)
+    epoch_min_interval_ms: float = _option(
+        0.0, "milliseconds", "start epochs no closer together than this; 0 is as fast as they come", at_least=0
+    )
+    history_max_bytes: int = _option(
+        256 * 1024 * 1024, "bytes", "how much of the per-message history is kept for `tupletree why`", at_least=0
+    )
+    drain_timeout_s: float = _option(30.0, "seconds", "how long a stop waits for what is in flight", at_least=0)
+    tick_interval_s: float | None = _option(
+        None,
+        "seconds",
+        "ticks for bolts that do not set their own; none is unset",
+        storm="topology.tick.tuple.freq.secs",
+        above=0,
+    )
+
+    def __post_init__(self) -> None:
+        findings = []
+        for name, declared in _TABLE.items():
+            value = getattr(self, name)
+            try:
+                declared.accept(value)
+            except ValueError as fault:
+                findings.append(Finding("wrong value", f"option {name}", repr(value), str(fault)))
+        if findings:
+            raise ConfigError(_HEADLINE, findings=findings)
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """One row of the table of options.
+
+    Attributes:
+        name: its name in code, in files and after `--option`; `TUPLETREE_<NAME>` in the environment.
+        type: `int`, `float`, or one of them `or none`.
+        default: as it would be written.
+        unit: what the number counts.
+        expected: type and range in words, as errors show it.
+        meaning: what it does.
+        storm_alias: Storm's key for the same thing; empty if there is none.
+    """
+
+    name: str
+    type: str
+    default: str
+    unit: str
+    expected: str
+    meaning: str
+    storm_alias: str
+
+
+def describe_options() -> list[OptionInfo]:
+    """The table of all options in declaration order, for docs and `tupletree run --help`."""
+    return [
+        OptionInfo(
+            name=declared.name,
+            type=declared.kind.__name__ + (" or none" if declared.optional else ""),
+            default="none" if declared.default is None else str(declared.default),
+            unit=declared.unit,
+            expected=declared.expected,
+            meaning=declared.meaning,
+            storm_alias=declared.storm,
+        )
+        for declared in _TABLE.values()
+    ]
+
+
+def resolve_options(
+    *,
+    code: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    command_line: Sequence[str] = (),
+) -> Options:
+    """Put the settings of all places together; the later place wins.
+
+    Args:
+        code: what the topology sets; numbers, None, or text as on the command line.
+        file: a TOML file with a table `[tupletree]`; other tables are left alone.
+        environment: variables; those that start with `TUPLETREE_` are settings, all others are left alone.
+        command_line: `key=value` texts of `--option`, in order; of the same key the last one wins.
+
+    Raises:
+        ConfigError: with every fault of every place: where, got, expected and the nearest key.
+    """
+    findings: list[Finding] = []
+    values: dict[str, Any] = {}
+    for settings in (
+        _from_code(code or {}),
+        _from_file(file, findings),
+        _from_environment(environment or {}),
+        _from_command_line(command_line, findings),
+    ):
+        values |= _read_place(settings, findings)
+    if findings:
+        raise ConfigError(_HEADLINE, findings=findings)
+    return Options(**values)
+
+
+_HEADLINE = "the options are not right"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """One key and value as somebody wrote them, and where."""
+
+    where: str
+    key: str
+    value: Any
+    may_repeat: bool = False
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """One field of Options with its type and metadata resolved."""
+
+    name: str
+    kind: type[int | float]
+    optional: bool
+    default: float | None
+    unit: str
+    meaning: str
+    storm: str
+    at_least: float | None
+    above: float | None
+    at_most: float | None
+
+    @property
+    def expected(self) -> str:
+        kind = "a whole number" if self.kind is int else "a number"
+        bounds = [
+            f"{word} {bound:g}"
+            for word, bound in (("at least", self.at_least), ("above", self.above), ("at most", self.at_most))
+            if bound is not None
+        ]
+        return " ".join([kind, " and ".join(bounds), "or none" if self.optional else ""]).strip()
+
+    def accept(self, value: object) -> float | None:
+        """The value as the field's type. Raises ValueError, with what was expected, for anything that is not one."""
+        parsed = self._parse(value) if isinstance(value, str) else value
+        if parsed is None and self.optional:
+            return None
+        if self.kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
+            parsed = float(parsed)
+        if not isinstance(parsed, self.kind) or isinstance(parsed, bool) or not math.isfinite(parsed):
+            raise ValueError(self.expected)
+        if (
+            (self.at_least is not None and parsed < self.at_least)
+            or (self.above is not None and parsed <= self.above)
+            or (self.at_most is not None and parsed > self.at_most)
+        ):
+            raise ValueError(self.expected)
+        return parsed
+
+    def _parse(self, text: str) -> float | None:
+        if text.strip().lower() == "none":
+            return None
+        try:
+            return self.kind(text)
+        except ValueError:
+            raise ValueError(self.expected) from None
+
+
+def _declared_options() -> dict[str, _Declared]:
+    hints = typing.get_type_hints(Options)
+    table = {}
+    for described in fields(Options):
+        hint = hints[described.name]
+        members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        assert described.default is not MISSING
+        table[described.name] = _Declared(
+            name=described.name,
+            kind=int if int in members else float,
+            optional=type(None) in members,
+            default=described.default,
+            **described.metadata,
+        )
+    return table
+
+
+_TABLE = _declared_options()
+_STORM_NAMES = {declared.storm: declared.name for declared in _TABLE.values() if declared.storm}
+_STORM_WITHOUT_COUNTERPART = {
+    "topology.workers": "a topology has no worker processes of its own: set the parallelism of its components, and "
+    "the executors of the Spark session",
+    "topology.enable.message.timeouts": "set message_timeout_s to none",
+    "topology.max.task.parallelism": "set the parallelism of each component",
+    "topology.tasks": "set the parallelism of each component",
+    "topology.debug": "raise the level of the logger `tupletree`",
+    "topology.kryo.register": "streams are typed by their message classes and need no serializer",
+    "topology.worker.childopts": "set spark.executor.extraJavaOptions on the Spark session",
+}
+
+
+def _from_code(code: Mapping[str, Any]) -> Iterator[_Setting]:
+    for key, value in code.items():
+        yield _Setting(f"code, option {key}", key, value)
+
+
+def _from_file(file: Path | None, findings: list[Finding]) -> Iterator[_Setting]:
+    if file is None:
+        return
+    try:
+        text = file.read_text(encoding="utf-8")
+        table = tomllib.loads(text).get("tupletree", {})
+    except OSError as error:
+        findings.append(Finding("the settings file cannot be read", str(file), error.strerror or str(error)))
+        return
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        findings.append(Finding("the settings file is no TOML", str(file), str(error)))
+        return
+    if not isinstance(table, dict):
+        findings.append(Finding("tupletree is no table", str(file), repr(table), "a table [tupletree]"))
+        return
+    for key, value in _flatten(table):
+        yield _Setting(f"{file}{_line_of(key, text)}", key, value)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Storm's keys have dots, which TOML reads as tables: `topology.acker.tasks = 2`."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _line_of(key: str, text: str) -> str:
+    """`:3` for the line that sets the key; empty if it is split over tables, which tomllib does not tell."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+            table = header[1].strip()
+        elif table == "tupletree" and line.partition("=")[0].strip().strip("\"'") == key:
+            return f":{number}"
+    return ""
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Setting]:
+    for variable, value in sorted(environment.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            key = variable.removeprefix(ENVIRONMENT_PREFIX)
+            yield _Setting(
+                f"environment variable {variable}", key if key.startswith("TOPOLOGY_") else key.lower(), value
+            )
+
+
+def _from_command_line(command_line: Sequence[str], findings: list[Finding]) -> Iterator[_Setting]:
+    for text in command_line:
+        key, equals, value = text.partition("=")
+        if equals:
+            yield _Setting(f"--option {text}", key.strip(), value, may_repeat=True)
+        else:
+            findings.append(Finding("not a setting", f"--option {text}", text, "key=value"))
+
+
+def _read_place(settings: Iterator[_Setting], findings: list[Finding]) -> dict[str, Any]:
+    """The good settings of one place by name; faults go to `findings`."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name = _name_of(setting.key)
+        if name is None:
+            findings.append(_unknown(setting))
+            continue
+        if name in values and not setting.may_repeat:
+            findings.append(
+                Finding("set twice in one place", setting.where, setting.key, f"either {name} or its Storm alias")
+            )
+        try:
+            values[name] = _TABLE[name].accept(setting.value)
+        except ValueError as fault:
+            findings.append(Finding(f"wrong value for {name}", setting.where, repr(setting.value), str(fault)))
+    return values
+
+
+def _dotted_storm_key(key: str) -> str:
+    """`TOPOLOGY_ACKER_TASKS`, as Storm's Java code writes it, is `topology.acker.tasks`."""
+    return key.lower().replace("_", ".") if key.startswith("TOPOLOGY_") else key
+
+
+def _name_of(key: str) -> str | None:
+    return key if key in _TABLE else _STORM_NAMES.get(_dotted_storm_key(key))
+
+
+def _unknown(setting: _Setting) -> Finding:
+    # Imported here: only a fault needs it, and every command pays for what stands at the top.
+    from difflib import get_close_matches
+
+    dotted = _dotted_storm_key(setting.key)
+    if word := _STORM_WITHOUT_COUNTERPART.get(dotted):
+        return Finding("this Storm setting has no counterpart", setting.where, setting.key, next_step=word)
+    near = get_close_matches(dotted.lower(), [*_TABLE, *_STORM_NAMES], n=1, cutoff=0.6)
+    return Finding(
+        "unknown option",
+        setting.where,
+        setting.key,
+        f"one of {', '.join(_TABLE)}" if not near else "",
+        f"did you mean {near[0]}?" if near else "",
+    )
