@@ -157,9 +157,7 @@ class TaskContext(Protocol):
 class Collector(Protocol[T_contra]):
     """Explicit control over emits and verdicts. Tuples are named by the very object that was handed in."""
 
-    def emit(
-        self, value: T_contra, *, anchors: Sequence[object] | None = None, stream: str | None = None
-    ) -> None:
+    def emit(self, value: T_contra, *, anchors: Sequence[object] | None = None, stream: str | None = None) -> None:
         """Emit a tuple anchored to the tuple in hand (None), to the given ones, or to nothing (empty).
 
         Raises TupleSettledError if an anchor was acked or failed before. `stream` is needed only where one class

@@ -1,0 +1,137 @@
+"""Type hints as plain facts: resolved annotations, union members, generic arguments, stable texts.
+
+Owns every look at `typing`'s inner shapes, so that no other module has to know them. It refuses to judge: what an
+annotation means for a topology is the reader's business.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, ForwardRef, Literal, NewType, TypeVar, Union, get_args, get_origin
+
+__all__ = [
+    "NONE_TYPE",
+    "classes_in",
+    "did_you_mean",
+    "generic_argument",
+    "members",
+    "one_of",
+    "plain",
+    "resolve",
+    "text_of",
+]
+
+NONE_TYPE = type(None)
+
+
+def plain(annotation: Any) -> Any:
+    """Take off what says nothing about the value's shape: Annotated, NewType, `type` aliases; None → NoneType."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif isinstance(annotation, NewType):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":  # Python 3.12's `type X = ...`
+            annotation = annotation.__value__
+        else:
+            return NONE_TYPE if annotation is None else annotation
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, flattened and plain; one member for anything else."""
+    annotation = plain(annotation)
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return tuple(inner for member in get_args(annotation) for inner in members(member))
+    return (annotation,)
+
+
+def resolve(owner: Callable[..., Any] | type, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The annotations of a function or class as objects, with `Annotated` kept.
+
+    Args:
+        owner: function or class; its module's names resolve annotations written as text.
+        names: more names, for classes that live inside a function.
+
+    Raises:
+        NameError: an annotation names something that cannot be found.
+        TypeError, SyntaxError: an annotation is no type.
+    """
+    return typing.get_type_hints(owner, localns=dict(names) if names else None, include_extras=True)
+
+
+def generic_argument(cls: type, base: type) -> Any:
+    """What `cls` puts in for the single parameter of its generic ancestor `base`; None where that stays open.
+
+    >>> class Numbers(list[int]): ...
+    >>> generic_argument(Numbers, list)
+    <class 'int'>
+    """
+    argument = _argument(cls, base)
+    return None if isinstance(argument, TypeVar | ForwardRef) else argument
+
+
+def _argument(cls: type, base: type) -> Any:
+    """As `generic_argument`, but an open argument comes back as the type variable that `cls` calls it by."""
+    for parent in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        origin, arguments = get_origin(parent) or parent, get_args(parent)
+        if origin is base:
+            return arguments[0] if arguments else None
+        if isinstance(origin, type) and issubclass(origin, base):
+            inner = _argument(origin, base)
+            if not isinstance(inner, TypeVar):
+                return inner
+            position = getattr(origin, "__parameters__", ()).index(inner)
+            return arguments[position] if position < len(arguments) else None
+    return None
+
+
+def text_of(annotation: Any) -> str:
+    """A text for people and checkpoints: the same in every process and Python version.
+
+    >>> text_of(dict[str, list[int | None]])
+    'dict[str, list[int | None]]'
+    """
+    annotation = plain(annotation)
+    if annotation is NONE_TYPE:
+        return "None"
+    if annotation is Any:
+        return "Any"
+    if annotation is Ellipsis:
+        return "..."
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin in {Union, types.UnionType}:
+        return " | ".join(text_of(member) for member in members(annotation))
+    if origin is not None and arguments:
+        inner = ", ".join(text_of(argument) for argument in arguments if not isinstance(argument, list))
+        return f"{text_of(origin)}[{inner}]"
+    if isinstance(annotation, type):
+        module = annotation.__module__
+        return annotation.__qualname__ if module == "builtins" else f"{module}.{annotation.__qualname__}"
+    return str(annotation)
+
+
+def classes_in(annotation: Any) -> tuple[type, ...]:
+    """Every class that stands anywhere in an annotation, in order."""
+    found: list[type] = []
+    for member in members(annotation):
+        if get_origin(member) is not None:
+            found += [cls for argument in get_args(member) for cls in classes_in(argument)]
+        elif isinstance(member, type):
+            found.append(member)
+    return tuple(found)
+
+
+def one_of(names: Iterable[str]) -> str:
+    """The names that would have been right, as a text."""
+    return ", ".join(names) or "(none)"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A suggestion for a misspelt name; empty if nothing is near."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""
