@@ -1,0 +1,93 @@
+"""What makes two message ids the same, and how an id is written down.
+
+Ids are compared with their type: 0, False, "" and b"" are four ids. Owns the key that dictionaries use and the
+JSON-compatible form that logs and dead letters use. It refuses types that would not survive a restart unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, cast
+
+from tupletree.errors import CheckpointError, ConnectorError
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
+
+__all__ = ["id_from_key", "id_from_plain", "message_key", "plain_id"]
+
+_INT64 = 1 << 63
+
+
+def message_key(message_id: MessageId) -> Hashable:
+    """Return a dictionary key that is equal for two ids only if values and types are equal, also within tuples.
+
+    Raises:
+        ConnectorError: the id is not a str, int, bytes or a tuple of them. Subclasses are refused too: after a
+            restart they would come back as another type, and so as another message.
+    """
+    kind = type(message_id)
+    if kind is str or kind is int:
+        return cast("Hashable", message_id)
+    if kind is bytes or kind is bool:
+        return kind, message_id
+    if kind is tuple:
+        return tuple, *map(message_key, cast("tuple[MessageId, ...]", message_id))
+    raise ConnectorError(
+        "a spout gave a message id of a type that cannot name a message",
+        got=f"{message_id!r} of type {kind.__qualname__}",
+        expected="a str, int, bytes or a tuple of them",
+        next_step="convert the id in the spout, for example with str()",
+    )
+
+
+def id_from_key(key: Hashable) -> MessageId:
+    """Undo `message_key`."""
+    if not isinstance(key, tuple):
+        return cast("MessageId", key)
+    if key[0] is tuple:
+        return tuple(map(id_from_key, key[1:]))
+    return cast("MessageId", key[1])
+
+
+def plain_id(message_id: MessageId) -> Any:
+    r"""Write an id as JSON-compatible data that `id_from_plain` reads back with every type intact.
+
+    Text, 64-bit integers and booleans stand for themselves, a tuple is a list, and what JSON cannot hold is an
+    object: `{"bytes": hex}`, `{"int": decimal}`, `{"text": hex}` (text with lone surrogates, as in file names).
+
+    >>> plain_id(("orders", 7, b"\x01"))
+    ['orders', 7, {'bytes': '01'}]
+    """
+    if isinstance(message_id, str):
+        try:
+            message_id.encode()
+        except UnicodeEncodeError:
+            return {"text": message_id.encode("utf-8", "surrogatepass").hex()}
+        return message_id
+    if isinstance(message_id, bytes):
+        return {"bytes": message_id.hex()}
+    if isinstance(message_id, tuple):
+        return [plain_id(part) for part in message_id]
+    return message_id if -_INT64 <= message_id < _INT64 else {"int": str(message_id)}
+
+
+def id_from_plain(plain: Any) -> MessageId:
+    """Read what `plain_id` wrote.
+
+    Raises:
+        CheckpointError: the data is nothing that `plain_id` writes.
+    """
+    match plain:
+        case str() | int():
+            return plain
+        case list():
+            return tuple(map(id_from_plain, plain))
+        case {"bytes": str(text)}:
+            return bytes.fromhex(text)
+        case {"text": str(text)}:
+            return bytes.fromhex(text).decode("utf-8", "surrogatepass")
+        case {"int": str(text)}:
+            return int(text)
+        case _:
+            raise CheckpointError("a stored message id cannot be read", got=repr(plain))

@@ -1,0 +1,120 @@
+"""The acker for one epoch, as whole-array arithmetic.
+
+Same verdicts as `acker.Acker`, for callers that hold an epoch's openings, deltas and failures all at once. Owns no
+state: trees that stay open come back with what is left of their XOR, and go in again as openings. The only module of
+this layer that needs numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Entries", "Judgement", "combine", "judge"]
+
+U64: TypeAlias = "npt.NDArray[np.uint64]"
+Entries: TypeAlias = "tuple[U64, U64]"
+"""(roots, xor): two uint64 arrays of the same length."""
+
+_OPENED = 1
+_TOUCHED = 2
+_FAILED = 4
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdicts of one epoch; every array is uint64 and sorted by root.
+
+    Attributes:
+        complete: opened, XOR is zero, not failed.
+        open_: opened, XOR is not zero, not failed.
+        open_xor: what is left of each tree in `open_`; together they are the openings of the next epoch.
+        failed: opened and failed; a failure beats completion.
+        unknown: named by a delta or a failure, but never opened. They change nothing.
+    """
+
+    complete: U64
+    open_: U64
+    open_xor: U64
+    failed: U64
+    unknown: U64
+
+
+def combine(values: Sequence[int], roots: Sequence[U64]) -> Entries:
+    """XOR the deltas of many frames into one entry per root, in O(n log n) for n entries in all.
+
+    Args:
+        values: one value per frame.
+        roots: the roots of each frame, uint64. A root that a frame names twice counts once (one edge per root and
+            frame), and 0 (untracked) counts for nothing.
+
+    Returns:
+        Distinct roots in ascending order, and the XOR of each.
+    """
+    if not roots:
+        return _empty(), _empty()
+    lengths = [len(part) for part in roots]
+    every = np.concatenate(roots).astype(np.uint64, copy=False)
+    frame = np.repeat(np.arange(len(lengths)), lengths)
+    # A stable sort keeps the frames in order within a root, so that a repetition is next to its original.
+    order = np.argsort(every, kind="stable")
+    every, frame = every[order], frame[order]
+    keep = every != 0
+    keep[1:] &= (every[1:] != every[:-1]) | (frame[1:] != frame[:-1])
+    every, frame = every[keep], frame[keep]
+    starts = _starts(every)
+    if not len(starts):
+        return _empty(), _empty()
+    xor = np.array(values, dtype=np.uint64)[frame]
+    return every[starts], np.bitwise_xor.reduceat(xor, starts)
+
+
+def judge(openings: Entries, deltas: Iterable[Entries], failed: U64) -> Judgement:
+    """Decide every tree of an epoch; only a root with an opening can complete.
+
+    Args:
+        openings: (roots, XOR of all first edges), and the trees left open by earlier epochs. Roots are distinct
+            and nonzero.
+        deltas: what `combine` gave, from any number of places.
+        failed: roots that a bolt failed; repetitions and 0 (untracked) are harmless.
+    """
+    failed = failed[failed != 0]
+    parts = [(openings, _OPENED), *((entries, _TOUCHED) for entries in deltas)]
+    parts.append(((failed, np.zeros(len(failed), np.uint64)), _FAILED))
+    roots = np.concatenate([entries[0] for entries, _ in parts]).astype(np.uint64, copy=False)
+    xor = np.concatenate([entries[1] for entries, _ in parts]).astype(np.uint64, copy=False)
+    marks = np.repeat(np.array([mark for _, mark in parts], np.uint8), [len(entries[0]) for entries, _ in parts])
+    order = np.argsort(roots)
+    roots, xor, marks = roots[order], xor[order], marks[order]
+    starts = _starts(roots)
+    if not len(starts):
+        return Judgement(_empty(), _empty(), _empty(), _empty(), _empty())
+    roots = roots[starts]
+    xor = np.bitwise_xor.reduceat(xor, starts)
+    marks = np.bitwise_or.reduceat(marks, starts)
+    opened = (marks & _OPENED) != 0
+    lost = (marks & _FAILED) != 0
+    done = xor == 0
+    still_open = opened & ~lost & ~done
+    return Judgement(
+        complete=roots[opened & ~lost & done],
+        open_=roots[still_open],
+        open_xor=xor[still_open],
+        failed=roots[opened & lost],
+        unknown=roots[~opened],
+    )
+
+
+def _starts(ordered: U64) -> npt.NDArray[np.intp]:
+    """Where each run of equal values begins."""
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return np.flatnonzero(first)
+
+
+def _empty() -> U64:
+    return np.empty(0, np.uint64)

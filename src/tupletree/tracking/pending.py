@@ -1,0 +1,492 @@
+"""Every message a runtime is accountable for, from its first emission until it is acked or dead.
+
+Owns attempts, retries and their due times, redeliveries by the source, and ids that the source has yet to confirm.
+Both runtimes use it. It refuses to know trees: `acker` and `ledger` decide about roots, this module about messages.
+
+A message is in one of three places. *In flight*: an attempt is out under a root of its own. *Waiting*: the runtime
+will try again at a due time. *Awaiting its source*: an attempt failed and the source is to emit it again
+(`replay="source"`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from tupletree.errors import CheckpointError, InternalError
+from tupletree.ids import RandomBits, draw_id, hex_id
+from tupletree.tracking.identity import id_from_plain, message_key
+from tupletree.tracking.messages import AWAITING, Message, RetryQueue, SpoutTask
+from tupletree.tracking.outcomes import Failure, Outcome
+from tupletree.tracking.pending_log import ChangeLog, Decode, Encode, PendingChanges, fold, message_of
+from tupletree.tracking.retry import RetryPolicy
+from tupletree.tracking.verdicts import (
+    Acked,
+    AlreadySettled,
+    Died,
+    Emission,
+    Emitted,
+    Joined,
+    PendingCounters,
+    Released,
+    Retry,
+    SourceRetry,
+    Standing,
+)
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
+
+__all__ = ["Pending"]
+
+
+class Pending:
+    """Messages of any number of spout tasks. Not thread-safe; every call is one transition.
+
+    Args:
+        policy: how often and when to try again.
+        random_bits: draws root ids.
+        random: uniform floats in [0, 1), for jitter.
+        record_changes: remember what changes, for `take_changes`. Leave it off where nobody takes them: the record
+            would grow for ever.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        random_bits: RandomBits,
+        random: Callable[[], float],
+        *,
+        record_changes: bool = False,
+    ) -> None:
+        self.counters = PendingCounters()
+        self._policy = policy
+        self._random_bits = random_bits
+        self._random = random
+        self._tasks: dict[int, SpoutTask] = {}
+        self._in_flight: dict[int, Message] = {}  # by root
+        self._queue = RetryQueue()
+        self._log = ChangeLog(self._tasks, enabled=record_changes)
+
+    def register(self, spout_task: int, spout_name: str, replay: Literal["runtime", "source"] = "runtime") -> None:
+        """Announce a spout task, before its first message. Registering it again changes nothing.
+
+        Raises:
+            InternalError: the task is registered as something else.
+        """
+        task = self._tasks.get(spout_task)
+        if task is None:
+            self._tasks[spout_task] = SpoutTask(spout_task, spout_name, replay == "source")
+        elif (task.name, task.by_source) != (spout_name, replay == "source"):
+            raise InternalError(f"spout task {spout_task} is registered twice", got=spout_name, expected=task.name)
+
+    # --- emission ---------------------------------------------------------------------------------------------
+
+    def emit(
+        self, spout_task: int, message_id: MessageId | None, value: Any, now_s: float, wall_s: float
+    ) -> Emission | Joined | AlreadySettled:
+        """Take a message from a spout.
+
+        An open message joins the attempt that is out or waiting; a settled and unconfirmed one is answered at once;
+        one that its source was told to emit again becomes its next attempt. Without an id it is untracked.
+
+        Args:
+            spout_task: a registered task.
+            message_id: what the source calls it, or None.
+            value: kept until the message is acked or dead.
+            now_s: monotonic seconds; the message timeout counts from here.
+            wall_s: seconds since the Unix epoch.
+
+        Raises:
+            ConnectorError: the id is of a type that cannot name a message.
+        """
+        if message_id is None:
+            self.counters.untracked += 1
+            return Emission(0, spout_task, None, value, 1)
+        task = self._tasks[spout_task]
+        key = message_key(message_id)
+        known = self._known(task, key, message_id)
+        if known is not None:
+            return known
+        message = task.awaiting.pop(key, None)
+        if message is None:
+            self.counters.emitted += 1
+            message = Message(spout_task, key, message_id, value, 0, 0, now_s, wall_s, task.by_source)
+        else:
+            self.counters.retried += 1
+            self._log.note_waiting(message, was_there=True)
+            message.ticket = 0
+            message.value = value
+        task.messages[key] = message
+        return self._launch(message)
+
+    def emit_many(
+        self, spout_task: int, message_ids: Sequence[MessageId | None], values: list[Any], now_s: float, wall_s: float
+    ) -> Emitted:
+        """Do what `emit` does for a batch, at a fraction of the price.
+
+        Raises:
+            ConnectorError: an id is of a type that cannot name a message; none of the batch is taken then.
+        """
+        keys: list[Any] = [
+            one if type(one) is str or type(one) is int or one is None else message_key(one) for one in message_ids
+        ]
+        task = self._tasks[spout_task]
+        messages, awaiting, unconfirmed, by_source = task.messages, task.awaiting, task.unconfirmed, task.by_source
+        in_flight = self._in_flight
+        roots: list[int] = []
+        attempts = [1] * len(keys)
+        known: dict[int, Joined | AlreadySettled] = {}
+        fresh = 0
+        draws = self._draw_many(len(keys))
+        for index, key in enumerate(keys):
+            if key is None or key in messages or key in awaiting or key in unconfirmed:
+                result = self.emit(spout_task, message_ids[index], values[index], now_s, wall_s)
+                if isinstance(result, Emission):
+                    attempts[index] = result.attempt
+                    roots.append(result.root)
+                else:
+                    known[index] = result
+                continue
+            root = draws[index]
+            if not root or root in in_flight:
+                root = draw_id(self._random_bits, in_flight)
+            message_id = message_ids[index]
+            assert message_id is not None  # its key would be None
+            message = Message(spout_task, key, message_id, values[index], 1, root, now_s, wall_s, by_source)
+            messages[key] = in_flight[root] = message
+            roots.append(root)
+            fresh += 1
+        self.counters.emitted += fresh
+        if known:
+            values = [value for index, value in enumerate(values) if index not in known]
+            attempts = [attempt for index, attempt in enumerate(attempts) if index not in known]
+        return Emitted(roots, values, attempts, list(known.values()))
+
+    def due(self, now_s: float, limit: int) -> list[Emission]:
+        """Take up to `limit` retries whose time has come, earliest first; each is an attempt with a new root."""
+        emissions: list[Emission] = []
+        while len(emissions) < limit:
+            message = self._queue.pop(now_s)
+            if message is None:
+                break
+            self._tasks[message.spout_task].queued -= 1
+            self._log.note_waiting(message, was_there=True)
+            self.counters.retried += message.attempt > 0
+            emissions.append(self._launch(message))
+        return emissions
+
+    def next_due_s(self) -> float | None:
+        """When `due` will have something (monotonic; minus infinity: at once); None while nothing waits."""
+        return self._queue.next_due_s()
+
+    def adopt(
+        self,
+        root: int,
+        spout_task: int,
+        message_id: MessageId,
+        value: Any,
+        *,
+        attempt: int,
+        first_emitted_s: float,
+        now_s: float,
+        wall_s: float,
+    ) -> None:
+        """Put an attempt that a log names in flight again, under the root that the log gave it.
+
+        For a restart: call it after `restore`, for every attempt that was out. A message that waits leaves the queue.
+
+        Raises:
+            InternalError: the root or the message is in flight already.
+        """
+        task = self._tasks[spout_task]
+        key = message_key(message_id)
+        message = task.find(key)
+        if root in self._in_flight or (message is not None and not message.waits):
+            raise InternalError("an attempt is adopted twice", where=hex_id(root), got=repr(message_id))
+        by_source = task.by_source if message is None else message.by_source
+        if message is not None:
+            self._forget(message)
+        first_s = now_s - max(0.0, wall_s - first_emitted_s)
+        message = Message(spout_task, key, message_id, value, attempt, root, first_s, first_emitted_s, by_source)
+        task.messages[key] = self._in_flight[root] = message
+
+    # --- verdicts ---------------------------------------------------------------------------------------------
+
+    def ack(self, root: int, now_s: float) -> Acked | None:
+        """The attempt's tree completed: the message is done. None if the root is not in flight."""
+        acked = self.ack_many((root,), now_s)
+        return acked[0] if acked else None
+
+    def ack_many(self, roots: Iterable[int], now_s: float) -> list[Acked]:
+        """Ack many at once, in order; roots that are not in flight are counted and left out."""
+        acked: list[Acked] = []
+        settle, append, tasks = self._in_flight.pop, acked.append, self._tasks
+        late = 0
+        for root in roots:
+            message = settle(root, None)
+            if message is None:
+                late += 1
+                continue
+            del tasks[message.spout_task].messages[message.key]
+            append(Acked(message.spout_task, message.message_id, now_s - message.first_s, message.attempt))
+        self.counters.acked += len(acked)
+        self.counters.late_verdicts += late
+        return acked
+
+    def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
+        """The attempt failed: the runtime or the source will try again, or the message is dead.
+
+        Returns:
+            What comes next, or None if the root is not in flight: its verdict was given before.
+        """
+        message = self._in_flight.pop(root, None)
+        if message is None:
+            self.counters.late_verdicts += 1
+            return None
+        self.counters.failed += 1
+        message.failure = failure
+        message.failed_s = now_s
+        task = self._tasks[message.spout_task]
+        if failure.permanent or self._policy.exhausted(message.attempt):
+            del task.messages[message.key]
+            return self._bury(message, failure, wall_s)
+        if message.by_source:
+            del task.messages[message.key]
+            task.awaiting[message.key] = message
+            message.ticket = AWAITING
+            self._log.note_waiting(message, was_there=False)
+            return SourceRetry(task.number, message.message_id, message.attempt + 1, failure, root)
+        due_s = now_s + self._policy.delay_s(message.attempt, self._random)
+        self._enqueue(message, due_s)
+        return Retry(task.number, message.message_id, message.attempt + 1, due_s, root)
+
+    def put_back(self, root: int) -> bool:
+        """Take an attempt back without counting it: `due` hands the message out before all others, in order.
+
+        Returns:
+            False if the root is not in flight (counted as late).
+        """
+        message = self._in_flight.pop(root, None)
+        if message is None:
+            self.counters.late_verdicts += 1
+            return False
+        self.counters.put_back += 1
+        message.attempt -= 1
+        self._enqueue(message, -math.inf)
+        return True
+
+    def give_up(self, spout_task: int, now_s: float, wall_s: float, *, silent_for_s: float = 0.0) -> list[Died]:
+        """End messages whose source was told to emit them again at least `silent_for_s` ago, and did not.
+
+        Call it when the source's input has ended, or from time to time where another consumer may get the message.
+        """
+        awaiting = self._tasks[spout_task].awaiting
+        died: list[Died] = []
+        for message in [one for one in awaiting.values() if now_s - one.failed_s >= silent_for_s]:
+            assert message.failure is not None  # only a failure lets a message await its source
+            del awaiting[message.key]
+            self._log.note_waiting(message, was_there=True)
+            died.append(self._bury(message, message.failure, wall_s))
+        return died
+
+    def replay(self, spout_task: int, message_id: MessageId, value: Any, now_s: float, wall_s: float) -> Retry | Joined:
+        """Bring a dead letter back as a fresh message: `due` hands it out as attempt 1.
+
+        The runtime retries it, whatever the spout's replay mode is: its source let go of it when it died.
+        """
+        task = self._tasks[spout_task]
+        key = message_key(message_id)
+        message = task.find(key)
+        if message is not None:
+            self.counters.joined += 1
+            return Joined(message.root, spout_task, message_id)
+        self.counters.emitted += 1
+        message = Message(spout_task, key, message_id, value, 0, 0, now_s, wall_s, by_source=False)
+        task.messages[key] = message
+        self._enqueue(message, now_s)
+        return Retry(spout_task, message_id, 1, now_s, 0)
+
+    def release(self, spout_task: int | None = None) -> list[Released]:
+        """Let go of every open message, unsettled, so that it can be failed to its source and reported by id."""
+        released: list[Released] = []
+        for task in self._chosen(spout_task):
+            for message in [*task.messages.values(), *task.awaiting.values()]:
+                if not message.waits:
+                    del self._in_flight[message.root]
+                self._forget(message)
+                released.append(Released(task.number, message.message_id, message.attempt, message.root))
+        return released
+
+    # --- ids that are settled but not confirmed ---------------------------------------------------------------
+
+    def mark_unconfirmed(self, spout_task: int, message_id: MessageId, outcome: Outcome) -> None:
+        """Remember the outcome of a settled message until its source confirms that it heard of it."""
+        task = self._tasks[spout_task]
+        key = message_key(message_id)
+        self._log.note_settled(spout_task, key, was_there=key in task.unconfirmed)
+        task.unconfirmed[key] = outcome
+
+    def confirm(self, spout_task: int, message_id: MessageId) -> None:
+        """The source will not deliver this message again. Confirming an id that is not remembered is harmless."""
+        key = message_key(message_id)
+        if self._tasks[spout_task].unconfirmed.pop(key, None) is not None:
+            self._log.note_settled(spout_task, key, was_there=True)
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    def open_count(self, spout_task: int) -> int:
+        """Messages in flight or waiting: what counts against the spout's pending limit.
+
+        Messages that await their source do not count: a source that may not emit could never emit them again.
+        """
+        return len(self._tasks[spout_task].messages)
+
+    def in_flight(self, spout_task: int) -> int:
+        """Messages with an attempt out."""
+        task = self._tasks[spout_task]
+        return len(task.messages) - task.queued
+
+    def awaiting_source(self, spout_task: int) -> int:
+        """Messages that the source was told to emit again."""
+        return len(self._tasks[spout_task].awaiting)
+
+    def unconfirmed_count(self, spout_task: int) -> int:
+        """Settled messages that the source has yet to confirm."""
+        return len(self._tasks[spout_task].unconfirmed)
+
+    def roots_in_flight(self, spout_task: int | None = None) -> list[int]:
+        """Roots of all attempts that are out, oldest first; of one task or of all."""
+        if spout_task is None:
+            return list(self._in_flight)
+        return [root for root, message in self._in_flight.items() if message.spout_task == spout_task]
+
+    def locate(self, message_id: MessageId) -> list[Standing]:
+        """Where a message stands, one entry per spout task that knows an id like this; empty: none does."""
+        key = message_key(message_id)
+        found: list[Standing] = []
+        for task in self._tasks.values():
+            message = task.find(key)
+            if message is not None:
+                found.append(self._standing(message))
+            elif key in task.unconfirmed:
+                found.append(Standing(task.number, message_id, task.unconfirmed[key]))
+        return found
+
+    @property
+    def size(self) -> int:
+        """Everything that takes memory: messages, unconfirmed ids, places in the queue, unrecorded changes."""
+        held = sum(len(task.messages) + len(task.awaiting) + len(task.unconfirmed) for task in self._tasks.values())
+        return held + len(self._queue) + len(self._log)
+
+    # --- what survives a restart ------------------------------------------------------------------------------
+
+    def snapshot(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
+        """Write down all that waits and all that is unconfirmed; attempts that are out are in the caller's own log.
+
+        This is a new base: `take_changes` counts from here.
+        """
+        return self._log.base(encode, now_s, wall_s)
+
+    def take_changes(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
+        """Write down what changed since the last base or delta, in time proportional to that.
+
+        Raises:
+            InternalError: changes are not recorded.
+        """
+        return self._log.changes(encode, now_s, wall_s)
+
+    def restore(self, logged: Iterable[PendingChanges], decode: Decode, now_s: float, wall_s: float) -> None:
+        """Take up what a base and its deltas, oldest first, say. Call it once, after every task is registered.
+
+        Raises:
+            CheckpointError: a spout task of the log does not exist here.
+        """
+        base = fold(logged)
+        for number in {record.spout_task for record in base.waiting} | {entry[0] for entry in base.settled}:
+            if number not in self._tasks:
+                raise CheckpointError(
+                    "the log names a spout task that this topology does not have", got=f"spout task {number}"
+                )
+        for record in base.waiting:
+            task = self._tasks[record.spout_task]
+            message = message_of(record, decode, now_s, wall_s)
+            if record.due_s is None:
+                task.awaiting[message.key] = message
+            else:
+                task.messages[message.key] = message
+                self._enqueue(message, message.due_s)
+        for number, plain, outcome in base.settled:
+            self._tasks[number].unconfirmed[message_key(id_from_plain(plain))] = outcome
+        self._log.clear()  # what was read from the log is no news to it
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _known(self, task: SpoutTask, key: Hashable, message_id: MessageId) -> Joined | AlreadySettled | None:
+        message = task.messages.get(key)
+        if message is not None:
+            self.counters.joined += 1
+            return Joined(message.root, task.number, message_id)
+        # A dead letter that was brought back and failed awaits its source although its old id is unconfirmed.
+        outcome = task.unconfirmed.get(key)
+        if outcome is not None and key not in task.awaiting:
+            self.counters.already_settled += 1
+            return AlreadySettled(outcome, task.number, message_id)
+        return None
+
+    def _draw_many(self, count: int) -> Sequence[int]:
+        """Draw 64-bit numbers in one call; the caller redraws zeros and collisions."""
+        return memoryview(self._random_bits(64 * count).to_bytes(8 * count, "little")).cast("Q") if count else ()
+
+    def _launch(self, message: Message) -> Emission:
+        message.root = root = draw_id(self._random_bits, self._in_flight)
+        message.attempt += 1
+        self._in_flight[root] = message
+        return Emission(root, message.spout_task, message.message_id, message.value, message.attempt)
+
+    def _enqueue(self, message: Message, due_s: float) -> None:
+        self._tasks[message.spout_task].queued += 1
+        self._queue.push(message, due_s)
+        self._log.note_waiting(message, was_there=False)
+
+    def _forget(self, message: Message) -> None:
+        """Take a message out of wherever it is, except for its root."""
+        task = self._tasks[message.spout_task]
+        if task.awaiting.pop(message.key, None) is not None:
+            self._log.note_waiting(message, was_there=True)
+            return
+        del task.messages[message.key]
+        if message.ticket:
+            task.queued -= 1
+            self._queue.remove(message)
+            self._log.note_waiting(message, was_there=True)
+
+    def _bury(self, message: Message, failure: Failure, wall_s: float) -> Died:
+        self.counters.dead += 1
+        return Died(
+            message.spout_task,
+            self._tasks[message.spout_task].name,
+            message.message_id,
+            message.value,
+            failure,
+            message.attempt,
+            message.first_wall_s,
+            wall_s,
+            message.root,
+        )
+
+    def _chosen(self, spout_task: int | None) -> Iterator[SpoutTask]:
+        yield from self._tasks.values() if spout_task is None else (self._tasks[spout_task],)
+
+    def _standing(self, message: Message) -> Standing:
+        return Standing(
+            message.spout_task,
+            message.message_id,
+            Outcome.RETRYING if message.waits else Outcome.OPEN,
+            message.root,
+            message.attempt,
+            message.due_s if message.ticket > 0 else None,
+            message.first_wall_s,
+            message.failure,
+        )

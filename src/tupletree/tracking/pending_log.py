@@ -1,0 +1,221 @@
+"""What a log keeps of `Pending`, as typed plain data, and how base and deltas fold into one.
+
+A base and a delta have the same shape: a base is the change from nothing. Records hold absolute state, so applying
+one twice does no harm. Refuses bytes: how these records are written is the log's business (msgspec encodes them).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tupletree.errors import InternalError
+from tupletree.tracking.identity import id_from_key, id_from_plain, message_key, plain_id
+from tupletree.tracking.messages import AWAITING, Message, SpoutTask
+from tupletree.tracking.outcomes import Failure, Outcome
+
+__all__ = [
+    "AT_ONCE",
+    "ChangeLog",
+    "Decode",
+    "Encode",
+    "PendingChanges",
+    "PlainId",
+    "WaitingRecord",
+    "fold",
+    "message_of",
+]
+
+Encode: TypeAlias = Callable[[int, Any], Any]
+"""(spout task, value) → JSON-compatible data."""
+
+Decode: TypeAlias = Callable[[int, Any], Any]
+"""(spout task, what `Encode` gave) → value."""
+
+PlainId: TypeAlias = Any
+"""A message id as `identity.plain_id` writes it."""
+
+AT_ONCE = 0.0
+"""The due time of a message that was put back to the head of the queue."""
+
+
+class WaitingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits for its next attempt. Times are seconds since the Unix epoch.
+
+    Attributes:
+        attempt: attempts so far.
+        root: of the latest attempt.
+        due_s: when the runtime tries again (`AT_ONCE`: before all others); None: the source emits it again.
+        by_source: whose turn it is after the next failure.
+        failure: why the latest attempt failed, if it did.
+    """
+
+    spout_task: int
+    message_id: PlainId
+    value: Any
+    attempt: int
+    root: int
+    due_s: float | None
+    first_emitted_s: float
+    by_source: bool
+    failure: Failure | None
+
+
+class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed since the last base or delta.
+
+    Attributes:
+        waiting: messages that wait now and did not, or wait otherwise.
+        gone: (spout task, message id) of messages that wait no more.
+        settled: (spout task, message id, outcome) of ids that the source has yet to confirm.
+        confirmed: (spout task, message id) of ids that it has.
+    """
+
+    waiting: list[WaitingRecord] = []
+    gone: list[tuple[int, PlainId]] = []
+    settled: list[tuple[int, PlainId, Outcome]] = []
+    confirmed: list[tuple[int, PlainId]] = []
+
+
+class ChangeLog:
+    """Remembers which ids changed, so that a delta costs as much as the change and not as what is open.
+
+    Args:
+        tasks: the spout tasks by number; the live dictionary.
+        enabled: False remembers nothing, and then there are bases but no deltas.
+    """
+
+    def __init__(self, tasks: Mapping[int, SpoutTask], *, enabled: bool) -> None:
+        self._tasks = tasks
+        self._enabled = enabled
+        # Per (spout task, key) that changed: was it there at the last base or delta? If it neither was nor is, a
+        # delta need not name it.
+        self._waiting: dict[tuple[int, Hashable], bool] = {}
+        self._settled: dict[tuple[int, Hashable], bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._settled)
+
+    def note_waiting(self, message: Message, *, was_there: bool) -> None:
+        """A message starts to wait, or stops."""
+        if self._enabled:
+            self._waiting.setdefault((message.spout_task, message.key), was_there)
+
+    def note_settled(self, spout_task: int, key: Hashable, *, was_there: bool) -> None:
+        """An id becomes unconfirmed, changes its outcome, or is confirmed."""
+        if self._enabled:
+            self._settled.setdefault((spout_task, key), was_there)
+
+    def clear(self) -> None:
+        """Count changes from here."""
+        self._waiting.clear()
+        self._settled.clear()
+
+    def base(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
+        """Write down all that waits and all that is unconfirmed; changes count from here."""
+        self.clear()
+        tasks = self._tasks.values()
+        messages = [one for task in tasks for one in (*task.messages.values(), *task.awaiting.values()) if one.waits]
+        return PendingChanges(
+            waiting=_records(messages, encode, now_s, wall_s),
+            settled=[
+                (task.number, plain_id(id_from_key(key)), outcome)
+                for task in tasks
+                for key, outcome in task.unconfirmed.items()
+            ],
+        )
+
+    def changes(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
+        """Write down what changed; changes count from here."""
+        if not self._enabled:
+            raise InternalError("changes were taken that nobody recorded", expected="record_changes=True")
+        waiting: list[Message] = []
+        gone: list[tuple[int, PlainId]] = []
+        for (number, key), was_there in self._waiting.items():
+            message = self._tasks[number].find(key)
+            if message is not None and message.waits:
+                waiting.append(message)
+            elif was_there:
+                gone.append((number, plain_id(id_from_key(key))))
+        settled: list[tuple[int, PlainId, Outcome]] = []
+        confirmed: list[tuple[int, PlainId]] = []
+        for (number, key), was_there in self._settled.items():
+            outcome = self._tasks[number].unconfirmed.get(key)
+            if outcome is not None:
+                settled.append((number, plain_id(id_from_key(key)), outcome))
+            elif was_there:
+                confirmed.append((number, plain_id(id_from_key(key))))
+        self.clear()
+        records = _records(waiting, encode, now_s, wall_s)
+        return PendingChanges(waiting=records, gone=gone, settled=settled, confirmed=confirmed)
+
+
+def fold(changes: Iterable[PendingChanges]) -> PendingChanges:
+    """Fold a base and its deltas, oldest first, into one base."""
+    waiting: dict[Hashable, WaitingRecord] = {}
+    settled: dict[Hashable, tuple[int, PlainId, Outcome]] = {}
+    for change in changes:
+        for spout_task, plain in change.gone:
+            waiting.pop(_key(spout_task, plain), None)
+        for record in change.waiting:
+            key = _key(record.spout_task, record.message_id)
+            waiting.pop(key, None)  # so that it is ordered by its latest change
+            waiting[key] = record
+        for spout_task, plain in change.confirmed:
+            settled.pop(_key(spout_task, plain), None)
+        for spout_task, plain, outcome in change.settled:
+            settled[_key(spout_task, plain)] = (spout_task, plain, outcome)
+    return PendingChanges(waiting=list(waiting.values()), settled=list(settled.values()))
+
+
+def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: float) -> Message:
+    """Make the message that a record describes; wall clock times become monotonic ones."""
+    message_id = id_from_plain(record.message_id)
+    message = Message(
+        record.spout_task,
+        message_key(message_id),
+        message_id,
+        decode(record.spout_task, record.value),
+        record.attempt,
+        record.root,
+        now_s - max(0.0, wall_s - record.first_emitted_s),
+        record.first_emitted_s,
+        record.by_source,
+        record.failure,
+        failed_s=now_s,
+    )
+    if record.due_s is None:
+        message.ticket = AWAITING
+    else:
+        message.due_s = -math.inf if record.due_s == AT_ONCE else now_s + record.due_s - wall_s
+    return message
+
+
+def _key(spout_task: int, plain: PlainId) -> Hashable:
+    return spout_task, message_key(id_from_plain(plain))
+
+
+def _records(messages: list[Message], encode: Encode, now_s: float, wall_s: float) -> list[WaitingRecord]:
+    """Write messages down in the order of the retry queue; monotonic due times become wall clock times."""
+    records: list[WaitingRecord] = []
+    for message in sorted(messages, key=lambda one: (one.due_s, one.ticket)):
+        due_s: float | None = None
+        if message.ticket != AWAITING:
+            due_s = AT_ONCE if message.due_s == -math.inf else wall_s + message.due_s - now_s
+        records.append(
+            WaitingRecord(
+                spout_task=message.spout_task,
+                message_id=plain_id(message.message_id),
+                value=encode(message.spout_task, message.value),
+                attempt=message.attempt,
+                root=message.root,
+                due_s=due_s,
+                first_emitted_s=message.first_wall_s,
+                by_source=message.by_source,
+                failure=message.failure,
+            )
+        )
+    return records

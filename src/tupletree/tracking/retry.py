@@ -1,0 +1,125 @@
+"""When to try again: delays between attempts of a message, and between restarts of a topology.
+
+Owns the arithmetic and the limits. It refuses to wait: callers hold the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tupletree.config import Options
+from tupletree.errors import ConfigError, Finding
+
+__all__ = ["RestartPolicy", "RetryPolicy"]
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a message is tried, and how long the pauses between its attempts are.
+
+    Attributes:
+        max_attempts: attempts in total, the first one included.
+        backoff_initial_ms: pause after the first failed attempt.
+        backoff_factor: each further pause is this many times longer.
+        backoff_max_ms: no pause is longer than this, before jitter.
+        jitter: each pause is spread evenly over ± this fraction, so that messages that failed together do not
+            come back together.
+
+    Raises:
+        ConfigError: for values outside their range, all of them together.
+    """
+
+    max_attempts: int = 5
+    backoff_initial_ms: float = 100.0
+    backoff_factor: float = 2.0
+    backoff_max_ms: float = 30_000.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        ranges = (
+            ("max_attempts", self.max_attempts, "at least 1", self.max_attempts >= 1),
+            ("backoff_initial_ms", self.backoff_initial_ms, "0 or more", 0 <= self.backoff_initial_ms < math.inf),
+            ("backoff_factor", self.backoff_factor, "at least 1", 1 <= self.backoff_factor < math.inf),
+            ("backoff_max_ms", self.backoff_max_ms, "0 or more", 0 <= self.backoff_max_ms < math.inf),
+            ("backoff_jitter", self.jitter, "between 0 and 1", 0 <= self.jitter <= 1),
+        )
+        findings = [
+            Finding("option out of range", where=name, got=repr(got), expected=expected)
+            for name, got, expected, fits in ranges
+            if not fits
+        ]
+        if findings:
+            raise ConfigError("the retry options cannot be used", findings=findings)
+
+    @classmethod
+    def from_options(cls, options: Options) -> RetryPolicy:
+        """Take the retry settings out of a run's options."""
+        return cls(
+            max_attempts=options.max_attempts,
+            backoff_initial_ms=options.backoff_initial_ms,
+            backoff_factor=options.backoff_factor,
+            backoff_max_ms=options.backoff_max_ms,
+            jitter=options.backoff_jitter,
+        )
+
+    def delay_s(self, attempt: int, random: Callable[[], float]) -> float:
+        """Seconds to wait after attempt number `attempt` (from 1) failed; safe for any attempt number.
+
+        Args:
+            attempt: the attempt that failed.
+            random: returns a uniform float in [0, 1).
+        """
+        try:
+            growth = float(self.backoff_factor) ** (attempt - 1)
+        except OverflowError:
+            growth = math.inf
+        # A first pause of 0 means no pauses; 0 * inf would be NaN.
+        pause_ms = min(self.backoff_initial_ms * growth, self.backoff_max_ms) if self.backoff_initial_ms else 0.0
+        return pause_ms * (1.0 + self.jitter * (2.0 * random() - 1.0)) / 1000.0
+
+    def exhausted(self, attempt: int) -> bool:
+        """Whether attempt number `attempt` was the last one."""
+        return attempt >= self.max_attempts
+
+
+class RestartPolicy:
+    """How a supervisor restarts a topology that failed.
+
+    Restart n (from 1) waits min(1000 · 2ⁿ, 30000) ms; after `max_restarts` without `health_s` seconds of health in
+    between, the topology stays down. Errors that arrive while a restart is already being waited for belong to it.
+
+    Health begins with `started`, not with the end of the wait and not with construction: a topology that takes
+    a minute to fail in its start-up never counts as healthy.
+    """
+
+    def __init__(self, *, max_restarts: int = 5, health_s: float = 60.0) -> None:
+        self._max_restarts = max_restarts
+        self._health_s = health_s
+        self._restarts = 0
+        self._restart_at_s = -math.inf
+        self._healthy_since_s: float | None = None
+
+    @property
+    def restarts(self) -> int:
+        """Restarts since the last time of lasting health."""
+        return self._restarts
+
+    def started(self, now_s: float) -> None:
+        """The topology is up."""
+        self._healthy_since_s = now_s
+
+    def failed(self, now_s: float) -> float | None:
+        """The topology failed: seconds until it shall be restarted, or None when it shall stay down."""
+        if now_s < self._restart_at_s:
+            return self._restart_at_s - now_s
+        if self._healthy_since_s is not None and now_s - self._healthy_since_s >= self._health_s:
+            self._restarts = 0
+        self._healthy_since_s = None
+        if self._restarts >= self._max_restarts:
+            return None
+        self._restarts += 1
+        delay_s = min(1000.0 * 2.0**self._restarts, 30_000.0) / 1000.0
+        self._restart_at_s = now_s + delay_s
+        return delay_s
