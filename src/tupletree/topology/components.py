@@ -2,14 +2,19 @@
 
 Base classes and calling contracts only; the runtimes own the implementations of `Collector`, `TaskContext` and
 `KeyedState`. Nothing here starts a thread or reads a clock.
+
+Stream classes come from the generic argument (`Spout[Line]`, `Sink[Count]`) or the hints of `Bolt.process`; a library
+component whose classes are known per instance only says them in `message_type`, `input_types` and `output_types`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
     from tupletree.tracking.outcomes import Failure
@@ -21,10 +26,12 @@ __all__ = [
     "KeyedState",
     "MessageId",
     "Reject",
+    "Resource",
     "Sink",
     "SinkBatch",
     "Spout",
     "TaskContext",
+    "Tick",
 ]
 
 T = TypeVar("T")
@@ -34,6 +41,23 @@ V = TypeVar("V")
 
 MessageId: TypeAlias = "str | int | bytes | tuple[MessageId, ...]"
 """What a source calls a message. Compared with its type: 0, False, "" and b"" are four ids; only None is no id."""
+
+
+RESOURCE = "tupletree-resource"
+
+Resource = Annotated[T, RESOURCE]
+"""`Resource[Connection]` on a bolt's parameter asks for the object that `Topology.bolt(resources=...)` names like the
+parameter; for a type checker it is a plain `Connection`."""
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """What a function bolt that asked for ticks gets among its tuples: `def f(value: Word | Tick)`. Never anchored.
+
+    Attributes:
+        time_s: the runtime's notion of now, seconds since the Unix epoch.
+    """
+
+    time_s: float
 
 
 @dataclass(slots=True)
@@ -107,6 +131,13 @@ class Bolt(Generic[T]):
 
     auto_ack: bool = True
     auto_fail: bool = True
+    blocking: bool = False
+    concurrency: int = 1
+    tick_interval_s: float | None = None
+    state_default: Callable[[], Any] | None = None
+    """Makes the first value of a key, for the attribute annotated `KeyedState[V]`, which is set before `open`."""
+    input_types: tuple[type, ...] = ()
+    output_types: tuple[type, ...] = ()
 
     def open(self, context: TaskContext) -> None:
         """Acquire what is needed, before the first tuple."""

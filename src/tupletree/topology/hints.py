@@ -7,6 +7,7 @@ annotation means for a topology is the reader's business.
 from __future__ import annotations
 
 import difflib
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,9 @@ from typing import Annotated, Any, ForwardRef, Literal, NewType, TypeVar, Union,
 
 __all__ = [
     "NONE_TYPE",
+    "RESOLVE_ERRORS",
+    "caller_names",
+    "caller_place",
     "classes_in",
     "did_you_mean",
     "generic_argument",
@@ -25,6 +29,9 @@ __all__ = [
 ]
 
 NONE_TYPE = type(None)
+
+RESOLVE_ERRORS = (NameError, TypeError, SyntaxError, AttributeError)
+"""What `resolve` raises when an annotation names nothing, or no type."""
 
 
 def plain(annotation: Any) -> Any:
@@ -56,8 +63,7 @@ def resolve(owner: Callable[..., Any] | type, names: Mapping[str, Any] | None = 
         names: more names, for classes that live inside a function.
 
     Raises:
-        NameError: an annotation names something that cannot be found.
-        TypeError, SyntaxError: an annotation is no type.
+        RESOLVE_ERRORS: an annotation names something that cannot be found, or that is no type.
     """
     return typing.get_type_hints(owner, localns=dict(names) if names else None, include_extras=True)
 
@@ -135,3 +141,23 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A suggestion for a misspelt name; empty if nothing is near."""
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _caller() -> types.FrameType | None:
+    """The nearest frame outside of the topology package: the user's call."""
+    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller's frame
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tupletree.topology."):
+        frame = frame.f_back
+    return frame
+
+
+def caller_names() -> dict[str, Any]:
+    """The local names of the user's code that called into the topology package."""
+    frame = _caller()
+    return dict(frame.f_locals) if frame is not None else {}
+
+
+def caller_place() -> str:
+    """`file:line` of the user's code that called into the topology package."""
+    frame = _caller()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""

@@ -38,12 +38,15 @@ def key_function(fields: tuple[str, ...], coercions: tuple[Coerce, ...], cls_nam
     """
     if len(fields) == 1:
         return _single(fields[0], coercions[0], cls_name)
-    pairs = tuple(
-        (attrgetter(name), _named(coerce, name, cls_name)) for name, coerce in zip(fields, coercions, strict=True)
-    )
+    get = attrgetter(*fields)
+    checked = [_named(coerce, name, cls_name) for name, coerce in zip(fields, coercions, strict=True)]
+    texts = (str,) * len(fields) if set(coercions) == {coerce_text} else ()
 
     def key_of(value: Any) -> tuple[Any, ...]:
-        return tuple([coerce(get(value)) for get, coerce in pairs])
+        key: tuple[Any, ...] = get(value)
+        if tuple(map(type, key)) == texts:
+            return key
+        return tuple([coerce(part) for coerce, part in zip(checked, key)])
 
     return key_of
 

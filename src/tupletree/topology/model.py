@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 from tupletree.topology.streams import Schema
 
@@ -79,8 +79,9 @@ class BoltSpec:
         returns: what a call gives back: `value` (one tuple or None), `many` (an iterable of tuples, or None),
             `nothing` (outputs come only through a `Collector`, or there are none).
         value_parameter: name of the parameter that takes the tuple (function style).
-        inject: parameter name → what it gets: `collector`, `context`, `state`, or `resource:<name>`.
-        input_types: the classes the bolt accepts.
+        inject: parameter name → what it gets: `collector`, `context`, `state`, or `resource:<name>`. Class style:
+            names of attributes (`state`, `resource:<name>` only), set on the instance before `open`.
+        input_types: the classes the bolt accepts, `object` for any; `Tick` among them if it wants ticks as values.
         auto_ack: ack the tuple when the call returned (a bolt with a Collector may settle it earlier itself).
         auto_fail: fail the tuple when the call raised. False: the exception is recorded, and the tuple stays open
             until its timeout.
@@ -88,6 +89,8 @@ class BoltSpec:
         is_async, concurrency, blocking: how runtimes may schedule it.
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.
+        origin: the decorated bolt that this was read from, if any. It is what pickles, by reference, so that a worker
+            imports the user's module and reads the hints there. Whoever replaces another field clears it.
     """
 
     style: Literal["function", "class", "batch", "arrow"]
@@ -105,6 +108,16 @@ class BoltSpec:
     batch_size: int | None = None
     batch_max_age_s: float | None = None
     tick_interval_s: float | None = None
+    origin: Any = field(default=None, repr=False, compare=False)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickle the decorated bolt instead of the bare function, whose module-level name it took."""
+        return super().__reduce_ex__(protocol) if self.origin is None else (_spec_of, (self.origin,))
+
+
+def _spec_of(origin: Any) -> BoltSpec:
+    spec: BoltSpec = origin.spec
+    return spec
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,7 @@ class ComponentSpec:
         parallelism: tasks asked for; None lets the plan choose (a sink: as many as its widest producer, else 1).
         outputs: streams by name, in declaration order.
         inputs: subscriptions in declaration order (empty for a spout).
+        resources: what `resource:<name>` injections get, by name.
         replay: spouts only; who retries a failed attempt: the runtime, or the source itself (DESIGN 2).
         where: `file:line` of the call that declared it, for errors.
     """

@@ -64,7 +64,7 @@ class Schema:
             )
         try:
             types = hints.resolve(message_class, names)
-        except Exception as error:
+        except hints.RESOLVE_ERRORS as error:
             raise TopologyError(
                 "the types of the fields cannot be resolved",
                 where=shown,

@@ -1,0 +1,463 @@
+"""Signatures: what a bolt's type hints say about its inputs, outputs, injections and state.
+
+Owns the reading of user functions and `Bolt` classes into a `BoltSpec`. Every fault becomes a finding, all of them
+together; nothing is raised here, and user code is not run (but for a bolt factory, which makes one bolt to look at).
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+from tupletree.errors import Finding, TopologyError
+from tupletree.topology import hints
+from tupletree.topology.components import RESOURCE, Bolt, Collector, KeyedState, TaskContext, Tick
+from tupletree.topology.model import BoltSpec, StateSpec
+from tupletree.topology.streams import Schema
+from tupletree.topology.travel import untravelled
+
+__all__ = ["BoltDescription", "BoltSettings", "read_class", "read_function", "schemas_of"]
+
+Names: TypeAlias = "Mapping[str, Any] | None"
+Returns: TypeAlias = Literal["value", "many", "nothing"]
+
+MANY = frozenset(
+    {
+        collections.abc.AsyncGenerator,
+        collections.abc.AsyncIterable,
+        collections.abc.AsyncIterator,
+        collections.abc.Collection,
+        collections.abc.Generator,
+        collections.abc.Iterable,
+        collections.abc.Iterator,
+        collections.abc.Sequence,
+        frozenset,
+        list,
+        set,
+        tuple,
+    }
+)
+"""What a bolt may return to emit any number of tuples."""
+
+
+@dataclass(frozen=True)
+class BoltSettings:
+    """What a decorator was told; the hints say the rest. Fields as in `BoltSpec`."""
+
+    style: Literal["function", "batch", "arrow"] = "function"
+    inputs: tuple[type, ...] = ()
+    outputs: tuple[type, ...] = ()
+    state: Callable[[], Any] | None = None
+    auto_ack: bool = True
+    auto_fail: bool = True
+    blocking: bool = False
+    concurrency: int = 1
+    tick_interval_s: float | None = None
+    batch_size: int | None = None
+    batch_max_age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class BoltDescription:
+    """A bolt as read from its hints: how to call it, the schemas of its outputs, and all that is wrong with it."""
+
+    spec: BoltSpec
+    outputs: tuple[Schema, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass
+class _Reading:
+    """What has been found so far in one bolt."""
+
+    where: str
+    style: Literal["function", "class", "batch", "arrow"]
+    value_parameter: str = ""
+    inputs: tuple[type, ...] = ()
+    outputs: list[Any] = field(default_factory=list)
+    inject: dict[str, str] = field(default_factory=dict)
+    state_types: list[Any] = field(default_factory=list)
+    returns: Returns = "nothing"
+    findings: list[Finding] = field(default_factory=list)
+
+    def fault(self, what: str, *, got: str = "", expected: str = "", next_step: str = "") -> None:
+        self.findings.append(Finding(what, self.where, got, expected, next_step))
+
+
+def read_function(
+    function: Callable[..., Any],
+    settings: BoltSettings,
+    resolved: Mapping[str, Any] | None = None,
+    names: Names = None,
+    origin: Any = None,
+) -> BoltDescription:
+    """Read a decorated function.
+
+    Args:
+        function: the user's function.
+        settings: what the decorator was told.
+        resolved: its annotations, if they are known already.
+        names: more names to resolve annotations with.
+        origin: the decorated object, which pickles in the function's place.
+    """
+    reading = _Reading(_place(function), settings.style)
+    annotations = resolved if resolved is not None else _resolve(reading, function, names)
+    if annotations is not None:
+        for parameter in inspect.signature(function).parameters.values():
+            _read_parameter(reading, parameter, annotations)
+        if not reading.value_parameter:
+            reading.fault("no parameter takes the tuple", next_step="make the first parameter the value: `line: Line`")
+        _read_return(reading, annotations, _yields(function))
+    if settings.inputs:
+        reading.inputs = settings.inputs
+    reading.outputs += settings.outputs
+    is_async = _awaits(function)
+    _check_settings(reading, settings.concurrency, settings.tick_interval_s, is_async=is_async)
+    _check_batch(reading, settings)
+    spec = BoltSpec(
+        style=settings.style,
+        target=function,
+        returns=reading.returns,
+        value_parameter=reading.value_parameter,
+        inject=reading.inject,
+        input_types=reading.inputs,
+        auto_ack=settings.auto_ack,
+        auto_fail=settings.auto_fail,
+        state=_state(reading, settings.state, "@bolt(state=int)"),
+        is_async=is_async,
+        concurrency=settings.concurrency,
+        blocking=settings.blocking,
+        batch_size=settings.batch_size,
+        batch_max_age_s=settings.batch_max_age_s,
+        tick_interval_s=settings.tick_interval_s,
+        origin=origin,
+    )
+    outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
+    return BoltDescription(spec, outputs, tuple(reading.findings))
+
+
+def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDescription:
+    """Read a `Bolt` subclass, or a factory of bolts (which is called once)."""
+    reading = _Reading(_place(factory), "class")
+    subject = _subject(reading, factory)
+    cls: type[Bolt[Any]] = subject if isinstance(subject, type) else type(subject)
+    if cls is not Bolt:
+        _read_process(reading, cls, names)
+        _read_attributes(reading, cls, names)
+    if subject.input_types:
+        reading.inputs = tuple(subject.input_types)
+    reading.outputs += subject.output_types
+    is_async = _awaits(cls.process)
+    _check_settings(reading, subject.concurrency, subject.tick_interval_s, is_async=is_async)
+    spec = BoltSpec(
+        style="class",
+        target=factory,
+        returns=reading.returns,
+        value_parameter=reading.value_parameter,
+        inject=reading.inject,
+        input_types=reading.inputs,
+        auto_ack=subject.auto_ack,
+        auto_fail=subject.auto_fail,
+        state=_state(reading, cls.state_default, "state_default = int"),
+        is_async=is_async,
+        concurrency=subject.concurrency,
+        blocking=subject.blocking,
+        tick_interval_s=subject.tick_interval_s,
+    )
+    outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
+    return BoltDescription(spec, outputs, tuple(reading.findings))
+
+
+def schemas_of(classes: Iterable[Any], where: str, names: Names, findings: list[Finding]) -> tuple[Schema, ...]:
+    """The schema of each class once, in order; what is no stream adds its findings."""
+    schemas = []
+    for cls in dict.fromkeys(classes):
+        try:
+            schemas.append(Schema.of(cls, names))
+        except TopologyError as error:
+            findings += [
+                Finding(
+                    found.what if not found.where else f"{found.where}: {found.what}",
+                    where,
+                    found.got,
+                    found.expected,
+                    found.next_step,
+                )
+                for found in error.findings
+            ]
+    return tuple(schemas)
+
+
+def _place(subject: Any) -> str:
+    """`split (words.py:12)`, or as much of it as is known."""
+    name = getattr(subject, "__qualname__", None) or type(subject).__qualname__
+    code = getattr(subject, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else name
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _awaits(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _resolve(reading: _Reading, owner: Any, names: Names) -> dict[str, Any] | None:
+    try:
+        return hints.resolve(owner, names)
+    except hints.RESOLVE_ERRORS as error:
+        reading.fault(
+            "the type hints cannot be resolved",
+            got=f"{type(error).__name__}: {error}",
+            next_step="import the class that is named, outside of `if TYPE_CHECKING:`, or move it to module level",
+        )
+        return None
+
+
+def _read_parameter(reading: _Reading, parameter: inspect.Parameter, annotations: Mapping[str, Any]) -> None:
+    name, annotation = parameter.name, annotations.get(parameter.name)
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
+        reading.fault(f"parameter {parameter} cannot be filled", expected="parameters that can be passed by name")
+    elif _inject(reading, name, annotation):
+        return
+    elif not reading.value_parameter:
+        reading.value_parameter = name
+        if annotation is None:
+            reading.fault(
+                f"parameter {name!r} has no type", next_step=f"annotate it with its message class: `{name}: Line`"
+            )
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            reading.fault(f"parameter {name!r} takes the tuple", got="keyword-only", expected="a positional parameter")
+        else:
+            reading.inputs = _input_types(reading, name, annotation)
+    elif parameter.default is parameter.empty:
+        reading.fault(
+            f"parameter {name!r} cannot be filled",
+            got=hints.text_of(annotation) if annotation is not None else "no type",
+            expected="one value, and KeyedState[V], Collector[T], TaskContext or Resource[T] beside it",
+            next_step="give it a default, or annotate it with what should be injected",
+        )
+
+
+def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
+    """Note what a parameter or attribute asks for; False if it asks for nothing."""
+    if RESOURCE in getattr(annotation, "__metadata__", ()):
+        reading.inject[name] = f"resource:{name}"
+        return True
+    asked = get_origin(annotation) or annotation
+    argument = (get_args(annotation) or (Any,))[0]
+    if asked is KeyedState:
+        reading.inject[name] = "state"
+        reading.state_types.append(argument)
+    elif asked is Collector:
+        reading.inject[name] = "collector"
+        reading.outputs += [cls for cls in hints.members(argument) if cls not in {Any, hints.NONE_TYPE}]
+    elif asked is TaskContext:
+        reading.inject[name] = "context"
+    else:
+        return False
+    return True
+
+
+def _input_types(reading: _Reading, name: str, annotation: Any) -> tuple[type, ...]:
+    if reading.style == "arrow":
+        cls = hints.plain(annotation)
+        if getattr(cls, "__name__", "") != "RecordBatch":
+            reading.fault(f"parameter {name!r}", got=hints.text_of(annotation), expected="pyarrow.RecordBatch")
+        return (object,)
+    if reading.style == "batch":
+        batch = hints.plain(annotation)
+        if get_origin(batch) not in {list, collections.abc.Sequence, collections.abc.Iterable}:
+            reading.fault(f"parameter {name!r}", got=hints.text_of(batch), expected="a batch: list[T] or Sequence[T]")
+            return ()
+        annotation = get_args(batch)[0]
+    accepted = [object if member is Any else member for member in hints.members(annotation)]
+    for member in accepted:
+        if not isinstance(member, type) or member is hints.NONE_TYPE:
+            reading.fault(
+                f"parameter {name!r} takes the tuple",
+                got=hints.text_of(annotation),
+                expected="a message class, or a union of them",
+            )
+    return tuple(member for member in accepted if isinstance(member, type))
+
+
+def _read_return(reading: _Reading, annotations: Mapping[str, Any], is_generator: bool) -> None:
+    """Say what a call gives back, and add the classes to the outputs."""
+    if "return" not in annotations:
+        reading.fault("no return type", next_step="annotate it: `-> Count`, `-> Iterator[Word]`, or `-> None`")
+        return
+    annotation = annotations["return"]
+    parts = [part for part in hints.members(annotation) if part is not hints.NONE_TYPE]
+    many = [part for part in parts if (get_origin(part) or part) in MANY]
+    if many and len(many) < len(parts):
+        reading.fault(
+            "the return type mixes one tuple with many",
+            got=hints.text_of(annotation),
+            next_step="yield, or return a list, in every case",
+        )
+        return
+    reading.returns = "many" if many or (is_generator and parts) else "value" if parts else "nothing"
+    reading.outputs += [cls for part in parts for cls in _emitted(reading, part)]
+
+
+def _emitted(reading: _Reading, part: Any) -> list[Any]:
+    """The message classes that one member of a return type stands for."""
+    origin, arguments = get_origin(part) or part, get_args(part)
+    if origin not in MANY:
+        if reading.style == "arrow" and getattr(part, "__name__", "") == "RecordBatch":
+            return []
+        return [part] if part is not Any else []
+    if not arguments:
+        reading.fault("the return type does not say of what", got=hints.text_of(part), expected="list[Word], say")
+    if origin is not tuple:
+        arguments = arguments[:1]
+    classes = [cls for argument in arguments if argument is not Ellipsis for cls in hints.members(argument)]
+    # In a batch None keeps the place of a member without a result; elsewhere there is nothing to leave it in for.
+    if hints.NONE_TYPE in classes and reading.style != "batch":
+        reading.fault("an item may be None, which is no tuple", got=hints.text_of(part), next_step="leave it out")
+    return [cls for cls in classes if cls not in {Any, hints.NONE_TYPE}]
+
+
+def _read_process(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None:
+    if cls.process is Bolt.process:
+        reading.fault(
+            "the bolt has no `process`", next_step="write `def process(self, value: T, collector: Collector[U])`"
+        )
+        return
+    declared = hints.generic_argument(cls, Bolt)
+    annotations = _resolve(reading, cls.process, names)
+    if annotations is None:
+        return
+    parameters = list(inspect.signature(cls.process).parameters.values())[1:]
+    if len(parameters) != 2:
+        reading.fault(
+            "`process` has the wrong parameters",
+            got=str(inspect.signature(cls.process)),
+            expected="(self, value, collector)",
+        )
+        return
+    value, collector = parameters
+    reading.value_parameter = value.name
+    annotation = annotations.get(value.name, declared)
+    if isinstance(annotation, type) or get_origin(annotation) is not None or annotation is Any:
+        reading.inputs = _input_types(reading, value.name, annotation)
+    elif declared is not None:
+        reading.inputs = _input_types(reading, value.name, declared)
+    elif not cls.input_types:
+        reading.inputs = (object,)
+    _collected(reading, annotations.get(collector.name))
+    _read_return(reading, annotations, _yields(cls.process))
+    if cls.tick is not Bolt.tick and (ticking := _resolve(reading, cls.tick, names)) is not None:
+        for annotation in ticking.values():
+            _collected(reading, annotation)
+
+
+def _collected(reading: _Reading, annotation: Any) -> None:
+    """Outputs named by `Collector[T]`; class bolts are handed the collector by position, so it is not injected."""
+    if get_origin(annotation) is Collector:
+        reading.outputs += [cls for cls in hints.members(get_args(annotation)[0]) if cls is not Any]
+
+
+def _read_attributes(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None:
+    for name, annotation in (_resolve(reading, cls, names) or {}).items():
+        asked = get_origin(annotation) or annotation
+        if asked is KeyedState or RESOURCE in getattr(annotation, "__metadata__", ()):
+            _inject(reading, name, annotation)
+
+
+def _subject(reading: _Reading, factory: Any) -> type[Bolt[Any]] | Bolt[Any]:
+    """The class, or a specimen that the factory made, to read from."""
+    if isinstance(factory, type) and issubclass(factory, Bolt):
+        needed = [
+            name
+            for name, parameter in inspect.signature(factory).parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind not in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+        ]
+        if needed:
+            reading.fault(
+                "the bolt's class needs arguments",
+                got=", ".join(needed),
+                expected="a class or function that makes a bolt from no arguments",
+                next_step=f"pass functools.partial({factory.__qualname__}, ...)",
+            )
+        return factory
+    try:
+        made = factory()
+    except Exception as error:  # noqa: BLE001 - user code; whatever it raised is the finding
+        reading.fault("the factory did not make a bolt", got=f"{type(error).__name__}: {error}")
+        return Bolt
+    if isinstance(made, Bolt):
+        return made
+    reading.fault("the factory did not make a bolt", got=hints.text_of(type(made)), expected="a Bolt object")
+    return Bolt
+
+
+def _check_settings(reading: _Reading, concurrency: int, tick_interval_s: float | None, *, is_async: bool) -> None:
+    if concurrency < 1:
+        reading.fault("concurrency is too small", got=str(concurrency), expected="at least 1")
+    if concurrency > 1 and not is_async:
+        reading.fault(
+            "concurrency is for async bolts",
+            got=f"concurrency={concurrency} on a plain function",
+            next_step="write `async def`, or set parallelism where the bolt is added",
+        )
+    if tick_interval_s is not None and tick_interval_s <= 0:
+        reading.fault("the tick interval is too small", got=str(tick_interval_s), expected="seconds, above 0")
+    if tick_interval_s is not None and reading.style != "class" and Tick not in reading.inputs:
+        reading.fault(
+            "ticks are asked for, but no parameter takes them",
+            next_step=f"annotate `{reading.value_parameter or 'value'}: ... | Tick`, or write a Bolt class with `tick`",
+        )
+
+
+def _check_batch(reading: _Reading, settings: BoltSettings) -> None:
+    if settings.batch_size is not None and settings.batch_size < 1:
+        reading.fault("the batch size is too small", got=str(settings.batch_size), expected="at least 1")
+    if settings.batch_max_age_s is not None and settings.batch_max_age_s <= 0:
+        reading.fault(
+            "the batch's age limit is too small", got=str(settings.batch_max_age_s), expected="seconds, above 0"
+        )
+    if settings.style in {"batch", "arrow"} and reading.state_types:
+        reading.fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
+    if settings.style == "arrow" and len(dict.fromkeys(reading.outputs)) > 1:
+        reading.fault("a RecordBatch holds rows of one class", got=", ".join(map(hints.text_of, reading.outputs)))
+    elif settings.style == "arrow" and reading.returns != "nothing" and not reading.outputs:
+        reading.fault("the class of the rows returned is not known", next_step="say @arrow_bolt(outputs=Count)")
+    elif reading.returns != "nothing" and not reading.outputs and not reading.findings:
+        reading.fault("the return type names no message class", next_step="annotate it, or say outputs=(Count,)")
+
+
+def _state(reading: _Reading, default: Callable[[], Any] | None, example: str) -> StateSpec | None:
+    """The declared state, checked against the place that takes it."""
+    if len(reading.state_types) > 1:
+        reading.fault("a bolt has one KeyedState", got=str(len(reading.state_types)), next_step="keep a class in it")
+    if not reading.state_types:
+        if default is not None:
+            reading.fault(
+                "state is declared, but nothing takes it", next_step="add a parameter `total: KeyedState[int]`"
+            )
+        return None
+    value_type = reading.state_types[0]
+    if default is None:
+        reading.fault("KeyedState needs a first value", next_step=f"say how to make one: `{example}`")
+        return None
+    if reason := untravelled(value_type):
+        reading.fault("the state's type cannot be stored", got=reason, expected="what a message's field may be")
+    declared = get_origin(value_type) or value_type
+    if isinstance(default, type) and isinstance(declared, type) and not _fits(default, declared):
+        reading.fault(
+            "the state's first value has another type than KeyedState says",
+            got=hints.text_of(default),
+            expected=hints.text_of(value_type),
+        )
+    return StateSpec(value_type, default)
+
+
+def _fits(default: type, declared: type) -> bool:
+    return issubclass(default, declared) or (declared is float and default is int)
