@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from tupletree.errors import CheckpointError, InternalError
+from tupletree.errors import CheckpointError, InternalError, ProcessingError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def parquet(
 ) -> ParquetSink:
     """Write rows to `directory` as Parquet files; the columns are the fields of the message class.
 
-    All rows of one file are of one class. A row that its class's Arrow types cannot hold (an integer beyond 64 bits,
-    a lone surrogate, a wrong type) fails its message with a reason; none is changed.
+    All rows of one file are of one class: give each stream its own sink. A row that its class's Arrow types cannot
+    hold (an integer beyond 64 bits, a lone surrogate, a wrong type) fails its message with a reason; none is changed.
 
     Args:
         directory: the folder; a run refuses one that another run has filled, unless told to append.
@@ -61,20 +61,13 @@ class ParquetSink(FileSink):
         if not rows and self.message_type is None:
             raise InternalError("a Parquet file without rows needs a message class", where=str(path))
         cls = self.message_type or type(rows[0])
-        strangers = [
-            RowError(position, f"a {type(row).__name__} among rows of {cls.__name__}; give each class its own sink")
-            for position, row in enumerate(rows)
-            if type(row) is not cls
-        ]
-        if strangers:
-            raise SinkRowsError(str(path), strangers)
         codec = _codec(cls)
         try:
-            batch = codec.to_batch(list(rows))
-        except Exception as error:
-            faults = _faulty_rows(codec, rows)
-            if not faults:  # no single row is to blame
-                raise
+            batch = codec.to_batch(rows)
+        except ProcessingError as error:
+            faults = [RowError(position, str(fault)) for position, fault in codec.check_each(rows)]
+            if not faults:
+                raise  # no single row is to blame
             raise SinkRowsError(str(path), faults) from error
         self._store(path, pa.Table.from_batches([batch]))
 
@@ -106,18 +99,8 @@ class ParquetSink(FileSink):
 
 
 @lru_cache(maxsize=256)
-def _codec(cls: type) -> ArrowCodec:
+def _codec(cls: type) -> ArrowCodec[Any]:
     from tupletree.codec import ArrowCodec
     from tupletree.topology.streams import Schema
 
     return ArrowCodec.of(Schema.of(cls))
-
-
-def _faulty_rows(codec: ArrowCodec, rows: Sequence[Any]) -> list[RowError]:
-    faults = []
-    for position, row in enumerate(rows):
-        try:
-            codec.to_batch([row])
-        except Exception as error:  # noqa: BLE001 - whatever the codec says of this row travels as text
-            faults.append(RowError(position, str(error) or type(error).__name__, type(error).__name__))
-    return faults
