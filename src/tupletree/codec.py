@@ -126,18 +126,17 @@ class ArrowCodec(Generic[T]):
         Raises:
             EncodeError: a value cannot travel.
         """
-        if not self._columns:
-            return pa.RecordBatch.from_arrays([pa.nulls(len(values))], schema=self.arrow_schema)
+        where = self.schema.cls.__qualname__
+        arrays: list[pa.Array[Any]] = []
         try:
             self._check_classes(values)
-            arrays = [self._array(position, values) for position in range(len(self._columns))]
-            return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
-        except Exception as error:  # whatever a value's own code may raise
-            raise EncodeError(
-                "a batch cannot be encoded",
-                where=self.schema.cls.__qualname__,
-                got=f"{type(error).__name__}: {error}",
-            ) from error
+            for column, name in enumerate(self.schema.fields):
+                where = f"{self.schema.cls.__qualname__}.{name}"
+                arrays.append(self._array(column, values))
+            return pa.RecordBatch.from_arrays(arrays or [pa.nulls(len(values))], schema=self.arrow_schema)
+        except Exception as error:  # a value's own code may raise anything
+            got = str(error) if type(error) is TypeError else f"{type(error).__name__}: {error}"
+            raise EncodeError("a batch cannot be encoded", where=where, got=got) from error
 
     def from_batch(self, batch: pa.RecordBatch) -> list[T]:
         """The messages in a record batch.
@@ -161,9 +160,11 @@ class ArrowCodec(Generic[T]):
                 self.schema.check(value)
                 self.to_batch([value])
             except EncodeError as error:
-                found.append((position, TypeError(f"{self.schema.cls.__qualname__}: {error.findings[0].got}")))
+                found.append((position, TypeError(f"{error.findings[0].where}: {error.findings[0].got}")))
             except TypeError as error:
                 found.append((position, error))
+            except Exception as error:  # noqa: BLE001 - a value's own code may raise anything; it is reported
+                found.append((position, TypeError(f"{self.schema.cls.__qualname__}: {type(error).__name__}: {error}")))
         return found
 
     def _check_classes(self, values: Sequence[Any]) -> None:
@@ -177,12 +178,10 @@ class ArrowCodec(Generic[T]):
         types = set(map(type, items))
         has_none = hints.NONE_TYPE in types
         if has_none and not self._nullable[position]:
-            raise TypeError(f"{self.arrow_schema.names[position]}: got None, which is not declared")
-        if not types <= self._exact[position]:
-            try:
-                items = [None if item is None else column.conform(item) for item in items]
-            except TypeError as error:
-                raise TypeError(f"{self.arrow_schema.names[position]}: {error}") from error
+            raise TypeError("got None, which is not declared")
+        exact = self._exact[position]
+        if not types <= exact:
+            items = [item if type(item) in exact else column.conform(item) for item in items]
         if column.write is not None:
             items = _around_none(column.write, items) if has_none else column.write(items)
         return pa.array(items, type=column.arrow_type)
