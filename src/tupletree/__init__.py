@@ -1,1 +1,78 @@
-"""Guaranteed message processing for Python, on Spark."""
+"""Guaranteed message processing for Python, on Spark.
+
+This is what users import. It loads no runtime: `run` is looked up when it is first used, and pyspark, pandas and
+pyarrow only where they are needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tupletree.config import Options
+from tupletree.errors import (
+    ConfigError,
+    EndOfInput,
+    PermanentError,
+    ProcessingError,
+    TopologyError,
+    TupleSettledError,
+    TupletreeError,
+)
+from tupletree.topology.bolts import arrow_bolt, batch_bolt, bolt
+from tupletree.topology.builder import Topology
+from tupletree.topology.components import (
+    Bolt,
+    Collector,
+    Emit,
+    KeyedState,
+    Reject,
+    Resource,
+    Sink,
+    Spout,
+    TaskContext,
+    Tick,
+)
+from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
+
+if TYPE_CHECKING:
+    from tupletree.runtimes.base import run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bolt",
+    "Collector",
+    "ConfigError",
+    "DeadLetter",
+    "Emit",
+    "EndOfInput",
+    "Failure",
+    "KeyedState",
+    "Options",
+    "Outcome",
+    "PermanentError",
+    "ProcessingError",
+    "Reject",
+    "Resource",
+    "Sink",
+    "Spout",
+    "TaskContext",
+    "Tick",
+    "Topology",
+    "TopologyError",
+    "TupleSettledError",
+    "TupletreeError",
+    "__version__",
+    "arrow_bolt",
+    "batch_bolt",
+    "bolt",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tupletree.runtimes import base
+
+    return base.run

@@ -19,6 +19,7 @@ __all__ = [
     "caller_names",
     "caller_place",
     "classes_in",
+    "declared_class",
     "did_you_mean",
     "generic_argument",
     "members",
@@ -60,12 +61,17 @@ def resolve(owner: Callable[..., Any] | type, names: Mapping[str, Any] | None = 
 
     Args:
         owner: function or class; its module's names resolve annotations written as text.
-        names: more names, for classes that live inside a function.
+        names: more names, for classes that live inside a function; asked only if the module's do not do.
 
     Raises:
         RESOLVE_ERRORS: an annotation names something that cannot be found, or that is no type.
     """
-    return typing.get_type_hints(owner, localns=dict(names) if names else None, include_extras=True)
+    try:
+        return typing.get_type_hints(owner, include_extras=True)
+    except NameError:
+        if not names:
+            raise
+        return typing.get_type_hints(owner, localns=dict(names), include_extras=True)
 
 
 def generic_argument(cls: type, base: type) -> Any:
@@ -92,6 +98,22 @@ def _argument(cls: type, base: type) -> Any:
             position = getattr(origin, "__parameters__", ()).index(inner)
             return arguments[position] if position < len(arguments) else None
     return None
+
+
+def declared_class(component: object, base: type) -> Any:
+    """What a spout or sink says its messages are; None if it says nothing.
+
+    Its attribute `message_type` comes first, then the alias it was made by (`Items[Line](...)`), then its class's.
+    """
+    own = getattr(component, "message_type", None)
+    if own is not None:
+        return own
+    alias = getattr(component, "__orig_class__", None)
+    if alias is not None:
+        made_by = generic_argument(type("Alias", (), {"__orig_bases__": (alias,)}), base)
+        if made_by is not None:
+            return made_by
+    return generic_argument(type(component), base)
 
 
 def text_of(annotation: Any) -> str:

@@ -110,6 +110,11 @@ class BoltSpec:
     tick_interval_s: float | None = None
     origin: Any = field(default=None, repr=False, compare=False)
 
+    @property
+    def can_collect(self) -> bool:
+        """Whether the bolt has a Collector in hand, and with it the choice of stream, task and anchors."""
+        return self.style == "class" or "collector" in self.inject.values()
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Pickle the decorated bolt instead of the bare function, whose module-level name it took."""
         return super().__reduce_ex__(protocol) if self.origin is None else (_spec_of, (self.origin,))

@@ -17,7 +17,7 @@ from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints, keys
 from tupletree.topology.travel import fault_of, untravelled
 
-__all__ = ["Schema", "is_message_class"]
+__all__ = ["Schema", "is_message_class", "spelled"]
 
 
 def is_message_class(cls: object) -> bool:
@@ -181,6 +181,11 @@ def _fingerprint(cls: type, seen: dict[type, None]) -> str:
     seen[cls] = None
     types = Schema.of(cls).fields
     return f"{hints.text_of(cls)}({', '.join(f'{name}: {_spell(kind, seen)}' for name, kind in types.items())})"
+
+
+def spelled(annotation: Any) -> str:
+    """A text that changes when a type does, or the fields of a message class in it; the same in every process."""
+    return _spell(annotation, {})
 
 
 def _spell(annotation: Any, seen: dict[type, None]) -> str:

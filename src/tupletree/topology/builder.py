@@ -1,0 +1,452 @@
+"""The builder: what a user writes to put components together, ending in a checked `TopologySpec`.
+
+Owns the fluent surface and the place in the user's code that each fault is reported at. It refuses to judge the
+graph: `check` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
+
+from tupletree.errors import Finding, TopologyError
+from tupletree.topology import hints
+from tupletree.topology.bolts import FunctionBolt
+from tupletree.topology.check import check
+from tupletree.topology.components import Bolt, Sink, Spout
+from tupletree.topology.model import (
+    BoltSpec,
+    ComponentSpec,
+    CustomGrouping,
+    Grouping,
+    InputSpec,
+    StreamSpec,
+    TopologySpec,
+)
+from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
+from tupletree.topology.streams import Schema
+
+__all__ = ["BoltHandle", "SinkHandle", "Source", "SpoutHandle", "StreamReference", "Topology"]
+
+
+@dataclass(eq=False)
+class _Draft:
+    """One component as declared so far."""
+
+    topology: Topology
+    name: str
+    kind: Literal["spout", "bolt", "sink"]
+    body: Any
+    parallelism: int | None
+    where: str
+    replay: Literal["runtime", "source"] = "runtime"
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[Schema, ...] = ()
+    streams: dict[str, StreamSpec] = field(default_factory=dict)  # those that the user addressed
+    inputs: list[tuple[Any, Grouping]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        return f"{self.kind} {self.name!r} ({self.where})"
+
+
+@dataclass(frozen=True, eq=False)
+class StreamReference:
+    """One stream of a component, as a source for groupings. Made by `stream`."""
+
+    draft: _Draft
+    name: str
+
+
+class _Producer:
+    """What spouts and bolts have in common: streams."""
+
+    def __init__(self, draft: _Draft) -> None:
+        self.draft = draft
+
+    def __repr__(self) -> str:
+        return f"<{self.draft.kind} {self.draft.name!r}>"
+
+    def stream(self, message_class: type, name: str | None = None, *, unconsumed: bool = False) -> StreamReference:
+        """Address one stream of several.
+
+        Args:
+            message_class: the class of its tuples.
+            name: where one class serves two streams; the first such name takes the place of the default (the class's
+                name), unless that is addressed as well.
+            unconsumed: nobody reads it, and that is meant.
+        """
+        draft, chosen = self.draft, name if name is not None else getattr(message_class, "__name__", "")
+        known = next((schema for schema in draft.outputs if schema.cls is message_class), None)
+        if known is None:
+            names = [schema.cls.__name__ for schema in draft.outputs]
+            draft.findings.append(
+                Finding(
+                    f"{draft.kind} {draft.name!r} emits no {hints.text_of(message_class)}",
+                    hints.caller_place(),
+                    expected=hints.one_of(names),
+                    next_step=hints.did_you_mean(getattr(message_class, "__name__", ""), names)
+                    or "name it in the return type, in `Collector[...]`, or in `outputs=`",
+                )
+            )
+        before = draft.streams.get(chosen)
+        if before is not None and before.schema.cls is not message_class:
+            draft.findings.append(
+                Finding(
+                    f"the stream name {chosen!r} serves two classes",
+                    draft.place,
+                    got=f"{hints.text_of(before.schema.cls)} and {hints.text_of(message_class)}",
+                    next_step="give one of them another name",
+                )
+            )
+        # A class that is not emitted gets a stream all the same, so that what follows is judged once, not again.
+        schema = known or Schema(message_class, {})
+        unconsumed = unconsumed or (before is not None and before.unconsumed)
+        draft.streams[chosen] = StreamSpec(draft.name, chosen, schema, unconsumed)
+        return StreamReference(draft, chosen)
+
+
+class _Consumer:
+    """What bolts and sinks have in common: groupings. Each call adds one input and returns the handle itself."""
+
+    def __init__(self, draft: _Draft) -> None:
+        self.draft = draft
+
+    def _add(self, source: Source, grouping: Grouping) -> Self:
+        self.draft.inputs.append((source, grouping))
+        return self
+
+    def shuffle(self, source: Source) -> Self:
+        """Deal tuples evenly over the tasks."""
+        return self._add(source, Grouping("shuffle"))
+
+    def fields(self, source: Source, *fields: str) -> Self:
+        """Send tuples with equal values of these fields to the same task."""
+        return self._add(source, Grouping("fields", fields))
+
+    def partial_key(self, source: Source, *fields: str) -> Self:
+        """Like `fields`, but a key has two tasks and each tuple takes the one with less to do."""
+        return self._add(source, Grouping("partial_key", fields))
+
+    def all(self, source: Source) -> Self:
+        """Send every tuple to every task."""
+        return self._add(source, Grouping("all"))
+
+    def global_(self, source: Source) -> Self:
+        """Send every tuple to the first task."""
+        return self._add(source, Grouping("global"))
+
+    def direct(self, source: Source) -> Self:
+        """Let the producer choose the task (`Collector.emit_direct`)."""
+        return self._add(source, Grouping("direct"))
+
+    def local_or_shuffle(self, source: Source) -> Self:
+        """Prefer tasks where the producer runs; deal evenly over them."""
+        return self._add(source, Grouping("local_or_shuffle"))
+
+    def none(self, source: Source) -> Self:
+        """Say that the grouping does not matter."""
+        return self._add(source, Grouping("none"))
+
+    def custom(self, source: Source, choose: CustomGrouping) -> Self:
+        """Let a function choose: (value, number of tasks) → index or list of indexes, 0-based."""
+        return self._add(source, Grouping("custom", custom=choose))
+
+
+class SpoutHandle(_Producer):
+    """A declared spout: a source of groupings."""
+
+
+class BoltHandle(_Producer, _Consumer):
+    """A declared bolt: takes groupings, and is a source of others."""
+
+
+class SinkHandle(_Consumer):
+    """A declared sink: takes groupings."""
+
+    def __repr__(self) -> str:
+        return f"<sink {self.draft.name!r}>"
+
+
+Source: TypeAlias = SpoutHandle | BoltHandle | StreamReference
+"""Where tuples come from: a component with one stream, or one stream of a component."""
+
+
+class Topology:
+    """A topology being written. Components are declared in any order; `build` checks all of it.
+
+    Args:
+        name: letters, digits, `.`, `_` and `-`; it names files.
+        options: settings, by the names of `Options` or Storm's.
+        allow_cycle: tuples may flow in circles.
+    """
+
+    def __init__(self, name: str, *, options: Mapping[str, Any] | None = None, allow_cycle: bool = False) -> None:
+        self.name = name
+        self._options = dict(options or {})
+        self._allow_cycle = allow_cycle
+        self.drafts: list[_Draft] = []
+
+    def __repr__(self) -> str:
+        return f"<topology {self.name!r}: {', '.join(draft.name for draft in self.drafts) or 'empty'}>"
+
+    def options(self, **settings: Any) -> Self:
+        """Set options (code comes after the defaults, before file, environment and command line)."""
+        self._options |= settings
+        return self
+
+    def spout(
+        self,
+        name: str,
+        spout: Spout[Any],
+        *,
+        parallelism: int = 1,
+        replay: Literal["runtime", "source"] = "runtime",
+    ) -> SpoutHandle:
+        """Add a source of messages. Its class of messages is read from `Spout[T]`, or its `message_type`.
+
+        Args:
+            name: unique in the topology.
+            spout: a spout object.
+            parallelism: number of tasks.
+            replay: who retries a failed attempt: the runtime, or the source itself on `fail`.
+        """
+        draft = self._declare(name, "spout", spout, parallelism)
+        draft.replay = replay
+        if not self._is_object(draft, Spout):
+            return SpoutHandle(draft)
+        if type(spout).next is Spout.next:
+            draft.findings.append(Finding("the spout has no `next`", draft.place, next_step="write `def next(self)`"))
+        declared = hints.declared_class(spout, Spout)
+        if declared is None or declared is Any:
+            draft.findings.append(
+                Finding(
+                    "the class of its messages is not known",
+                    draft.place,
+                    got=hints.text_of(type(spout)),
+                    next_step="derive from Spout[YourClass], or set `message_type` on the object",
+                )
+            )
+        else:
+            draft.outputs = schemas_of(hints.members(declared), draft.place, hints.caller_names(), draft.findings)
+        return SpoutHandle(draft)
+
+    def bolt(
+        self,
+        name: str,
+        bolt: FunctionBolt[..., Any] | Callable[[], Bolt[Any]],
+        *,
+        parallelism: int = 1,
+        unconsumed: type | tuple[type, ...] = (),
+        resources: Mapping[str, Any] | None = None,
+    ) -> BoltHandle:
+        """Add a bolt. Say where its tuples come from on the handle that is returned.
+
+        Args:
+            name: unique in the topology.
+            bolt: a function decorated with `@bolt`, `@batch_bolt` or `@arrow_bolt`; a `Bolt` subclass; or a function
+                without arguments that makes a `Bolt` (one per task).
+            parallelism: number of tasks.
+            unconsumed: classes of output that nobody reads, which is meant.
+            resources: what `Resource[T]` parameters get, by name.
+        """
+        draft = self._declare(name, "bolt", bolt, parallelism)
+        draft.resources = dict(resources or {})
+        described = self._describe(draft, bolt)
+        if described is not None:
+            draft.body, draft.outputs = described.spec, described.outputs
+            draft.findings += [
+                dataclasses.replace(finding, where=f"bolt {name!r}: {finding.where}") for finding in described.findings
+            ]
+        handle = BoltHandle(draft)
+        for cls in unconsumed if isinstance(unconsumed, tuple) else (unconsumed,):
+            handle.stream(cls, unconsumed=True)
+        return handle
+
+    def sink(self, name: str, sink: Sink[Any], *, parallelism: int | None = None) -> SinkHandle:
+        """Add a place where results go.
+
+        Args:
+            name: unique in the topology.
+            sink: a sink object.
+            parallelism: number of tasks; None takes as many as its widest producer has.
+        """
+        draft = self._declare(name, "sink", sink, parallelism)
+        self._is_object(draft, Sink)
+        return SinkHandle(draft)
+
+    def build(self) -> TopologySpec:
+        """Check everything and describe it.
+
+        Raises:
+            TopologyError: with every fault, each with where, got, expected and the next step.
+        """
+        components, incomplete, findings = self._components()
+        findings += check(
+            self.name,
+            components,
+            options=self._options,
+            allow_cycle=self._allow_cycle,
+            incomplete=incomplete,
+        )
+        if findings:
+            raise TopologyError(f"topology {self.name!r} cannot be built", findings=findings)
+        return TopologySpec(self.name, {component.name: component for component in components}, dict(self._options))
+
+    def _declare(self, name: str, kind: Literal["spout", "bolt", "sink"], body: Any, parallelism: int | None) -> _Draft:
+        draft = _Draft(self, name, kind, body, parallelism, hints.caller_place())
+        self.drafts.append(draft)
+        return draft
+
+    def _is_object(self, draft: _Draft, base: type) -> bool:
+        """Whether the body is a spout or sink object; if not, say so."""
+        if isinstance(draft.body, base):
+            return True
+        is_class = isinstance(draft.body, type) and issubclass(draft.body, base)
+        draft.findings.append(
+            Finding(
+                f"this is no {draft.kind}",
+                draft.place,
+                got=f"the class {hints.text_of(draft.body)}" if is_class else hints.text_of(type(draft.body)),
+                expected=f"a {base.__name__} object",
+                next_step="make an object of it" if is_class else f"derive from {base.__name__}",
+            )
+        )
+        return False
+
+    def _describe(self, draft: _Draft, bolt: Any) -> BoltDescription | None:
+        if isinstance(bolt, FunctionBolt):
+            return bolt.describe(hints.caller_names())
+        if isinstance(bolt, Bolt):
+            what, next_step = "each task needs a bolt of its own", "pass the class, or a function that makes one"
+        elif not callable(bolt):
+            what, next_step = "this is no bolt", "decorate a function with @bolt, or derive from Bolt"
+        elif not isinstance(bolt, type) and _has_parameters(bolt):
+            what, next_step = "a plain function is no bolt", "decorate it with @bolt"
+        elif isinstance(bolt, type) and not issubclass(bolt, Bolt):
+            what, next_step = "this class is no bolt", "derive from Bolt"
+        else:
+            return read_class(bolt, hints.caller_names())
+        draft.findings.append(Finding(what, draft.place, got=repr(bolt), next_step=next_step))
+        return None
+
+    def _components(self) -> tuple[list[ComponentSpec], set[str], list[Finding]]:
+        """The drafts as components, the names of those with wrong inputs left out, and what was wrong."""
+        findings: list[Finding] = []
+        streams = {draft: _streams_of(draft) for draft in self.drafts}
+        inputs: dict[_Draft, list[InputSpec]] = {draft: [] for draft in self.drafts}
+        incomplete: set[str] = set()
+        blamed: set[_Draft] = set()
+        for draft in self.drafts:
+            findings += [*draft.findings, *_stream_faults(draft)]
+            for source, grouping in draft.inputs:
+                found = self._input(draft, source, grouping, streams)
+                if isinstance(found, InputSpec):
+                    inputs[draft].append(found)
+                    continue
+                findings += found
+                incomplete.add(draft.name)
+                if isinstance(source, _Producer):
+                    blamed.add(source.draft)
+        components = [
+            ComponentSpec(
+                name=draft.name,
+                kind=draft.kind,
+                body=draft.body,
+                parallelism=draft.parallelism,
+                # What a wrong input may have meant to consume is not blamed for having no consumer.
+                outputs=_all_unconsumed(streams[draft]) if draft in blamed else streams[draft],
+                inputs=tuple(inputs[draft]),
+                replay=draft.replay,
+                resources=draft.resources,
+                where=draft.where,
+            )
+            for draft in self.drafts
+        ]
+        return components, incomplete, findings
+
+    def _input(
+        self, draft: _Draft, source: Any, grouping: Grouping, streams: Mapping[_Draft, Mapping[str, StreamSpec]]
+    ) -> InputSpec | list[Finding]:
+        """The subscription, or why there is none (empty if its source has been found wrong already)."""
+        if not isinstance(source, _Producer | StreamReference):
+            return [
+                Finding(
+                    "this is no source of tuples",
+                    draft.place,
+                    got=repr(source),
+                    expected="what Topology.spout or Topology.bolt returned, or one of its streams",
+                )
+            ]
+        producer = source.draft
+        if producer.topology is not self:
+            return [Finding(f"{producer.place} belongs to another topology", draft.place, got=repr(producer.topology))]
+        if isinstance(source, StreamReference):
+            return InputSpec(producer.name, source.name, grouping)
+        wanted = [stream for stream in streams[producer].values() if not stream.unconsumed]
+        if len(wanted) == 1:
+            return InputSpec(producer.name, wanted[0].name, grouping)
+        if wanted:
+            names = [_reference(stream) for stream in wanted]
+            return [
+                Finding(
+                    f"{producer.kind} {producer.name!r} has {len(names)} streams",
+                    draft.place,
+                    got=f"the {producer.kind} as a whole",
+                    expected=f"one of: {', '.join(names)}",
+                )
+            ]
+        if producer.findings:
+            return []
+        return [Finding(f"{producer.kind} {producer.name!r} has no output to consume", draft.place)]
+
+
+def _has_parameters(function: Callable[..., Any]) -> bool:
+    return any(
+        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        for parameter in inspect.signature(function).parameters.values()
+    )
+
+
+def _reference(stream: StreamSpec) -> str:
+    cls_name = stream.schema.cls.__name__
+    return f".stream({cls_name})" if stream.name == cls_name else f".stream({cls_name}, name={stream.name!r})"
+
+
+def _streams_of(draft: _Draft) -> dict[str, StreamSpec]:
+    """The streams that were addressed, and the default one of each class that was not."""
+    streams: dict[str, StreamSpec] = {}
+    for schema in draft.outputs:
+        own = [stream for stream in draft.streams.values() if stream.schema.cls is schema.cls]
+        for stream in own or [StreamSpec(draft.name, schema.cls.__name__, schema)]:
+            streams.setdefault(stream.name, stream)
+    return streams | {name: stream for name, stream in draft.streams.items() if name not in streams}
+
+
+def _all_unconsumed(streams: Mapping[str, StreamSpec]) -> dict[str, StreamSpec]:
+    return {name: dataclasses.replace(stream, unconsumed=True) for name, stream in streams.items()}
+
+
+def _stream_faults(draft: _Draft) -> Iterator[Finding]:
+    can_choose = isinstance(draft.body, BoltSpec) and draft.body.can_collect
+    defaults: dict[str, type] = {}
+    for schema in draft.outputs:
+        names = [stream.name for stream in draft.streams.values() if stream.schema.cls is schema.cls]
+        if not names and defaults.setdefault(schema.cls.__name__, schema.cls) is not schema.cls:
+            yield Finding(
+                f"two output classes are called {schema.cls.__name__!r}",
+                draft.place,
+                got=f"{hints.text_of(defaults[schema.cls.__name__])} and {hints.text_of(schema.cls)}",
+                next_step=f"name the stream of one: `.stream({schema.cls.__name__}, name=...)`",
+            )
+        if len(names) > 1 and not can_choose:
+            yield Finding(
+                f"{hints.text_of(schema.cls)} serves {len(names)} streams, but nothing says which tuple goes where",
+                draft.place,
+                got=", ".join(names),
+                expected="a bolt with a Collector, which has `emit(value, stream=...)`",
+            )
