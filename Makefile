@@ -53,7 +53,7 @@ nightly: setup ## The long tests: kill loops, soak, large state
 	$(BIN)/pytest -m nightly
 
 bench: setup ## The benchmarks, ratio against the peer in one run
-	$(BIN)/tupletree bench
+	$(BIN)/python -m benchmarks
 
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \

@@ -1,0 +1,7 @@
+"""`python -m tupletree` is the `tupletree` command."""
+
+import sys
+
+from tupletree.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,33 @@
+"""Arguments and options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Json", "Option", "Set", "SettingsFile", "StateDir", "Target"]
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="file.py[:name] or package.module[:name]; the name is `topology`.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Set a parameter of the topology's function; repeat it for lists."
+    ),
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Set an option, as in max_attempts=3. Wins over all else."),
+]
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file with a table [tupletree]. [default: tupletree.toml]"),
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option("--state-dir", metavar="DIR", help="State directory of the run. [default: the latest here]"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

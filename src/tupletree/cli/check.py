@@ -1,0 +1,22 @@
+"""`tupletree check`: find every fault of a topology and its options without running it."""
+
+from __future__ import annotations
+
+from tupletree.cli.arguments import Option, Set, SettingsFile, Target
+
+__all__ = ["check_command"]
+
+
+def check_command(target: Target, settings: Set = None, options: Option = None, config: SettingsFile = None) -> None:
+    """Build a topology, report every fault at once, and run nothing. Exit code 0 if it is sound, 2 if not."""
+    from tupletree.cli.settings import options_of
+    from tupletree.cli.target import load_target
+
+    topology, _ = load_target(target, settings or ())
+    spec = topology.build()
+    options_of(spec.options, config, options or ())
+    counts = {"spout": 0, "bolt": 0, "sink": 0}
+    for component in spec.components.values():
+        counts[component.kind] += 1
+    parts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+    print(f"{spec.name} is sound: {parts}")

@@ -1,0 +1,135 @@
+"""`tupletree dead`: list, show and replay the messages that will not be tried again by themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tupletree.cli.arguments import Json, StateDir
+from tupletree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tupletree.tracking.outcomes import DeadLetter
+
+__all__ = ["app", "print_letters"]
+
+app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters.")
+
+Selector = Annotated[
+    str, typer.Argument(metavar="MESSAGE", help="A message id as `dead list` shows it, or SPOUT/MESSAGE_ID.")
+]
+
+
+@app.command("list")
+def list_command(state_dir: StateDir = None, as_json: Json = False) -> None:
+    """List the dead letters of a run, one line each."""
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes import deadletters
+
+    letters = deadletters.read(find_state_dir(state_dir))
+    if as_json:
+        for letter in letters:
+            print(_json_of(letter))
+        return
+    print_letters(letters)
+
+
+def print_letters(letters: Sequence[DeadLetter]) -> None:
+    """A table of dead letters, one line each."""
+    if not letters:
+        print("no dead letters")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("message", "died", "attempts", "why", "component", "error", box=None)
+    for letter in letters:
+        failure = letter.failure
+        error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
+        table.add_row(
+            f"{letter.spout}/{_text_of(letter)}",
+            _time(letter.died_s),
+            str(letter.attempts),
+            failure.kind.value,
+            failure.component or "–",
+            error.partition("\n")[0],
+        )
+    Console(markup=False, highlight=False).print(table)
+
+
+@app.command("show")
+def show_command(message: Selector, state_dir: StateDir = None, as_json: Json = False) -> None:
+    """Show everything that is known of one dead letter: payload, failing tuple, error, attempts and times."""
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes import deadletters
+
+    found = [letter for letter in deadletters.read(find_state_dir(state_dir)) if _matches(letter, message)]
+    if not found:
+        raise ConfigError("no dead letter has this id", got=message, next_step="tupletree dead list shows them all")
+    for letter in found:
+        print(_json_of(letter) if as_json else _page_of(letter))
+
+
+@app.command("replay")
+def replay_command(
+    messages: Annotated[
+        list[str] | None, typer.Argument(metavar="[MESSAGE]...", help="Message ids as `dead list` shows them.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the run.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Ask for dead letters to be processed again, with attempts counted anew.
+
+    The run takes the request up by itself if it is running, otherwise when it is next started on this state directory.
+    """
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes import deadletters
+
+    if everything == bool(messages):
+        raise ConfigError("name the messages to replay, or say --all", got="both" if everything else "neither")
+    place = find_state_dir(state_dir)
+    request = deadletters.request_replay(place, None if everything else messages)
+    print(f"requested: {request}\n  next: tupletree run TARGET --state-dir {place}")
+
+
+def _matches(letter: DeadLetter, message: str) -> bool:
+    text = _text_of(letter)
+    return message in {text, f"{letter.spout}/{text}"}
+
+
+def _text_of(letter: DeadLetter) -> str:
+    """A plain text id is shown as it is; every other as the JSON it is stored as."""
+    return letter.message_id if isinstance(letter.message_id, str) else json.dumps(letter.message_id)
+
+
+def _json_of(letter: DeadLetter) -> str:
+    import msgspec
+
+    return msgspec.json.encode(letter).decode()
+
+
+def _page_of(letter: DeadLetter) -> str:
+    failure = letter.failure
+    rows = [
+        ("message", f"{letter.spout}/{_text_of(letter)}"),
+        ("topology", letter.topology),
+        ("first emitted", _time(letter.first_emitted_s)),
+        ("died", _time(letter.died_s)),
+        ("attempts", str(letter.attempts)),
+        ("why", failure.kind.value + (", permanent" if failure.permanent else "")),
+        ("component", f"{failure.component} task {failure.task_id}" if failure.component else ""),
+        ("error", f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error),
+        ("failing tuple", failure.failing_tuple),
+        ("payload", f"{letter.payload_type} {json.dumps(letter.payload)}"),
+        ("note", letter.note),
+    ]
+    page = "\n".join(f"{name:<14} {text}" for name, text in rows if text)
+    return f"{page}\n{failure.traceback}" if failure.traceback else page
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,80 @@
+"""The `tupletree` command: its subcommands, and how an error becomes one block of text and an exit code.
+
+Commands import what they need when they run, so that `--help` answers at once. Nothing here prints results.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tupletree.cli import check, dead, demo, doctor, graph, new, run, version, why
+from tupletree.errors import TupletreeError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tupletree",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _tupletree(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=version.show_and_exit, is_eager=True),
+    ] = False,
+    # Taken out of the arguments by `main`, wherever it stands; declared for the help.
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+) -> None:
+    """Guaranteed message processing for Python, on Spark: the fate of every single message, known."""
+
+
+app.command("run")(run.run_command)
+app.command("check")(check.check_command)
+app.command("graph")(graph.graph_command)
+app.add_typer(dead.app, name="dead")
+app.command("why")(why.why_command)
+app.command("demo")(demo.demo_command)
+app.command("doctor")(doctor.doctor_command)
+app.command("new")(new.new_command)
+app.command("version")(version.version_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code (0, 1, 2, 3 or 130; see the documentation of `run`).
+
+    Args:
+        arguments: what follows the program's name; `sys.argv` by default.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        app(args=[argument for argument in given if argument != "--debug"], prog_name="tupletree")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except TupletreeError as error:
+        _say(str(error), debug=debug)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the edge: whatever is left is shown as one block too
+        hint = "" if debug else "\n  next: run it again with --debug to see where"
+        _say(f"unexpected {type(error).__name__}: {error}{hint}", debug=debug)
+        return 1
+    return 0
+
+
+def _say(text: str, *, debug: bool) -> None:
+    """One block on stderr, after the traceback if that was asked for."""
+    if debug:
+        traceback.print_exc()
+    print(f"error: {text}", file=sys.stderr)

@@ -1,0 +1,98 @@
+"""Show a run's progress on stderr: live on a terminal, a plain line every few seconds otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tupletree.runtimes.base import Progress
+
+__all__ = ["ProgressDisplay", "progress_line"]
+
+PLAIN_INTERVAL_S = 5.0
+
+
+def progress_line(progress: Progress) -> str:
+    """All numbers in one plain line."""
+    return "  ".join(
+        [f"{progress.seconds:.1f} s", progress.state, *(f"{name} {text}" for name, text in cells(progress))]
+    )
+
+
+def cells(progress: Progress) -> list[tuple[str, str]]:
+    """Name and value of each number, in the order shown; what is not known yet is a dash."""
+    return [
+        ("in", f"{progress.emitted:,}"),
+        ("acked", f"{progress.acked:,}"),
+        ("failed", f"{progress.failed:,}"),
+        ("retried", f"{progress.retried:,}"),
+        ("dead", f"{progress.dead:,}"),
+        ("open", f"{progress.open:,}"),
+        ("rate", f"{progress.rate_per_s:,.0f}/s"),
+        ("p50", _milliseconds(progress.latency_p50_ms)),
+        ("p95", _milliseconds(progress.latency_p95_ms)),
+    ]
+
+
+class ProgressDisplay:
+    """Shows the latest progress while it is entered, and leaves the terminal as it was.
+
+    Args:
+        topology, runtime: what runs where, for the title.
+        console: where to; stderr by default.
+    """
+
+    def __init__(self, topology: str, runtime: str, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._title = f"{topology} on {runtime}"
+        self._live: Live | None = None
+        self._next_line_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                # Piped results stay where they were sent.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start()
+        else:
+            self.say(f"{self._title}: starting")
+            self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show these numbers; without a terminal only when the last line is a few seconds old."""
+        if self._live is not None:
+            self._live.update(self._table(progress), refresh=True)
+        elif time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
+            self.say(progress_line(progress))
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _table(self, progress: Progress) -> Table:
+        table = Table(title=f"{self._title} · {progress.state} · {progress.seconds:.0f} s", title_justify="left")
+        shown = cells(progress)
+        for name, _ in shown:
+            table.add_column(name, justify="right")
+        table.add_row(*(text for _, text in shown))
+        return table
+
+
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f} ms"

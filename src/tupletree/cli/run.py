@@ -1,0 +1,181 @@
+"""`tupletree run`: start a topology, show how it goes, stop it in order, and say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
+
+import typer
+
+from tupletree.cli.arguments import Option, Set, SettingsFile, Target
+
+if TYPE_CHECKING:
+    from tupletree.cli.progress import ProgressDisplay
+    from tupletree.runtimes.base import RunHandle, Summary
+
+__all__ = ["Interruption", "RuntimeName", "SummaryFormat", "real_stdout", "run_command", "wait_for"]
+
+POLL_S = 0.25
+"""How soon a signal or a new number shows."""
+
+EXIT_DEAD_LETTERS = 3
+EXIT_INTERRUPTED = 130
+
+
+class RuntimeName(Enum):
+    """What may run a topology."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+class SummaryFormat(Enum):
+    """How the end is told on stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def run_command(
+    target: Target,
+    runtime: Annotated[RuntimeName, typer.Option(help="What runs it.")] = RuntimeName.SPARK,
+    settings: Set = None,
+    options: Option = None,
+    config: SettingsFile = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="State directory; resumes what is there. [default: a new one in .tupletree]"),
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="Let sinks add to what another run wrote.")] = False,
+    summary: Annotated[SummaryFormat, typer.Option(help="json: the last line on stdout is one object.")] = (
+        SummaryFormat.TEXT
+    ),
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="Level of the logs on stderr.")] = "warning",
+) -> None:
+    """Run a topology until its input has ended and every message is settled, or until it is interrupted.
+
+    Progress and logs go to stderr, results to stdout. With --summary json whatever the topology prints goes to
+    stderr too. SIGINT and SIGTERM drain what is in flight; a second one stops at once.
+
+    Exit code: 0 everything acked; 3 finished with dead letters; 2 usage, topology or option error; 1 runtime
+    failure; 130 interrupted.
+    """
+    from tupletree.cli.progress import ProgressDisplay
+    from tupletree.cli.settings import options_of
+    from tupletree.cli.summary import summary_json, summary_text
+    from tupletree.cli.target import load_target
+    from tupletree.runtimes import base
+
+    _log_to_stderr(log_level)
+    with real_stdout(diverted=summary is SummaryFormat.JSON) as results:
+        topology, reference = load_target(target, settings or ())
+        resolved = options_of(topology.build().options, config, options or ())
+        with Interruption() as interruption:
+            handle = base.run(
+                topology,
+                runtime=runtime.value,
+                options=resolved,
+                target=reference,
+                state_dir=state_dir,
+                append=append,
+            )
+            with ProgressDisplay(topology.name, runtime.value) as display:
+                ended = wait_for(handle, display, interruption, resolved.drain_timeout_s)
+        render = summary_json if summary is SummaryFormat.JSON else summary_text
+        print(render(ended), file=results, flush=True)
+    raise typer.Exit(exit_code_of(ended, interrupted=interruption.count > 0))
+
+
+def exit_code_of(ended: Summary, *, interrupted: bool) -> int:
+    """The exit code of a run that ended without an error of its own."""
+    if interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_DEAD_LETTERS if ended.dead else 0
+
+
+class Interruption:
+    """Counts SIGINT and SIGTERM while it is entered; the second one raises KeyboardInterrupt where the program is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        del number, frame
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+
+
+def wait_for(
+    handle: RunHandle, display: ProgressDisplay, interruption: Interruption, drain_timeout_s: float
+) -> Summary:
+    """Show progress until the run ended; on the first interruption drain it, on the second stop it at once."""
+    try:
+        while not interruption.count:
+            with contextlib.suppress(TimeoutError):
+                return handle.wait(timeout_s=POLL_S)
+            display.show(handle.progress())
+        display.say(f"interrupted: draining for at most {drain_timeout_s:g} s; interrupt again to stop at once")
+        handle.stop(drain_timeout_s)
+    except KeyboardInterrupt:
+        display.say("interrupted again: stopping at once; what is open counts as not processed")
+        handle.stop(0.0)
+    return handle.wait()
+
+
+@contextlib.contextmanager
+def real_stdout(*, diverted: bool) -> Iterator[TextIO]:
+    """Yield the stream for results; if `diverted`, all that prints otherwise goes to stderr from now on.
+
+    Also for child processes and libraries that write to the descriptor: they must not break the last line. The
+    diversion lasts until the process ends, because a late thread may still print.
+    """
+    standard = sys.stdout
+    if not diverted:
+        yield standard
+        return
+    standard.flush()
+    if _descriptor_of(standard) != 1:  # replaced, as in a test or a notebook: only this process can print to it
+        sys.stdout = sys.stderr
+        try:
+            yield standard
+        finally:
+            sys.stdout = standard
+        return
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as kept:
+        os.dup2(2, 1)
+        yield kept
+
+
+def _descriptor_of(stream: TextIO) -> int | None:
+    fileno: Callable[[], int] | None = getattr(stream, "fileno", None)
+    try:
+        return fileno() if fileno else None
+    except OSError:
+        return None
+
+
+def _log_to_stderr(level: str) -> None:
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise typer.BadParameter(f"{level!r} is none of {', '.join(known).lower()}", param_hint="--log-level")
+    logging.basicConfig(level=known[level.upper()], format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # The gateway to the JVM tells every call at INFO.
+    logging.getLogger("py4j").setLevel(max(known[level.upper()], logging.WARNING))

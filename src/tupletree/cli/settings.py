@@ -1,0 +1,44 @@
+"""Where commands look when they are not told: the settings file beside them, the state directory of the latest run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tupletree.config import Options, resolve_options
+from tupletree.errors import ConfigError
+
+__all__ = ["STATE_ROOT", "find_state_dir", "options_of"]
+
+STATE_ROOT = Path(".tupletree")
+_SETTINGS_FILE = Path("tupletree.toml")
+
+
+def options_of(code: Mapping[str, Any], file: Path | None, command_line: Sequence[str]) -> Options:
+    """Resolve options for a command: `tupletree.toml` in the current folder counts if no file is named."""
+    if file is None and _SETTINGS_FILE.is_file():
+        file = _SETTINGS_FILE
+    return resolve_options(code=code, file=file, environment=os.environ, command_line=command_line)
+
+
+def find_state_dir(given: Path | None) -> Path:
+    """The state directory named, or that of the latest run below the current folder.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    if given is not None:
+        if not given.is_dir():
+            raise ConfigError("the state directory does not exist", where=str(given))
+        return given
+    runs = [path for path in STATE_ROOT.glob("*/*") if path.is_dir()]
+    if not runs:
+        raise ConfigError(
+            "there is no run here",
+            where=str(STATE_ROOT.absolute()),
+            expected="the state directory of a run",
+            next_step="go to the folder it ran in, or name it: --state-dir DIR",
+        )
+    return max(runs, key=lambda path: path.stat().st_mtime)

@@ -1,0 +1,27 @@
+"""`tupletree version`: which versions these are."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["show_and_exit", "version_command"]
+
+
+def version_command() -> None:
+    """Show the versions of Tupletree, Python and Spark."""
+    import platform
+
+    import tupletree
+    from tupletree.runtimes.java import installed_version
+
+    print(
+        f"tupletree {tupletree.__version__}"
+        f" (Python {platform.python_version()}, PySpark {installed_version('pyspark') or 'not installed'})"
+    )
+
+
+def show_and_exit(asked: bool) -> None:
+    """Do it for `--version`, before any command is looked at."""
+    if asked:
+        version_command()
+        raise typer.Exit

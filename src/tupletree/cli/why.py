@@ -1,0 +1,67 @@
+"""`tupletree why`: where a message is, or what happened to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tupletree.cli.arguments import Json, StateDir
+from tupletree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tupletree.runtimes.history import HistoryEvent
+
+__all__ = ["print_story", "why_command"]
+
+
+def why_command(
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="A message id, or SPOUT/MESSAGE_ID.")],
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Tell the whole story of one message: each attempt, what failed it, and where it stands."""
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes import history
+
+    place = find_state_dir(state_dir)
+    events = history.why(place, message)
+    if not events:
+        raise ConfigError(
+            "nothing is known of this message",
+            where=str(place),
+            got=message,
+            expected="an id that the source gave (text as it is, anything else as JSON)",
+            next_step="an old message may have left the history (option history_max_bytes)",
+        )
+    if as_json:
+        for event in events:
+            print(json.dumps(_plain(event)))
+    else:
+        print_story(events)
+
+
+def print_story(events: Iterable[HistoryEvent]) -> None:
+    """What happened to a message, one line per event."""
+    for event in events:
+        time = datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        print(
+            f"{time} UTC  epoch {event.epoch}  attempt {event.attempt}  root {event.root_hex}  {event.what}"
+            + (f": {event.detail}" if event.detail else "")
+        )
+
+
+def _plain(event: HistoryEvent) -> dict[str, object]:
+    return {
+        "time_s": event.time_s,
+        "epoch": event.epoch,
+        "spout": event.spout,
+        "message_id": event.message_id,
+        "attempt": event.attempt,
+        "root": event.root_hex,
+        "what": event.what,
+        "detail": event.detail,
+    }

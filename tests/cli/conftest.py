@@ -1,0 +1,54 @@
+"""A folder to write topology files in, and a run of the command line within this process."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tupletree.cli.main import main
+
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Said]
+WriteTarget = Callable[[str], Path]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_line(*arguments: object) -> Said:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return run_line
+
+
+@pytest.fixture
+def write_target(tmp_path: Path) -> Iterator[WriteTarget]:
+    """Writes a module under a name that no other test uses, and forgets it afterwards."""
+    written: list[str] = []
+    path_before = list(sys.path)
+
+    def write(text: str) -> Path:
+        file = tmp_path / f"written_topology_{next(_NUMBERS)}.py"
+        file.write_text(text)
+        written.append(file.stem)
+        return file
+
+    yield write
+    sys.path[:] = path_before
+    for name in written:
+        sys.modules.pop(name, None)
