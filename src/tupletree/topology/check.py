@@ -196,7 +196,9 @@ def _accepted(component: ComponentSpec) -> tuple[type, ...]:
     if isinstance(component.body, BoltSpec):
         return component.body.input_types
     declared = hints.declared_class(component.body, Sink)
-    classes = tuple(cls for cls in hints.members(declared) if isinstance(cls, type) and cls is not hints.NONE_TYPE)
+    classes = tuple(
+        cls for cls in hints.members(declared) if isinstance(cls, type) and cls not in {Any, hints.NONE_TYPE}
+    )
     return classes or (object,)
 
 
