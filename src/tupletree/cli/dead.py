@@ -102,8 +102,9 @@ def _matches(letter: DeadLetter, message: str) -> bool:
 
 
 def _text_of(letter: DeadLetter) -> str:
-    """A plain text id is shown as it is; every other as the JSON it is stored as."""
-    return letter.message_id if isinstance(letter.message_id, str) else json.dumps(letter.message_id)
+    from tupletree.runtimes.deadletters import id_text
+
+    return id_text(letter.message_id)
 
 
 def _json_of(letter: DeadLetter) -> str:

@@ -37,6 +37,7 @@ def cells(progress: Progress) -> list[tuple[str, str]]:
         ("rate", f"{progress.rate_per_s:,.0f}/s"),
         ("p50", _milliseconds(progress.latency_p50_ms)),
         ("p95", _milliseconds(progress.latency_p95_ms)),
+        ("epoch", "–" if progress.epoch < 0 else f"{progress.epoch:,}"),
     ]
 
 

@@ -49,6 +49,7 @@ def run_command(
     settings: Set = None,
     options: Option = None,
     config: SettingsFile = None,
+    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master.")] = "local[2]",
     state_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="State directory; resumes what is there. [default: a new one in .tupletree]"),
@@ -85,6 +86,7 @@ def run_command(
                 target=reference,
                 state_dir=state_dir,
                 append=append,
+                master=master,
             )
             with ProgressDisplay(topology.name, runtime.value) as display:
                 ended = wait_for(handle, display, interruption, resolved.drain_timeout_s)

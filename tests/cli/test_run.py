@@ -1,0 +1,164 @@
+"""How `run` waits, is interrupted, shows progress and tells the end; the runtime here is a script."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tupletree.cli.progress import ProgressDisplay, progress_line
+from tupletree.cli.run import Interruption, exit_code_of, wait_for
+from tupletree.cli.summary import summary_json, summary_text
+from tupletree.runtimes.base import Progress, RunHandle, Summary
+
+ENDED = Summary(
+    topology="orders",
+    runtime="spark",
+    emitted=10,
+    acked=8,
+    failed=7,
+    retried=5,
+    dead=2,
+    open=0,
+    seconds=1.23456,
+    state_dir=Path(".tupletree/orders/1"),
+    outputs={"out": 12},
+)
+
+
+class ScriptedHandle(RunHandle):
+    """Ends after `waits` calls of `wait`, or when stopped; does something at each call."""
+
+    def __init__(
+        self, waits: int, at_wait: Callable[[], None] = lambda: None, at_stop: Callable[[], None] = lambda: None
+    ) -> None:
+        self.stops: list[float | None] = []
+        self._waits = waits
+        self._at_wait = at_wait
+        self._at_stop = at_stop
+
+    def progress(self) -> Progress:
+        return Progress(emitted=1234, state="processing", latency_p50_ms=80.4)
+
+    def wait(self, timeout_s: float | None = None) -> Summary:
+        if self.stops:
+            return ENDED
+        self._at_wait()
+        self._waits -= 1
+        if self._waits < 0:
+            return ENDED
+        raise TimeoutError
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        self.stops.append(drain_timeout_s)
+        if len(self.stops) == 1:
+            self._at_stop()
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def watch(handle: ScriptedHandle, *, terminal: bool = False) -> tuple[Summary, int, str]:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=120)
+    with Interruption() as interruption, ProgressDisplay("orders", "spark", console) as display:
+        ended = wait_for(handle, display, interruption, 30.0)
+    return ended, interruption.count, shown.getvalue()
+
+
+def test_a_run_that_ends_is_not_stopped() -> None:
+    handle = ScriptedHandle(3)
+    ended, interruptions, _ = watch(handle)
+    assert (ended, interruptions, handle.stops) == (ENDED, 0, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interruption_drains(number: signal.Signals) -> None:
+    handle = ScriptedHandle(3, at_wait=lambda: os.kill(os.getpid(), number))
+    ended, interruptions, said = watch(handle)
+    assert (ended, interruptions, handle.stops) == (ENDED, 1, [30.0])
+    assert "draining for at most 30 s" in said
+
+
+def test_the_second_interruption_stops_at_once() -> None:
+    handle = ScriptedHandle(3, at_wait=interrupt, at_stop=interrupt)
+    ended, interruptions, said = watch(handle)
+    assert (ended, interruptions, handle.stops) == (ENDED, 2, [30.0, 0.0])
+    assert "stopping at once" in said
+
+
+def test_signal_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interruption():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_terminal_shows_the_numbers_live() -> None:
+    _, _, said = watch(ScriptedHandle(1), terminal=True)
+    assert "1,234" in said
+    assert "orders on spark" in said
+
+
+def test_a_plain_line_has_every_number_and_a_dash_for_what_is_unknown() -> None:
+    line = progress_line(ScriptedHandle(0).progress())
+    assert "in 1,234" in line
+    assert "p50 80 ms" in line
+    assert "p95 –" in line
+
+
+@pytest.mark.parametrize(
+    ("dead", "interrupted", "code"), [(0, False, 0), (2, False, 3), (0, True, 130), (2, True, 130)]
+)
+def test_the_exit_code_tells_how_it_ended(dead: int, interrupted: bool, code: int) -> None:
+    summary = Summary("t", "spark", 2, 2 - dead, 0, 0, dead, 0, 1.0, Path("s"))
+    assert exit_code_of(summary, interrupted=interrupted) == code
+
+
+def test_the_summary_for_programs_is_one_line_with_the_promised_keys() -> None:
+    line = summary_json(ENDED)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "topology": "orders",
+        "runtime": "spark",
+        "emitted": 10,
+        "acked": 8,
+        "failed": 7,
+        "retried": 5,
+        "dead": 2,
+        "open": 0,
+        "seconds": 1.235,
+        "outputs": {"out": 12},
+        "state_dir": ".tupletree/orders/1",
+    }
+
+
+def test_the_summary_for_people_says_where_the_dead_letters_are() -> None:
+    assert "tupletree dead list --state-dir .tupletree/orders/1" in summary_text(ENDED)
+
+
+def test_whatever_prints_does_not_touch_the_results() -> None:
+    program = """\
+import os, subprocess, threading
+from tupletree.cli.run import real_stdout
+print("before", flush=True)
+with real_stdout(diverted=True) as results:
+    print("a bolt prints without a line end", end="")
+    os.write(1, b"a library writes to the descriptor")
+    subprocess.run(["echo", "a child prints"], check=True)
+    print('{"acked": 1}', file=results, flush=True)
+print("a late thread prints")
+"""
+    finished = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert finished.stdout == 'before\n{"acked": 1}\n'
+    for word in ("a bolt prints", "a library writes", "a child prints", "a late thread prints"):
+        assert word in finished.stderr
