@@ -69,7 +69,7 @@ class CountingSource(DataSource):
         """Columns of a row."""
         return SCHEMA
 
-    def streamReader(self, _schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 - Spark passes it by name
         """The reader of a query."""
         return CountingReader()
 

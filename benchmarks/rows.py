@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_built() -> bool:
     """Whether Tupletree has a runtime to judge."""
-    return importlib.util.find_spec("tupletree.runtimes.base") is not None
+    return importlib.util.find_spec("tupletree.runtimes.spark.runtime") is not None
 
 
 def measure_throughput(settings: Settings) -> list[Row]:
@@ -183,9 +183,11 @@ def not_built_yet(benchmark: str, job: str = "tupletree") -> Row:
 
 
 def run_python(arguments: list[str], *options: str) -> str:
-    """Run this Python and return what it wrote to stderr. Raises CalledProcessError."""
+    """Run this Python and return what it wrote to stderr. Raises RuntimeError, with the end of that, if it fails."""
     command = [sys.executable, *options, *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, env=child_environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=REPOSITORY, env=child_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command} failed with exit code {done.returncode}:\n{done.stderr[-4000:]}")
     return done.stderr
 
 

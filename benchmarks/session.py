@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-__all__ = ["LOW_LATENCY", "start_session"]
+__all__ = ["LOW_LATENCY", "pass_through", "start_session", "warm_up"]
 
 LOW_LATENCY = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.pollingDelay": "0",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.unix.domain.socket.enabled": "true",
