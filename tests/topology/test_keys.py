@@ -183,7 +183,7 @@ def test_a_text_key_is_the_very_text(text: str) -> None:
 
 
 @given(
-    st.datetimes(min_value=dt.datetime(1900, 1, 1), max_value=dt.datetime(2200, 1, 1)),  # noqa: DTZ001
+    st.datetimes(min_value=dt.datetime(1900, 1, 1), max_value=dt.datetime(2200, 1, 1)),  # noqa: DTZ001 - made aware below
     st.integers(-14 * 60, 14 * 60),
 )
 def test_a_datetime_key_does_not_depend_on_the_zone(moment: dt.datetime, offset_minutes: int) -> None:

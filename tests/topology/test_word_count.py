@@ -154,6 +154,12 @@ def test_mermaid_is_stable() -> None:
     )
 
 
+def test_a_notebook_is_given_a_drawing() -> None:
+    bundle = topology()._repr_mimebundle_(include=None, exclude=None)
+    assert bundle["text/vnd.mermaid"] == to_mermaid(topology().build())
+    assert bundle["text/plain"].startswith("topology word-count\n")
+
+
 def test_fingerprints_are_equal_for_equal_topologies_and_survive_json() -> None:
     first, second = fingerprint(topology("a").build()), fingerprint(topology("b").build())
     assert first == second

@@ -26,6 +26,7 @@ from tupletree.topology.model import (
     StreamSpec,
     TopologySpec,
 )
+from tupletree.topology.render import to_mermaid, to_text
 from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
 from tupletree.topology.streams import Schema
 
@@ -193,6 +194,12 @@ class Topology:
 
     def __repr__(self) -> str:
         return f"<topology {self.name!r}: {', '.join(draft.name for draft in self.drafts) or 'empty'}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Draw the topology as far as it is written: Jupyter asks for this."""
+        components, _incomplete, _findings = self._components()
+        spec = TopologySpec(self.name, {component.name: component for component in components})
+        return {"text/plain": to_text(spec), "text/vnd.mermaid": to_mermaid(spec)}
 
     def options(self, **settings: Any) -> Self:
         """Set options (code comes after the defaults, before file, environment and command line)."""
