@@ -25,6 +25,11 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 """`path:qualified name` → why this function may be longer than MAX_FUNCTION_LINES."""
 
+MAY_UNPICKLE: dict[str, str] = {
+    "src/tupletree/runtimes/spark/program.py": "the driver's own program, which Spark hands to its workers",
+}
+"""Path → whose bytes it unpickles, and why they can be trusted."""
+
 PUBLIC_MODULES: dict[str, str] = {
     "tupletree": "what users import",
     "tupletree.testing": "what users import in their tests",
@@ -176,24 +181,24 @@ def test_nothing_of_one_machine_or_registry_is_in_the_repository() -> None:
 def test_the_package_neither_unpickles_nor_evaluates_text() -> None:
     """Exceptions and payloads cross processes as data; what is loaded must not be able to run."""
     forbidden = {"eval", "exec", "pickle.loads", "pickle.load", "marshal.loads", "cloudpickle.loads", "yaml.load"}
-    found = [
-        f"{name_of(path)}:{node.lineno}: {ast.unparse(node.func)}"
+    found = {
+        name_of(path): f"line {node.lineno}: {ast.unparse(node.func)}"
         for path in source_files()
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in forbidden
-    ]
-    assert found == []
+    }
+    assert found.keys() - MAY_UNPICKLE.keys() == set(), found
+    assert MAY_UNPICKLE.keys() - found.keys() == set(), "listed as an exception without need"
 
 
 def test_an_ignored_check_gives_its_reason() -> None:
-    """`# noqa: X - why` and `# type: ignore[x]  # why`; a bare one hides the next fault too."""
+    """`# noqa: X - why` and `# type: ignore[x]  # why`. In tests the fault is often the point, and the code enough."""
     bare = re.compile(
         r"#\s*noqa(?!: [A-Z]+\d+(, ?[A-Z]+\d+)* +[-–—#] ?\w)|#\s*type:\s*ignore(?!\[[\w-]+(, ?[\w-]+)*\]\s+# \w)"
     )
     found = [
         f"{name_of(path)}:{number}: {line.strip()}"
-        for path in python_files()
-        if path != Path(__file__).resolve()
+        for path in source_files()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if bare.search(line)
     ]
