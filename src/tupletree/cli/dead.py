@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["app", "print_letters"]
+
+PIPED_WIDTH = 240
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters.")
 
@@ -58,7 +61,8 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
             failure.component or "–",
             error.partition("\n")[0],
         )
-    Console(markup=False, highlight=False).print(table)
+    # Piped, a line stays a line: 80 columns would break most of them.
+    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
 
 
 @app.command("show")

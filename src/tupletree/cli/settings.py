@@ -33,7 +33,7 @@ def find_state_dir(given: Path | None) -> Path:
         if not given.is_dir():
             raise ConfigError("the state directory does not exist", where=str(given))
         return given
-    runs = [path for path in STATE_ROOT.glob("*/*") if path.is_dir()]
+    runs = [mark.parent for mark in STATE_ROOT.glob("*/*/tupletree.json")]
     if not runs:
         raise ConfigError(
             "there is no run here",
@@ -41,4 +41,4 @@ def find_state_dir(given: Path | None) -> Path:
             expected="the state directory of a run",
             next_step="go to the folder it ran in, or name it: --state-dir DIR",
         )
-    return max(runs, key=lambda path: path.stat().st_mtime)
+    return max(runs, key=lambda run: run.stat().st_mtime)
