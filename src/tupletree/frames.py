@@ -9,11 +9,22 @@ of ids means that these tuples are anchored to several roots. The same root may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["UNTRACKED", "Frame", "Root", "roots_of"]
+__all__ = [
+    "UNTRACKED",
+    "Frame",
+    "Root",
+    "all_failed",
+    "done_roots",
+    "join_segments",
+    "roots_of",
+    "segments_of",
+    "select",
+    "without",
+]
 
 Root: TypeAlias = "int | tuple[int, ...]"
 
@@ -44,10 +55,7 @@ class Frame:
 
     def segments(self) -> Iterator[tuple[Root, list[Any]]]:
         """Each root with its tuples."""
-        start = 0
-        for root, end in zip(self.roots, self.ends, strict=True):
-            yield root, self.values[start:end]
-            start = end
+        return segments_of(self.values, self.roots, self.ends)
 
 
 def roots_of(root: Root) -> tuple[int, ...]:
@@ -55,3 +63,74 @@ def roots_of(root: Root) -> tuple[int, ...]:
     if isinstance(root, tuple):
         return root
     return (root,) if root else ()
+
+
+def all_failed(root: Root, failed: Container[int]) -> bool:
+    """Whether every root of a tracked segment is in `failed`; an untracked segment never is.
+
+    >>> all_failed((1, 2), {1}), all_failed(0, {0}), all_failed(3, {3})
+    (False, False, True)
+    """
+    if isinstance(root, tuple):
+        return all(one in failed for one in root)
+    return root != 0 and root in failed
+
+
+def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:
+    """The frame less the segments whose roots have all failed; the same frame if there are none."""
+    if not any(all_failed(root, failed) for root in frame.roots):
+        return frame
+    pieces = [(root, values) for root, values in frame.segments() if not all_failed(root, failed)]
+    values, roots, ends = join_segments(pieces)
+    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id)
+
+
+def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list[Root], list[int]]:
+    """Lay segments out as a frame does; neighbours with the same root become one segment."""
+    values: list[Any] = []
+    roots: list[Root] = []
+    ends: list[int] = []
+    for root, part in pieces:
+        values.extend(part)
+        if roots and roots[-1] == root:
+            ends[-1] = len(values)
+        else:
+            roots.append(root)
+            ends.append(len(values))
+    return values, roots, ends
+
+
+def select(
+    values: list[Any], roots: list[Root], ends: list[int], wanted: Callable[[Any], bool]
+) -> tuple[list[Any], list[Root], list[int]]:
+    """Keep the values that `wanted` accepts, with their roots."""
+    picked: list[Any] = []
+    picked_roots: list[Root] = []
+    picked_ends: list[int] = []
+    for root, part in segments_of(values, roots, ends):
+        mark = len(picked)
+        picked.extend(filter(wanted, part))
+        if len(picked) > mark:
+            picked_roots.append(root)
+            picked_ends.append(len(picked))
+    return picked, picked_roots, picked_ends
+
+
+def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[int]:
+    """Every tracked root of the frame that is not in `failed`, each once."""
+    flat: list[int] = []
+    for root in frame.roots:
+        if isinstance(root, tuple):
+            flat.extend(root)
+        elif root:
+            flat.append(root)
+    unique = dict.fromkeys(flat)
+    return [root for root in unique if root not in failed] if failed else list(unique)
+
+
+def segments_of(values: list[Any], roots: list[Root], ends: list[int]) -> Iterator[tuple[Root, list[Any]]]:
+    """Each root with its values."""
+    start = 0
+    for root, end in zip(roots, ends, strict=True):
+        yield root, values[start:end]
+        start = end

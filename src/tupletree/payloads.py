@@ -56,7 +56,7 @@ def to_jsonable(value: Any) -> Any:
     {'at': {'$bytes': 'aGk='}, 'rate': {'$float': 'nan'}}
     """
     if is_message_class(type(value)):
-        return {name: lower(field, json=True) for name, field in _fields(value)}
+        return {name: lower(field, json=True) for name, field in fields_of(value)}
     return lower(value, json=True)
 
 
@@ -117,7 +117,7 @@ def lower(value: Any, *, json: bool, depth: int = MAX_DEPTH) -> Any:
         if write := WRITERS.get(kind):
             return write(value, json, depth - 1)
         if is_message_class(kind):
-            fields = {name: lower(field, json=json, depth=depth - 1) for name, field in _fields(value)}
+            fields = {name: lower(field, json=json, depth=depth - 1) for name, field in fields_of(value)}
             return {"$type": kind.__qualname__, **fields}
         if isinstance(value, enum.Flag):
             return {"$flag": [kind.__qualname__, value.value]}
@@ -198,7 +198,8 @@ def _known(name: str, registry: Registry) -> type:
     return registry[name]
 
 
-def _fields(message: Any) -> list[tuple[str, Any]]:
+def fields_of(message: Any) -> list[tuple[str, Any]]:
+    """Names and values of a message's fields, in order."""
     if isinstance(message, msgspec.Struct):
         names: tuple[str, ...] = message.__struct_fields__
     elif isinstance(message, tuple):

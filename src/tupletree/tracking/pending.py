@@ -162,7 +162,8 @@ class Pending:
         if known:
             values = [value for index, value in enumerate(values) if index not in known]
             attempts = [attempt for index, attempt in enumerate(attempts) if index not in known]
-        return Emitted(roots, values, attempts, list(known.values()))
+            message_ids = [one for index, one in enumerate(message_ids) if index not in known]
+        return Emitted(roots, message_ids, values, attempts, list(known.values()))
 
     def due(self, now_s: float, limit: int) -> list[Emission]:
         """Take up to `limit` retries whose time has come, earliest first; each is an attempt with a new root."""
@@ -355,6 +356,11 @@ class Pending:
     def unconfirmed_count(self, spout_task: int) -> int:
         """Settled messages that the source has yet to confirm."""
         return len(self._tasks[spout_task].unconfirmed)
+
+    def first_emitted_s(self, roots: Iterable[int]) -> list[float]:
+        """When the messages of these roots were first emitted, seconds since the Unix epoch; all are in flight."""
+        in_flight = self._in_flight
+        return [in_flight[root].first_wall_s for root in roots]
 
     def roots_in_flight(self, spout_task: int | None = None) -> list[int]:
         """Roots of all attempts that are out, oldest first; of one task or of all."""

@@ -14,6 +14,8 @@ from tupletree.tracking.identity import plain_id
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tupletree.topology.components import MessageId
 
 __all__ = [
@@ -65,12 +67,14 @@ class Emitted(msgspec.Struct, frozen=True):
 
     Attributes:
         roots: one per message that goes out; 0 is untracked.
+        message_ids: their ids.
         values: their values.
         attempts: their attempt numbers.
         known: messages that the source delivered again; they do not go out.
     """
 
     roots: list[int]
+    message_ids: Sequence[MessageId | None]
     values: list[Any]
     attempts: list[int]
     known: list[Joined | AlreadySettled]

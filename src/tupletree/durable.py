@@ -1,0 +1,146 @@
+"""Durable files: written once, named once, never half there; and the container format that they share.
+
+A container is `TTRE`, a format version, a msgpack header, raw sections, and an XXH3-64 checksum over all of it.
+Owns bytes on a POSIX file system; refuses to know what they mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import xxhash
+
+from tupletree.errors import CheckpointError
+
+__all__ = ["FORMAT_VERSION", "pack", "read_container", "read_header", "sync_directory", "unpack", "write_file", "write_once"]
+
+FORMAT_VERSION = 1
+_MAGIC = b"TTRE"
+_LEAD = struct.Struct("<4sHI")
+_SUM = struct.Struct("<Q")
+
+T = TypeVar("T")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
+    """Write a file whose name nobody else can choose, and fsync it and its folder."""
+    _write_synced(path, data, mode)
+    sync_directory(path.parent)
+
+
+def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> bool:
+    """Create `path` with `data`, atomically, only if it is not there: True if this call created it.
+
+    link(2) is the arbiter: unlike rename it refuses to replace, so of two writers exactly one wins.
+    """
+    draft = path.with_name(f"_{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    _write_synced(draft, data, mode)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+    sync_directory(path.parent)
+    return True
+
+
+def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with open(handle, "wb") as file:
+        if isinstance(data, bytes):
+            file.write(data)
+        else:
+            file.writelines(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def pack(header: Any, sections: Sequence[bytes] = ()) -> list[bytes]:
+    """A container as pieces to write one after the other."""
+    encoded = msgspec.msgpack.encode(header)
+    pieces = [_LEAD.pack(_MAGIC, FORMAT_VERSION, len(encoded)), encoded, *sections]
+    checksum = xxhash.xxh3_64()
+    for piece in pieces:
+        checksum.update(piece)
+    return [*pieces, _SUM.pack(checksum.intdigest())]
+
+
+def unpack(data: bytes, header_type: type[T], where: str) -> tuple[T, memoryview]:
+    """Take a container apart: its header and its sections' bytes.
+
+    Raises CheckpointError (naming `where`) if it is truncated, damaged, or of a format this version cannot read.
+    """
+    view = memoryview(data)
+    if len(view) < _LEAD.size + _SUM.size:
+        raise _damaged(where, f"{len(view)} bytes", "a whole container")
+    magic, version, length = _LEAD.unpack(view[: _LEAD.size])
+    if magic != _MAGIC:
+        raise _damaged(where, f"it starts with {bytes(magic)!r}", f"it starts with {_MAGIC!r}")
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            "this file has a format that this version of Tupletree cannot read",
+            where=where,
+            got=f"format {version}",
+            expected=f"format {FORMAT_VERSION}",
+            next_step="use the version of Tupletree that wrote it",
+        )
+    (checksum,) = _SUM.unpack(view[-_SUM.size :])
+    if xxhash.xxh3_64_intdigest(view[: -_SUM.size]) != checksum:
+        raise _damaged(where, "its checksum does not fit its bytes", "an undamaged file")
+    header_end = _LEAD.size + length
+    try:
+        header = msgspec.msgpack.decode(view[_LEAD.size : header_end], type=header_type)
+    except msgspec.MsgspecError as error:
+        raise _damaged(where, f"its header cannot be read: {error}", "a header of this format") from error
+    return header, view[header_end : -_SUM.size]
+
+
+def read_container(path: Path, header_type: type[T]) -> tuple[T, memoryview]:
+    """`unpack` a file. Raises CheckpointError for a missing or damaged one."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            "a file that the state directory refers to is missing",
+            where=str(path),
+            next_step="restore it from a backup, or start with a fresh --state-dir",
+        ) from error
+    return unpack(data, header_type, str(path))
+
+
+def read_header(path: Path, header_type: type[T]) -> tuple[T, int]:
+    """The header alone, and where the sections begin, without reading or verifying them."""
+    with path.open("rb") as file:
+        lead = file.read(_LEAD.size)
+        if len(lead) < _LEAD.size:
+            raise _damaged(str(path), f"{len(lead)} bytes", "a whole container")
+        _, _, length = _LEAD.unpack(lead)
+        header = msgspec.msgpack.decode(file.read(length), type=header_type)
+    return header, _LEAD.size + length
+
+
+def _damaged(where: str, got: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        "a file of the state directory is damaged",
+        where=where,
+        got=got,
+        expected=expected,
+        next_step="restore it from a backup, or start with a fresh --state-dir",
+    )

@@ -1,0 +1,72 @@
+"""Effects: what a task's work asks the runtime to carry out, and the context that user code sees meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tupletree.frames import Root, roots_of
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["Output", "StateCell", "TaskPlace", "Worked"]
+
+
+class StateCell(Protocol):
+    """What keyed state must let dispatch do: say whose value is in hand."""
+
+    key: Any
+
+
+@dataclass(slots=True)
+class Output:
+    """Tuples that a task emitted on one stream, laid out as in a frame, not yet dealt to tasks.
+
+    `direct_task` is the target of `emit_direct`; None for every other emit.
+    """
+
+    stream: str
+    values: list[Any]
+    roots: list[Root]
+    ends: list[int]
+    direct_task: int | None = None
+
+
+@dataclass(slots=True)
+class Worked:
+    """What came of one frame.
+
+    Attributes:
+        outputs: what was emitted. A tuple whose roots all failed in this frame is not among them.
+        done: (frame id, roots) pairs whose tuples are all settled as acked; a manual bolt may finish a frame of
+            an earlier call here.
+        failures: failed roots with the reason; the first failure of a root wins.
+        extended: roots whose timeout the bolt renewed.
+        late_verdicts: second verdicts on a settled tuple; they changed nothing.
+    """
+
+    outputs: list[Output] = field(default_factory=list)
+    done: list[tuple[int, list[int]]] = field(default_factory=list)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    extended: list[int] = field(default_factory=list)
+    late_verdicts: int = 0
+
+
+@dataclass(slots=True)
+class TaskPlace:
+    """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date."""
+
+    topology: str
+    component: str
+    task_id: int
+    task_index: int
+    parallelism: int
+    epoch_time_s: float = 0.0
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    root: Root = 0
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the message in hand; attempts that the runtime did not name are first ones."""
+        roots = roots_of(self.root)
+        return max((self.attempts.get(root, 1) for root in roots), default=0)

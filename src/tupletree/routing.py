@@ -1,0 +1,531 @@
+"""Routing: which tasks get which tuples, and hashes of keys that are the same in every process and run.
+
+Owns the groupings and the map key → key group → task. It refuses to name frames, count edges or deliver: out come
+batches, one per target task. Pure; a router's only state is whose turn it is, how loaded tasks are, and a memo.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import chain, compress, islice, repeat
+from operator import attrgetter, eq, ne, sub
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+import xxhash
+
+from tupletree.errors import InternalError, ProcessingError
+from tupletree.frames import Root
+from tupletree.ids import mix64
+from tupletree.payloads import fields_of, shown
+from tupletree.plan import Link, Plan
+from tupletree.topology import hints
+from tupletree.topology.model import CustomGrouping
+from tupletree.topology.streams import Schema, is_message_class
+
+__all__ = ["KEY_GROUPS", "Batch", "Failed", "Router", "key_group", "pack_key", "stable_hash", "task_of_group"]
+
+KEY_GROUPS = 32
+"""Key groups of a component (EPOCHS 12). A `fields` grouping keeps at most this many tasks busy."""
+
+MEMO_SIZE = 65_536
+
+Failed = tuple[int, Exception]
+"""Position of a tuple that cannot be routed, and why."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_hash = xxhash.xxh3_64_intdigest
+_Ext = msgspec.msgpack.Ext
+
+
+def stable_hash(key: Any) -> int:
+    """An unsigned 64-bit hash of a canonical key (`Schema.key_of`): xxh3-64 (Collet) over `pack_key`."""
+    return _hash(pack_key(key))
+
+
+def key_group(key: Any, groups: int = KEY_GROUPS) -> int:
+    """The key group that a canonical key and its state belong to."""
+    return _hash(pack_key(key)) % groups
+
+
+def task_of_group(group: int, parallelism: int, groups: int = KEY_GROUPS) -> int:
+    """The index of the task that owns a key group; each task owns a run of them."""
+    return group * parallelism // groups
+
+
+def pack_key(key: Any) -> bytes:
+    """A canonical key as msgpack: equal bytes if and only if it is one key.
+
+    Types are told apart (1, 1.0, True, "1" and b"1" are five keys), but a list and a tuple of the same items are one.
+    NaN is one key, and so are -0.0 and 0.0, equal decimals, and aware datetimes of one instant.
+
+    Raises:
+        TypeError: the value cannot be a key.
+        UnicodeEncodeError: text with a lone surrogate.
+        OverflowError: an integer beyond 64 bits.
+    """
+    kind = type(key)
+    if kind in PLAIN or (kind is tuple and PLAIN.issuperset(map(type, key))):
+        return _encode(key)
+    return _encode(_canonical(key))
+
+
+PLAIN = frozenset({str, int, bytes, bool, type(None)})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _canonical(key: Any) -> Any:
+    kind = type(key)
+    if kind in PLAIN:
+        return key
+    if kind is float:
+        return float("nan") if key != key else key + 0.0  # noqa: PLR0124 - only NaN differs from itself
+    if kind in {tuple, list}:
+        return [_canonical(item) for item in key]
+    if pack := EXTENSIONS.get(kind):
+        code, content = pack(key)
+        return _Ext(code, _encode(content))
+    if isinstance(key, enum.Flag):
+        return _Ext(10, _encode(key.value))
+    if isinstance(key, enum.Enum):
+        return _Ext(11, _encode(key.name))
+    if is_message_class(kind):
+        return _Ext(12, _encode([_canonical(field) for _, field in fields_of(key)]))
+    raise TypeError(f"{hints.text_of(kind)} {shown(key)} cannot be a key")
+
+
+def _pack_decimal(number: Decimal) -> tuple[int, Any]:
+    """Digits without trailing zeros, so that 1.0 and 1.00 are one key."""
+    sign, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        return 1, "NaN" if number.is_nan() else str(number)
+    text = "".join(map(str, digits))
+    stripped = text.rstrip("0")
+    return 1, f"{'-' * sign}{stripped}E{exponent + len(text) - len(stripped)}" if stripped else "0"
+
+
+def _pack_datetime(moment: datetime) -> tuple[int, Any]:
+    """Microseconds: of the instant if aware, else of the wall clock. As in Python's equality, fold is not looked at."""
+    naive = (moment.replace(tzinfo=None, fold=0) - _EPOCH) // _MICROSECOND
+    offset = moment.replace(fold=0).utcoffset()
+    return (2, naive) if offset is None else (3, naive - offset // _MICROSECOND)
+
+
+def _pack_time(moment: time) -> tuple[int, Any]:
+    seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
+    naive = seconds * 1_000_000 + moment.microsecond
+    offset = moment.replace(fold=0).utcoffset()
+    return (4, naive) if offset is None else (5, naive - offset // _MICROSECOND)
+
+
+def _pack_set(items: Iterable[Any]) -> list[bytes]:
+    return sorted(_encode(_canonical(item)) for item in items)
+
+
+EXTENSIONS: dict[type, Callable[[Any], tuple[int, Any]]] = {
+    Decimal: _pack_decimal,
+    datetime: _pack_datetime,
+    time: _pack_time,
+    date: lambda day: (6, day.toordinal()),
+    timedelta: lambda span: (7, [span.days, span.seconds, span.microseconds]),
+    UUID: lambda key: (8, key.bytes),
+    frozenset: lambda items: (9, _pack_set(items)),
+    set: lambda items: (9, _pack_set(items)),
+    dict: lambda items: (13, _pack_set(items.items())),
+}
+
+
+@dataclass(slots=True)
+class Batch:
+    """Tuples for one task, laid out as in `Frame`. Lists may be shared with other batches: read only."""
+
+    task: int
+    values: list[Any]
+    roots: list[Root]
+    ends: list[int]
+
+
+class _Dealer(Protocol):
+    """One subscription's grouping."""
+
+    def choose(self, values: list[Any], failures: dict[int, Exception]) -> Any:
+        """Choices by position, or None where there is nothing to choose by value; positions that fail are noted."""
+
+    def deal(self, batches: list[Batch], choices: Any, values: list[Any], roots: list[Root], ends: list[int]) -> None:
+        """Append one batch per target task. Only now may the dealer's own state change."""
+
+
+class Router:
+    """Deals the tuples that one task emits on one stream to the tasks of all its consumers.
+
+    Each producing task has a router of its own: a shuffle is even per router, so evenly loaded producers give evenly
+    loaded consumers, and no lock is needed.
+    """
+
+    def __init__(self, dealers: Sequence[_Dealer], direct_tasks: Iterable[int] = (), where: str = "") -> None:
+        self._dealers = tuple(dealers)
+        self._direct_tasks = frozenset(direct_tasks)
+        self._where = where
+
+    @classmethod
+    def of(cls, plan: Plan, task_id: int, stream: str) -> Router:
+        """The router of a task's stream."""
+        producer = plan.tasks[task_id].component
+        schema = plan.spec.components[producer].outputs[stream].schema
+        links = plan.links_from(producer, stream)
+        dealers = [_dealer(plan, link, task_id, schema) for link in links if link.grouping.kind != "direct"]
+        direct = [task for link in links if link.grouping.kind == "direct" for task in plan.task_ids_of(link.consumer)]
+        return cls(dealers, direct, f"{producer}.{stream}")
+
+    def route(self, values: list[Any], roots: list[Root], ends: list[int]) -> tuple[list[Batch], list[Failed]]:
+        """Deal a batch.
+
+        Order is kept within a target. Neighbours that dealing brings together and that have the same root become one
+        segment. A tuple that any grouping cannot place goes nowhere, also not to the other consumers.
+
+        Args:
+            values: the tuples.
+            roots: one per segment.
+            ends: where each segment ends in `values`, strictly increasing.
+
+        Returns:
+            One batch per target task that gets something, consumers in declaration order, and the tuples that failed,
+            by position.
+        """
+        batches: list[Batch] = []
+        if not values:
+            return batches, []
+        failures: dict[int, Exception] = {}
+        choices = [dealer.choose(values, failures) for dealer in self._dealers]
+        if failures:
+            keep = [position not in failures for position in range(len(values))]
+            values, roots, ends = _pick(values, roots, ends, keep)
+            choices = [None if choice is None else list(compress(choice, keep)) for choice in choices]
+        if values:
+            for dealer, choice in zip(self._dealers, choices):
+                dealer.deal(batches, choice, values, roots, ends)
+        return batches, sorted(failures.items())
+
+    def route_direct(self, task: int, values: list[Any], roots: list[Root], ends: list[int]) -> Batch:
+        """The batch for one task that the emitter named.
+
+        Raises:
+            ProcessingError: no consumer that subscribed with `direct` has this task.
+        """
+        if task not in self._direct_tasks:
+            raise ProcessingError(
+                "an emit to a task that does not read this stream directly",
+                where=self._where,
+                got=f"task {task}",
+                expected=f"one of {', '.join(map(str, sorted(self._direct_tasks))) or '(nobody reads it directly)'}",
+                next_step="subscribe the consumer with .direct(), or emit without a task",
+            )
+        return Batch(task, values, roots, ends)
+
+
+def _dealer(plan: Plan, link: Link, task_id: int, schema: Schema) -> _Dealer:
+    grouping, tasks = link.grouping, plan.task_ids_of(link.consumer)
+    where = f"{link.producer}.{link.stream} -> {link.consumer}"
+    match grouping.kind:
+        case "shuffle" | "local_or_shuffle" | "none":
+            return _Shuffle(_choosable(plan, link, task_id), plan.tasks[task_id].index)
+        case "all":
+            return _Copy(tasks)
+        case "global":
+            return _Copy(tasks[:1])
+        case "fields":
+            return _Fields(tasks, schema, grouping.fields)
+        case "partial_key":
+            return _PartialKey(tasks, schema, grouping.fields)
+        case "custom" if grouping.custom is not None:
+            return _Custom(tasks, grouping.custom, where)
+    raise InternalError("a grouping that routing does not know", where=where, got=grouping.kind)
+
+
+def _choosable(plan: Plan, link: Link, task_id: int) -> Sequence[int]:
+    """The tasks that a shuffle may deal to: those of its own partition if the plan counts on it or the user asked."""
+    tasks = plan.task_ids_of(link.consumer)
+    if link.from_spout or link.carried or (link.grouping.kind == "shuffle" and not link.local):
+        return tasks
+    here = plan.placement(task_id)
+    return [task for task in tasks if plan.placement(task) == here] or tasks
+
+
+class _Copy:
+    """Every task gets every tuple."""
+
+    def __init__(self, tasks: Sequence[int]) -> None:
+        self._tasks = tuple(tasks)
+
+    def choose(self, values: list[Any], failures: dict[int, Exception]) -> None:  # noqa: ARG002 - nothing to choose
+        return None
+
+    def deal(
+        self,
+        batches: list[Batch],
+        choices: None,  # noqa: ARG002 - nothing was chosen
+        values: list[Any],
+        roots: list[Root],
+        ends: list[int],
+    ) -> None:
+        batches += [Batch(task, values, roots, ends) for task in self._tasks]
+
+
+class _Shuffle(_Copy):
+    """Runs of tuples in turn; after any number of calls no task has got two more than another."""
+
+    def __init__(self, tasks: Sequence[int], first: int) -> None:
+        super().__init__(tasks)
+        self._turn = first % len(self._tasks)
+
+    def deal(self, batches: list[Batch], choices: None, values: list[Any], roots: list[Root], ends: list[int]) -> None:
+        width = len(self._tasks)
+        if width == 1:
+            batches.append(Batch(self._tasks[0], values, roots, ends))
+            return
+        each, over = divmod(len(values), width)
+        start = segment = 0
+        for step in range(width if each else over):
+            stop = start + each + (step < over)
+            task = self._tasks[(self._turn + step) % width]
+            if len(ends) == len(values):
+                batches.append(Batch(task, values[start:stop], roots[start:stop], ends[: stop - start]))
+            else:
+                first = segment
+                while ends[segment] < stop:
+                    segment += 1
+                cut = [end - start for end in ends[first:segment]]
+                cut.append(stop - start)
+                batches.append(Batch(task, values[start:stop], roots[first : segment + 1], cut))
+                segment += ends[segment] == stop
+            start = stop
+        self._turn = (self._turn + over) % width
+
+
+class _Memo(dict[Any, Any]):
+    """Key → choice, computed once; starts anew when full."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: Any) -> Any:
+        choice = self._compute(key)
+        if len(self) >= MEMO_SIZE:
+            self.clear()
+        self[key] = choice
+        return choice
+
+
+class _Keyed:
+    """What groupings by key share: choices from keys, quickly for a batch without faults, else tuple by tuple.
+
+    Keys that are equal in Python may differ in type (1, 1.0, True), so a memo is kept only where a field has one type,
+    and raw field values are looked up only where they have exactly that type; else `Schema.key_of` judges them.
+    """
+
+    def __init__(self, tasks: Sequence[int], schema: Schema, fields: tuple[str, ...]) -> None:
+        self._tasks = tuple(tasks)
+        self._key_of = schema.key_of(fields)
+        kinds = [_only_kind(schema.fields[name]) for name in fields]
+        self._look: Callable[[Any], Any] = self._choice
+        self._get: Callable[[Any], Any] = self._key_of
+        self._strict: list[tuple[Callable[[Any], Any], set[type]]] = []
+        if None not in kinds:
+            self._look = _Memo(self._choice).__getitem__
+        if RAW.issuperset(kinds):
+            self._look = _Memo(self._raw_choice).__getitem__
+            self._get = attrgetter(*fields)
+            # Nothing but text equals text, so text needs no look at its type before it is looked up.
+            self._strict = [
+                (attrgetter(name), {kind, hints.NONE_TYPE}) for name, kind in zip(fields, kinds) if kind is not str
+            ]
+
+    def _choice(self, key: Any) -> Any:
+        raise NotImplementedError
+
+    def _raw_choice(self, key: Any) -> Any:
+        for part in key if type(key) is tuple else (key,):
+            if type(part) not in ACCEPTED or (type(part) is int and not INT64_MIN <= part <= INT64_MAX):
+                raise TypeError(f"{shown(part)} is to be coerced")
+        return self._choice(key)
+
+    def choose(self, values: list[Any], failures: dict[int, Exception]) -> list[Any]:
+        if all(exact.issuperset(map(type, map(get, values))) for get, exact in self._strict):
+            try:
+                return list(map(self._look, map(self._get, values)))
+            except Exception:  # noqa: BLE001, S110 - found again below, with its position
+                pass
+        choices: list[Any] = []
+        for position, value in enumerate(values):
+            try:
+                choices.append(self._look(self._key_of(value)))
+            except Exception as error:  # noqa: BLE001 - whatever it was, it is this tuple's failure
+                failures[position] = error
+                choices.append(None)
+        return choices
+
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+RAW = frozenset({str, int, bytes, bool, float})
+ACCEPTED = RAW | {hints.NONE_TYPE}
+
+
+def _only_kind(annotation: Any) -> Any:
+    """The one type that a field's values have besides None; None where there may be several."""
+    kinds = [kind for kind in hints.members(annotation) if kind is not hints.NONE_TYPE]
+    return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) else None
+
+
+class _Fields(_Keyed):
+    """A key always goes to the same task: the one that owns its key group and state."""
+
+    def _choice(self, key: Any) -> int:
+        return _hash(pack_key(key)) % KEY_GROUPS * len(self._tasks) // KEY_GROUPS
+
+    def deal(
+        self, batches: list[Batch], choices: list[int], values: list[Any], roots: list[Root], ends: list[int]
+    ) -> None:
+        _scatter(batches, self._tasks, choices, values, roots, ends)
+
+
+class _PartialKey(_Keyed):
+    """A key goes to one of two tasks, whichever got less from here so far.
+
+    The power of two choices with key splitting: Nasir, De Francisci Morales, Garcia-Soriano, Kourtellis, Serafini, "The
+    power of both choices", ICDE 2015.
+    """
+
+    def __init__(self, tasks: Sequence[int], schema: Schema, fields: tuple[str, ...]) -> None:
+        super().__init__(tasks, schema, fields)
+        self._loads = [0] * len(self._tasks)
+
+    def _choice(self, key: Any) -> tuple[int, int]:
+        width = len(self._tasks)
+        hashed = _hash(pack_key(key))
+        first = hashed % width
+        return first, (first + 1 + mix64(hashed) % (width - 1)) % width if width > 1 else first
+
+    def deal(
+        self,
+        batches: list[Batch],
+        choices: list[tuple[int, int]],
+        values: list[Any],
+        roots: list[Root],
+        ends: list[int],
+    ) -> None:
+        loads = self._loads
+        chosen = []
+        for first, second in choices:
+            index = first if loads[first] <= loads[second] else second
+            loads[index] += 1
+            chosen.append(index)
+        _scatter(batches, self._tasks, chosen, values, roots, ends)
+
+
+class _Custom:
+    """The user's function says where to: one index, or several, or none."""
+
+    def __init__(self, tasks: Sequence[int], function: CustomGrouping, where: str) -> None:
+        self._tasks = tuple(tasks)
+        self._function = function
+        self._where = where
+
+    def choose(self, values: list[Any], failures: dict[int, Exception]) -> list[tuple[int, ...]]:
+        choices: list[tuple[int, ...]] = []
+        for position, value in enumerate(values):
+            try:
+                choices.append(self._checked(self._function(value, len(self._tasks))))
+            except Exception as error:  # noqa: BLE001 - user code; it is this tuple's failure
+                failures[position] = error
+                choices.append(())
+        return choices
+
+    def _checked(self, answer: Any) -> tuple[int, ...]:
+        indexes = tuple(dict.fromkeys(answer)) if isinstance(answer, list | tuple) else (answer,)
+        for index in indexes:
+            if type(index) is not int or not 0 <= index < len(self._tasks):
+                raise ProcessingError(
+                    "a custom grouping named a task that does not exist",
+                    where=self._where,
+                    got=shown(answer),
+                    expected=f"an index from 0 to {len(self._tasks) - 1}, or a list of them",
+                )
+        return indexes
+
+    def deal(
+        self,
+        batches: list[Batch],
+        choices: list[tuple[int, ...]],
+        values: list[Any],
+        roots: list[Root],
+        ends: list[int],
+    ) -> None:
+        if all(len(choice) == 1 for choice in choices):
+            _scatter(batches, self._tasks, [choice[0] for choice in choices], values, roots, ends)
+            return
+        for index, task in enumerate(self._tasks):
+            picked = _pick(values, roots, ends, [index in choice for choice in choices])
+            if picked[0]:
+                batches.append(Batch(task, *picked))
+
+
+Segments = tuple[list[Any], list[Root], list[int]]
+
+
+def _scatter(
+    batches: list[Batch],
+    tasks: tuple[int, ...],
+    indexes: list[int],
+    values: list[Any],
+    roots: list[Root],
+    ends: list[int],
+) -> None:
+    """One batch per task that is named in `indexes` (one per value)."""
+    if len(tasks) == 1 or len(values) == 1:
+        batches.append(Batch(tasks[indexes[0]], values, roots, ends))
+        return
+    if len(ends) != len(values):  # one root per value, from here on
+        lengths = map(sub, ends, chain((0,), ends))
+        roots = list(chain.from_iterable(map(repeat, roots, lengths)))
+    bins: list[list[Any]] = [[] for _ in tasks]
+    root_bins: list[list[Root]] = [[] for _ in tasks]
+    put = [bucket.append for bucket in bins]
+    put_root = [bucket.append for bucket in root_bins]
+    for index, value, root in zip(indexes, values, roots):
+        put[index](value)
+        put_root[index](root)
+    for task, bucket, bucket_roots in zip(tasks, bins, root_bins):
+        if bucket:
+            batches.append(Batch(task, bucket, *_merged(bucket_roots, range(1, len(bucket) + 1))))
+
+
+def _merged(roots: list[Root], ends: Sequence[int]) -> tuple[list[Root], list[int]]:
+    """Neighbouring segments of one root as one."""
+    if not any(map(eq, roots, islice(roots, 1, None))):
+        return roots, list(ends)
+    last = list(map(ne, roots, islice(roots, 1, None)))
+    last.append(True)
+    return list(compress(roots, last)), list(compress(ends, last))
+
+
+def _pick(values: list[Any], roots: list[Root], ends: list[int], keep: list[bool]) -> Segments:
+    """The values to keep, with their roots."""
+    picked: list[Any] = []
+    picked_roots: list[Root] = []
+    picked_ends: list[int] = []
+    start = 0
+    for root, end in zip(roots, ends):
+        before = len(picked)
+        picked.extend(compress(values[start:end], keep[start:end]))
+        if len(picked) > before:
+            picked_roots.append(root)
+            picked_ends.append(len(picked))
+        start = end
+    return picked, *_merged(picked_roots, picked_ends)

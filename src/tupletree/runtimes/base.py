@@ -1,0 +1,144 @@
+"""The narrow interface of a runtime, and `run`, the one way to start a topology.
+
+Owns the run handle's contract, progress and summary. A runtime is imported only when it is asked for, so that
+`import tupletree` starts no JVM.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tupletree.config import Options
+from tupletree.errors import RuntimeUnavailableError
+from tupletree.tracking.outcomes import DeadLetter
+
+if TYPE_CHECKING:
+    from tupletree.targets import TargetRef
+    from tupletree.topology.builder import Topology
+
+__all__ = ["Progress", "Redact", "RunHandle", "RunRequest", "Summary", "run"]
+
+Redact = Callable[[DeadLetter], DeadLetter]
+"""Called for each dead letter before it is stored: takes out what must not be written down."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. Totals are over the life of the state directory; the rest is about this process.
+
+    Attributes:
+        emitted, acked, dead, open: distinct messages.
+        failed, retried: attempts.
+        epoch: the last settled epoch (Spark), -1 before the first.
+        rate_per_s: messages acked per second, over the last seconds.
+        latency_p50_ms, latency_p95_ms: emit to ack of recent messages; None before the first.
+        state: created, activated, processing, draining, stopping, stopped or failed.
+    """
+
+    emitted: int = 0
+    acked: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    open: int = 0
+    epoch: int = -1
+    rate_per_s: float = 0.0
+    latency_p50_ms: float | None = None
+    latency_p95_ms: float | None = None
+    seconds: float = 0.0
+    state: str = "created"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `emitted == acked + dead + open`; `outputs` has published rows per sink."""
+
+    topology: str
+    runtime: str
+    emitted: int
+    acked: int
+    failed: int
+    retried: int
+    dead: int
+    open: int
+    seconds: float
+    state_dir: Path
+    outputs: Mapping[str, int] = field(default_factory=dict)
+
+
+class RunHandle(ABC):
+    """A running topology. Its methods may be called from any thread."""
+
+    @abstractmethod
+    def progress(self) -> Progress:
+        """Where it stands now."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> Summary:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout_s`.
+            TupletreeError: the run failed (infrastructure, never a message).
+        """
+
+    @abstractmethod
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Stop pulling, settle what is in flight for at most this long (None: the option), then end. Returns at once
+        when the drain is done; calling it again is harmless."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Everything a runtime is told. See `run` for the fields."""
+
+    topology: Topology
+    options: Options
+    target: TargetRef | None
+    state_dir: Path | None
+    append: bool
+    master: str
+    redact: Redact | None
+
+
+def run(
+    topology: Topology,
+    *,
+    runtime: str = "spark",
+    options: Options | None = None,
+    target: TargetRef | None = None,
+    state_dir: Path | None = None,
+    append: bool = False,
+    master: str = "local[2]",
+    redact: Redact | None = None,
+) -> RunHandle:
+    """Start a topology and return at once.
+
+    Args:
+        topology: what to run; it is checked, and every fault is reported together.
+        runtime: "spark".
+        options: settings; None resolves them from the topology, and the environment.
+        target: where workers import the topology's module from; None if its module is importable anyway.
+        state_dir: resume what is there, or start there; None makes a fresh `.tupletree/<name>/<run>`.
+        append: let file sinks write beside what another run wrote.
+        master: Spark master, where no session exists yet.
+        redact: see `Redact`.
+
+    Raises:
+        TopologyError, ConfigError: what was asked for cannot run.
+        RuntimeUnavailableError: this machine cannot run it (no Java, unsuited packages).
+        CheckpointError: the state directory is in use, damaged, or of another topology.
+    """
+    if runtime != "spark":
+        raise RuntimeUnavailableError(
+            "there is no such runtime here", got=runtime, expected="spark", next_step="use --runtime spark"
+        )
+    from tupletree.config import resolve_options
+    from tupletree.runtimes.spark.runtime import start
+
+    resolved = options or resolve_options(code=topology.options)
+    return start(RunRequest(topology, resolved, target, state_dir, append, master, redact))

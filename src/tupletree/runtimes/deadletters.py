@@ -1,0 +1,141 @@
+"""Dead letters on disk, and the inbox by which other processes ask a run to replay them.
+
+A state directory has `dead/EPOCH.jsonl` (one letter a line, written after the epoch was committed), `inbox/ID.json`
+(requests not yet taken up) and `dead/replayed/ID.json` (requests carried out). Files are private (mode 0600): letters
+hold payloads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.durable import write_once
+from tupletree.errors import CheckpointError, ConfigError, Finding
+from tupletree.tracking.outcomes import DeadLetter
+
+__all__ = ["LETTER_FORMAT", "Request", "carried_out", "letters_of", "read", "request_replay", "requests", "write_letters"]
+
+LETTER_FORMAT = 1
+
+
+class _Line(msgspec.Struct):
+    format: int
+    id: str
+    letter: DeadLetter
+
+
+class Request(msgspec.Struct):
+    """A request to replay dead letters, by letter id."""
+
+    id: str
+    letters: list[str]
+
+
+def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) -> None:
+    """Write an epoch's letters; writing the same epoch again changes nothing."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lines = [
+        msgspec.json.encode(_Line(LETTER_FORMAT, f"{epoch}-{position}", letter)) + b"\n"
+        for position, letter in enumerate(letters)
+    ]
+    write_once(directory / f"{epoch:010d}.jsonl", lines)
+
+
+def letters_of(state_dir: Path) -> dict[str, DeadLetter]:
+    """Every letter that was not replayed, by letter id, oldest first."""
+    replayed = {letter for request in _requests_in(state_dir / "dead" / "replayed") for letter in request.letters}
+    found: dict[str, DeadLetter] = {}
+    for path in sorted((state_dir / "dead").glob("[0-9]*.jsonl")):
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                entry = msgspec.json.decode(line, type=_Line)
+            except msgspec.MsgspecError as error:
+                raise CheckpointError(
+                    "a dead letter cannot be read", where=f"{path}:{number}", got=str(error)
+                ) from error
+            if entry.id not in replayed:
+                found[entry.id] = entry.letter
+    return found
+
+
+def read(state_dir: Path) -> list[DeadLetter]:
+    """The dead letters of a run that were not replayed, oldest first. Raises ConfigError if there is no run."""
+    return list(letters_of(_existing(state_dir)).values())
+
+
+def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
+    """Ask the run of this state directory to replay letters; returns the request's id.
+
+    A running topology takes it up by itself, a stopped one at its next start.
+
+    Args:
+        state_dir: the run's state directory.
+        selectors: message ids as `dead list` shows them (`SPOUT/ID` or `ID`); None is all.
+
+    Raises:
+        ConfigError: a selector names no dead letter (all such at once), or there is none at all.
+    """
+    letters = letters_of(_existing(state_dir))
+    chosen = list(letters) if selectors is None else _select(letters, selectors)
+    if not chosen:
+        raise ConfigError("there are no dead letters to replay", where=str(state_dir))
+    request = Request(uuid.uuid4().hex, chosen)
+    inbox = state_dir / "inbox"
+    inbox.mkdir(mode=0o700, exist_ok=True)
+    write_once(inbox / f"{request.id}.json", msgspec.json.encode(request))
+    return request.id
+
+
+def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[str]:
+    by_name: dict[str, list[str]] = {}
+    for letter_id, letter in letters.items():
+        text = id_text(letter.message_id)
+        for name in (text, f"{letter.spout}/{text}"):
+            by_name.setdefault(name, []).append(letter_id)
+    unknown = [Finding("no dead letter has this id", got=one) for one in selectors if one not in by_name]
+    if unknown:
+        raise ConfigError("some letters cannot be replayed", findings=unknown)
+    return list(dict.fromkeys(letter_id for one in selectors for letter_id in by_name[one]))
+
+
+def id_text(plain_id: Any) -> str:
+    """How a stored message id is shown: text as it is, everything else as JSON."""
+    return plain_id if isinstance(plain_id, str) else json.dumps(plain_id)
+
+
+def requests(state_dir: Path) -> list[Request]:
+    """Requests that wait in the inbox, oldest first."""
+    return list(_requests_in(state_dir / "inbox"))
+
+
+def carried_out(state_dir: Path, request_id: str) -> None:
+    """Move a request out of the inbox once a settled epoch names it; harmless when repeated."""
+    source = state_dir / "inbox" / f"{request_id}.json"
+    target = state_dir / "dead" / "replayed"
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if source.exists():
+        os.replace(source, target / source.name)
+
+
+def _requests_in(directory: Path) -> Iterable[Request]:
+    paths = sorted(directory.glob("*.json"), key=lambda path: path.stat().st_mtime) if directory.is_dir() else []
+    for path in paths:
+        if not path.name.startswith("_"):
+            yield msgspec.json.decode(path.read_bytes(), type=Request)
+
+
+def _existing(state_dir: Path) -> Path:
+    if not (state_dir / "tupletree.json").exists():
+        raise ConfigError(
+            "this is not a state directory",
+            where=str(state_dir),
+            expected="the --state-dir of a run",
+        )
+    return state_dir

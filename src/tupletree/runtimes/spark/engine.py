@@ -1,0 +1,354 @@
+"""The engine of a Spark run: runs an epoch as often as it takes, commits it, and finishes what the commit named.
+
+`Engine.settle` is what `foreachBatch` calls. It holds no spout and starts no thread: the loop (`runtime`) feeds it
+epochs and takes its `Verdicts` back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tupletree.clock import Clock
+from tupletree.config import Options
+from tupletree.errors import CheckpointError
+from tupletree.plan import Plan
+from tupletree.runtimes.base import Redact
+from tupletree.runtimes.crash import crash_point
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.intake import EpochRecord
+from tupletree.runtimes.spark.journal import (
+    Base,
+    Counters,
+    DeadEntry,
+    FailedAttempt,
+    OpenTree,
+    OutputFile,
+    SettleEntry,
+    write_settle,
+)
+from tupletree.runtimes.spark.program import Control, control_bytes
+from tupletree.runtimes.spark.publishing import final_name, finish, remove
+from tupletree.runtimes.spark.settle import Reports, Settlement, rows_to_keep
+from tupletree.runtimes.spark.sinking import read_sidecar
+from tupletree.runtimes.spark.stage import run_stage
+from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.sinks.files import sync_directory
+from tupletree.state.files import StateFile
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
+
+__all__ = ["Engine", "Verdicts"]
+
+BASE_EPOCHS = 64
+BASE_MESSAGES = 500_000
+"""A settle entry holds a base after this many epochs or messages: what a restart reads, and what a sweep removes."""
+
+
+@dataclass
+class Verdicts:
+    """What the spouts have to hear about a settled epoch."""
+
+    epoch: int
+    acked: list[Acked] = field(default_factory=list)
+    died: list[Died] = field(default_factory=list)
+    source_retries: list[SourceRetry] = field(default_factory=list)
+    wrote_base: bool = False
+    shrunk: bool = False
+
+
+@dataclass
+class _Counted:
+    """The run of an epoch that counts, with the files to drop."""
+
+    settlement: Settlement
+    reports: Reports
+    outputs: list[OutputFile] = field(default_factory=list)
+    dropped: list[Path] = field(default_factory=list)
+
+
+class Engine:
+    """See the module docstring.
+
+    Args:
+        plan, blob: the topology laid out, and packed for the workers.
+        sink_directories: sink → absolute folder.
+        requested_replays: takes the replay requests that are in the accounts but not yet in the journal.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        blob: bytes,
+        options: Options,
+        directory: StateDirectory,
+        accounts: Accounts,
+        clock: Clock,
+        sink_directories: dict[str, str],
+        redact: Redact | None,
+        requested_replays: Callable[[], list[str]],
+    ) -> None:
+        self._plan = plan
+        self._blob = blob
+        self._timeout_s = options.message_timeout_s
+        self._directory = directory
+        self._accounts = accounts
+        self._clock = clock
+        self._sinks = sink_directories
+        self._redact = redact
+        self._requested_replays = requested_replays
+        self._since_base = (0, 0)
+
+    # --- one epoch, start to end ------------------------------------------------------------------------------
+
+    def settle(self, record: EpochRecord, frame: Any, before_commit: Callable[[], None]) -> Verdicts:
+        """Run an epoch until a run of it counts, commit it, publish.
+
+        Args:
+            record: the epoch.
+            frame: Spark's data frame of the epoch's rows.
+            before_commit: called once the entry is ready; returns when the callbacks of the epoch before are made.
+
+        Raises:
+            CheckpointError: another start of this run has settled the epoch; this one must stop at once.
+        """
+        counted = self._run_until_it_counts(record, frame)
+        before_commit()
+        with self._accounts.lock:
+            entry, verdicts = self._entry(record, counted)
+            superseded = self._superseded(entry)
+            crash_point("settle.before_log")
+            if not write_settle(self._directory.settles, entry):
+                raise CheckpointError(
+                    "another start of this run has taken over; this one stops",
+                    where=str(self._directory.path),
+                    got=f"epoch {entry.epoch} is settled already",
+                    next_step="stop one of the two processes",
+                )
+            crash_point("settle.after_log")
+            self._accounts.settled = entry.epoch
+            self._accounts.state = entry.state
+            self._accounts.totals = entry.counters
+            self._accounts.replays.update(entry.replays)
+        finish(entry, self._sinks, self._directory.dead)
+        crash_point("settle.after_publish")
+        remove([*counted.dropped, *superseded])
+        return verdicts
+
+    def _run_until_it_counts(self, record: EpochRecord, frame: Any) -> _Counted:
+        settlement = Settlement.start(record)
+        dropped: list[Path] = []
+        while True:
+            has_work = bool(record.header.frames) and (settlement.remaining() or record.header.untracked)
+            rows = self._execute(record, settlement, frame) if has_work else []
+            reports = Reports.of(rows)
+            crash_point("settle.after_run")
+            if settlement.judge_run(reports, self._read_sidecar):
+                counted = _Counted(settlement, reports, dropped=dropped)
+                self._choose_outputs(record, counted)
+                return counted
+            dropped += self._files_of(reports)
+            crash_point("settle.before_rerun")
+
+    def _execute(self, record: EpochRecord, settlement: Settlement, frame: Any) -> list[tuple[int, bytes, bytes]]:
+        """The whole plan as one Spark job with one action: a second action could mix two executions."""
+        control = control_bytes(
+            Control(
+                run_id=self._directory.run_id,
+                epoch=record.epoch,
+                run=settlement.runs,
+                generation=self._directory.generation,
+                time_s=record.header.time_s,
+                left_out=wire.pack_roots(settlement.left_out),
+                attempts=record.attempts,
+                state=self._accounts.state,
+                state_directory=str(self._directory.state),
+                sink_directories=self._sinks,
+            )
+        )
+        rows = frame
+        for stage in self._plan.stages:
+            if stage.index:
+                rows = rows.repartitionById(self._plan.partitions, "place")
+            rows = rows.mapInArrow(_stage_function(self._blob, control, stage.index), wire.SPARK_SCHEMA)
+        table: pa.Table = rows.toArrow()
+        _, kinds, heads, bodies = (column.to_pylist() for column in table.columns)
+        return list(zip(kinds, heads, bodies, strict=True))
+
+    # --- outputs ----------------------------------------------------------------------------------------------
+
+    def _read_sidecar(self, output: wire.OutputReport) -> list[Any]:
+        return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
+
+    def _choose_outputs(self, record: EpochRecord, counted: _Counted) -> None:
+        """Which candidates count; where rows of a bad root are among them, a filtered copy does."""
+        bad = {*counted.reports.failures, *counted.settlement.open}
+        changed: set[Path] = set()
+        for output in counted.reports.outputs:
+            folder = Path(self._sinks[output.sink])
+            sink = self._plan.spec.components[output.sink].body
+            name, rows = output.candidate, output.rows
+            counted.dropped.append(folder / output.sidecar)
+            if bad:
+                keep = rows_to_keep(self._read_sidecar(output), bad)
+                if not all(keep):
+                    counted.dropped.append(folder / name)
+                    if not any(keep):
+                        continue
+                    name = f"{Path(name).stem}-kept{sink.suffix}"
+                    rows = sink.filter_candidate(folder / output.candidate, folder / name, keep)
+                    changed.add(folder)
+            final = final_name(self._directory.run_id, record.epoch, output.task_index, sink.suffix)
+            counted.outputs.append(OutputFile(output.sink, name, final, rows))
+        for folder in changed:
+            sync_directory(folder)
+
+    def _files_of(self, reports: Reports) -> list[Path]:
+        """Everything a run that does not count has written."""
+        files = [Path(self._sinks[one.sink]) / name for one in reports.outputs for name in (one.candidate, one.sidecar)]
+        files += [self._directory.state / one.component / one.name for one in reports.states]
+        return files
+
+    # --- the entry --------------------------------------------------------------------------------------------
+
+    def _entry(self, record: EpochRecord, counted: _Counted) -> tuple[SettleEntry, Verdicts]:
+        accounts, settlement = self._accounts, counted.settlement
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        verdicts = Verdicts(record.epoch, shrunk=bool(settlement.put_back))
+        verdicts.acked = accounts.pending.ack_many(settlement.acked(), now_s)
+        expired = self._expired(record.header.time_s)
+        for root, failure in [*settlement.failures.items(), *expired]:
+            self._fail(root, failure, now_s, wall_s, verdicts)
+        for root in settlement.put_back:
+            accounts.pending.put_back(root)
+        for root, _ in expired:
+            del accounts.open[root]
+        opened = self._opened(record, settlement, wall_s)
+        accounts.open.update({tree.root: tree for tree in opened})
+        replays = self._requested_replays()
+        entry = SettleEntry(
+            epoch=record.epoch,
+            generation=self._directory.generation,
+            run=settlement.runs - 1,
+            time_s=wall_s,
+            failed=_by_reason([*settlement.failures.items(), *expired]),
+            put_back=list(settlement.put_back),
+            opened=opened,
+            closed=[root for root, _ in expired],
+            dead=[DeadEntry(died.root, died.spout_task, self._letter(died)) for died in verdicts.died],
+            outputs=counted.outputs,
+            state=self._state_after(counted.reports),
+            replays=replays,
+            counters=self._counters(record, counted, verdicts, len(expired)),
+            pending=PendingChanges(),
+        )
+        self._add_changes(entry, record, verdicts, now_s, wall_s)
+        return entry, verdicts
+
+    def _add_changes(
+        self, entry: SettleEntry, record: EpochRecord, verdicts: Verdicts, now_s: float, wall_s: float
+    ) -> None:
+        accounts = self._accounts
+        epochs, messages = self._since_base[0] + 1, self._since_base[1] + record.header.messages
+        if epochs >= BASE_EPOCHS or messages >= BASE_MESSAGES:
+            pending = accounts.pending.snapshot(accounts.encode_value, now_s, wall_s)
+            entry.base = Base(pending=pending, open=list(accounts.open.values()), replays=sorted({*accounts.replays, *entry.replays}))
+            verdicts.wrote_base = True
+            epochs = messages = 0
+        else:
+            entry.pending = accounts.pending.take_changes(accounts.encode_value, now_s, wall_s)
+        self._since_base = epochs, messages
+
+    def _expired(self, time_s: float) -> list[tuple[int, Failure]]:
+        """Open trees whose time is up at the start of the epoch."""
+        failure = Failure(
+            kind=FailureKind.TIMEOUT,
+            error=f"not settled within the message timeout of {self._timeout_s} s: a bolt neither acked nor failed it",
+        )
+        return [(root, failure) for root, tree in self._accounts.open.items() if tree.deadline_s <= time_s]
+
+    def _opened(self, record: EpochRecord, settlement: Settlement, wall_s: float) -> list[OpenTree]:
+        if self._timeout_s is None:
+            return [OpenTree(root, record.epoch, float("inf")) for root in sorted(settlement.open)]
+        return [
+            OpenTree(
+                root,
+                record.epoch,
+                (wall_s if root in settlement.extended else record.header.time_s) + self._timeout_s,
+            )
+            for root in sorted(settlement.open)
+        ]
+
+    def _fail(self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts) -> None:
+        effect = self._accounts.pending.fail(root, failure, now_s, wall_s)
+        match effect:
+            case Died():
+                verdicts.died.append(effect)
+            case SourceRetry():
+                verdicts.source_retries.append(effect)
+            case Retry() | None:
+                pass
+
+    def _letter(self, died: Died) -> Any:
+        accounts = self._accounts
+        payload = accounts.encode_value(died.spout_task, died.value)
+        kind = "" if isinstance(died.value, StoredPayload) else type(died.value).__qualname__
+        stateful = any(getattr(one.body, "state", None) for one in self._plan.spec.components.values())
+        note = "keyed state does not hold this message" if stateful else ""
+        letter = died.letter(self._plan.spec.name, payload, kind, note)
+        return self._redact(letter) if self._redact is not None else letter
+
+    def _state_after(self, reports: Reports) -> dict[str, dict[int, list[StateFile]]]:
+        """The version that this epoch leaves: a base starts a new line, a delta goes on top."""
+        state = {component: dict(tasks) for component, tasks in self._accounts.state.items()}
+        for one in reports.states:
+            file = StateFile(one.name, one.keys, one.is_base)
+            tasks = state.setdefault(one.component, {})
+            tasks[one.task_index] = [file] if one.is_base else [*tasks.get(one.task_index, ()), file]
+        return state
+
+    def _superseded(self, entry: SettleEntry) -> list[Path]:
+        """State files that the new version does not need."""
+        gone: list[Path] = []
+        for component, tasks in self._accounts.state.items():
+            for index, files in tasks.items():
+                kept = {file.name for file in entry.state[component][index]}
+                gone += [self._directory.state / component / file.name for file in files if file.name not in kept]
+        return gone
+
+    def _counters(self, record: EpochRecord, counted: _Counted, verdicts: Verdicts, expired: int) -> Counters:
+        before = self._accounts.totals
+        rows = dict(before.rows)
+        for output in counted.outputs:
+            rows[output.sink] = rows.get(output.sink, 0) + output.rows
+        return Counters(
+            emitted=before.emitted + record.header.fresh,
+            acked=before.acked + len(verdicts.acked),
+            failed=before.failed + len(counted.settlement.failures) + expired,
+            retried=before.retried + len(record.attempts),
+            dead=before.dead + len(verdicts.died),
+            untracked=before.untracked + record.header.untracked,
+            late_verdicts=before.late_verdicts + sum(stats.late_verdicts for stats in counted.reports.stats),
+            rows=rows,
+        )
+
+
+def _stage_function(blob: bytes, control: bytes, index: int) -> Callable[[Any], Any]:
+    def stage(batches: Any) -> Any:
+        return run_stage(blob, control, index, batches)
+
+    return stage
+
+
+def _by_reason(failures: list[tuple[int, Failure]]) -> list[FailedAttempt]:
+    """Roots that share one failure object stand together."""
+    grouped: dict[int, FailedAttempt] = {}
+    for root, failure in failures:
+        grouped.setdefault(id(failure), FailedAttempt([], failure)).roots.append(root)
+    return list(grouped.values())

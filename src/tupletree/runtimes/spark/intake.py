@@ -1,0 +1,396 @@
+"""Intake: pulls messages from the spouts and cuts them into epochs.
+
+Owns the buffer of messages that have a root but no epoch yet, and the layout of an epoch log. An epoch's log is
+durable before Spark can see it, so an epoch can be read again exactly as it was.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tupletree.clock import Clock
+from tupletree.config import Options
+from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.failing import FailureMaker, safe_text
+from tupletree.frames import Frame, Root, done_roots
+from tupletree.ids import mix64
+from tupletree.payloads import to_jsonable
+from tupletree.plan import Plan, Task
+from tupletree.routing import Batch, Router
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.journal import EpochHeader, Messages, Unsendable
+from tupletree.runtimes.spark.program import codecs_of
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.tracking.identity import plain_id
+from tupletree.tracking.ledger import Entries, combine
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.verdicts import AlreadySettled, Emission
+
+__all__ = ["EpochRecord", "Intake", "SpoutTask", "openings_of"]
+
+FRAME_TUPLES = 4096
+"""Tuples in a frame that the driver makes: enough to make the fixed cost per frame vanish, few enough to stay small."""
+
+
+@dataclass
+class EpochRecord:
+    """An epoch as the driver keeps it until it is settled.
+
+    Attributes:
+        header: what the log says.
+        roots: every tracked root, in order of emission.
+        openings: the XOR of the first edges of each root.
+        attempts: root → attempt, of those beyond the first.
+        failures: roots that failed before any bolt saw them (rejected, not routable, not encodable).
+    """
+
+    header: EpochHeader
+    roots: np.ndarray[Any, np.dtype[np.uint64]]
+    openings: Entries
+    attempts: dict[int, int] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """Its number."""
+        return self.header.epoch
+
+
+@dataclass
+class SpoutTask:
+    """One spout task in the driver: the user's object and what it gave that has no epoch yet."""
+
+    task: Task
+    name: str
+    stream: str
+    spout: Spout[Any]
+    ids: list[MessageId] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    rejected: dict[int, Reject] = field(default_factory=dict)
+    untracked: list[Any] = field(default_factory=list)
+    fresh: int = 0
+    position: Any = None
+    ended: bool = False
+
+    @property
+    def buffered(self) -> int:
+        """Messages without an epoch."""
+        return len(self.roots) + len(self.untracked)
+
+
+class Intake:
+    """See the module docstring. Its methods are called by the driver's loop only."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: Options,
+        accounts: Accounts,
+        spouts: Sequence[SpoutTask],
+        clock: Clock,
+        retell: Callable[[AlreadySettled], None],
+    ) -> None:
+        self._plan = plan
+        self._accounts = accounts
+        self._spouts = {spout.task.task_id: spout for spout in spouts}
+        self._clock = clock
+        self._retell = retell
+        self._codecs = codecs_of(plan)
+        self._routers = {spout.task.task_id: Router.of(plan, spout.task.task_id, spout.stream) for spout in spouts}
+        self._fail = {spout.task.task_id: FailureMaker(spout.name, spout.task.task_id) for spout in spouts}
+        self._pending_limit = options.max_spout_pending or 2 * options.epoch_max_messages
+        self._tracked = options.acker_tasks > 0
+        self._max_messages = options.epoch_max_messages
+        self._max_bytes = options.epoch_max_bytes
+        self.limit = options.epoch_max_messages
+        self._bytes_per_message = 0.0
+        self._sequence = 0
+
+    @property
+    def buffered(self) -> int:
+        """Messages that have no epoch yet."""
+        return sum(spout.buffered for spout in self._spouts.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next epoch has reached its limit."""
+        return self.buffered >= self._epoch_limit()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no spout will ever give a message again."""
+        return all(spout.ended for spout in self._spouts.values())
+
+    @property
+    def ended_unlogged(self) -> bool:
+        """Whether a spout has ended and no epoch log says so yet."""
+        return any(spout.ended and task not in self._accounts.ended for task, spout in self._spouts.items())
+
+    def _epoch_limit(self) -> int:
+        limit = min(self.limit, self._max_messages)
+        if self._bytes_per_message:
+            limit = min(limit, int(self._max_bytes / self._bytes_per_message))
+        return max(1, limit)
+
+    def pull(self) -> bool:
+        """Ask each spout for messages once, as far as the limits allow; whether any came."""
+        came = False
+        for task_id, spout in self._spouts.items():
+            if spout.ended or self.is_full or self._accounts.pending.open_count(task_id) >= self._pending_limit:
+                continue
+            try:
+                given = spout.spout.next()
+            except EndOfInput:
+                spout.ended = True
+                came = True
+                continue
+            if given is None:
+                continue
+            batch = given if isinstance(given, (list, tuple)) else [given]
+            if batch:
+                self._take(spout, batch)
+                came = True
+            spout.position = spout.spout.snapshot()
+        return came
+
+    def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
+        ids: list[MessageId] = []
+        values: list[Any] = []
+        rejected: list[tuple[MessageId, Reject]] = []
+        for one in batch:
+            if type(one) is Emit:
+                if one.message_id is None or not self._tracked:
+                    spout.untracked.append(one.value)
+                    if one.message_id is not None:
+                        spout.spout.ack(one.message_id)
+                else:
+                    ids.append(one.message_id)
+                    values.append(one.value)
+            elif isinstance(one, Reject):
+                rejected.append((one.message_id, one))
+            else:
+                raise ConnectorError(
+                    "a spout gave something that is no message",
+                    where=spout.name,
+                    got=safe_text(one, 200),
+                    expected="an Emit, a Reject, a list of them, or None",
+                )
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        accounts = self._accounts
+        with accounts.lock:
+            accounts.pending.counters.untracked += len(batch) - len(ids) - len(rejected)
+            out = accounts.pending.emit_many(spout.task.task_id, ids, values, now_s, wall_s)
+            spout.ids.extend(id_ for id_ in out.message_ids if id_ is not None)
+            spout.roots.extend(out.roots)
+            spout.values.extend(out.values)
+            spout.attempts.extend(out.attempts)
+            spout.fresh += out.attempts.count(1)
+            known = list(out.known)
+            for message_id, reject in rejected:
+                emission = accounts.pending.emit(spout.task.task_id, message_id, reject.payload, now_s, wall_s)
+                if isinstance(emission, Emission):
+                    spout.rejected[emission.root] = reject
+                    spout.fresh += 1
+                    self._append(spout, emission)
+                else:
+                    known.append(emission)
+        for joined in known:
+            if isinstance(joined, AlreadySettled):
+                self._retell(joined)
+
+    @staticmethod
+    def _append(spout: SpoutTask, emission: Emission) -> None:
+        assert emission.message_id is not None, "only tracked messages have a root"
+        spout.ids.append(emission.message_id)
+        spout.roots.append(emission.root)
+        spout.values.append(emission.value)
+        spout.attempts.append(emission.attempt)
+
+    def add_due(self, now_s: float) -> int:
+        """Move retries that are due into the buffer; returns how many."""
+        with self._accounts.lock:
+            due = self._accounts.pending.due(now_s, max(0, self._epoch_limit() - self.buffered))
+        for emission in due:
+            self._append(self._spouts[emission.spout_task], emission)
+        return len(due)
+
+    def cut(self, epoch: int, generation: int) -> tuple[EpochRecord, list[bytes]]:
+        """Make an epoch of everything in the buffer: its record, and the sections of its log."""
+        header = EpochHeader(epoch=epoch, generation=generation, time_s=self._clock.wall())
+        failures: dict[int, Failure] = {}
+        rows: list[wire.Row] = []
+        edges: list[int] = []
+        edge_roots: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+        columns = _Columns()
+        for task_id, spout in self._spouts.items():
+            header.untracked += len(spout.untracked)
+            header.fresh += spout.fresh
+            columns.add(spout, self._accounts)
+            values, roots = self._sendable(spout, failures)
+            for frame in self._frames(epoch, spout, values, roots, failures):
+                row = self._encode(spout, frame, failures)
+                if row is not None:
+                    rows.append(row)
+                    edges.append(frame.id)
+                    edge_roots.append(np.array(done_roots(frame, {}), dtype=np.uint64))
+            if failures:
+                header.unsendable += [
+                    Unsendable(root, to_jsonable(value), failures[root])
+                    for root, value in zip(spout.roots, spout.values, strict=True)
+                    if root in failures
+                ]
+            if spout.position is not None:
+                self._accounts.positions[task_id] = spout.position
+            if spout.ended:
+                self._accounts.ended.add(task_id)
+            spout.ids, spout.roots, spout.values, spout.attempts = [], [], [], []
+            spout.rejected, spout.untracked, spout.fresh = {}, [], 0
+        header.positions = dict(self._accounts.positions)
+        header.ended = sorted(self._accounts.ended)
+        sections = self._sections(header, columns, rows)
+        roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
+        record = EpochRecord(header, roots, openings_of(roots, edges, edge_roots), columns.retried(), failures)
+        return record, sections
+
+    def _sections(self, header: EpochHeader, columns: _Columns, rows: list[wire.Row]) -> list[bytes]:
+        messages = msgspec.msgpack.encode(columns.messages())
+        header.messages, header.messages_length = len(columns.roots), len(messages)
+        sections = [messages]
+        offset = len(messages)
+        for place, _, head, body in rows:
+            header.frames.append((place, offset, len(head), len(body)))
+            sections += [head, bytes(body)]
+            offset += len(head) + len(body)
+        if header.messages:
+            average = offset / header.messages
+            self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
+        return sections
+
+    def _sendable(self, spout: SpoutTask, failures: dict[int, Failure]) -> tuple[list[Any], list[Root]]:
+        """What goes to bolts: everything but what the source rejected."""
+        values: list[Any] = spout.values
+        roots: list[Root] = list(spout.roots)
+        if spout.rejected:
+            kept = [(value, root) for value, root in zip(values, roots, strict=True) if root not in spout.rejected]
+            values, roots = [value for value, _ in kept], [root for _, root in kept]
+            for root, reject in spout.rejected.items():
+                failures[root] = Failure(
+                    kind=FailureKind.REJECTED,
+                    component=spout.name,
+                    task_id=spout.task.task_id,
+                    error=reject.reason,
+                    failing_tuple=safe_text(reject.payload),
+                    permanent=True,
+                )
+        if spout.untracked:
+            values = values + spout.untracked
+            roots = roots + [0] * len(spout.untracked)
+        return values, roots
+
+    def _frames(
+        self, epoch: int, spout: SpoutTask, values: list[Any], roots: list[Root], failures: dict[int, Failure]
+    ) -> list[Frame]:
+        if not values:
+            return []
+        fail = self._fail[spout.task.task_id]
+        values, roots = self._of_class(spout, values, roots, failures)
+        ends = list(range(1, len(values) + 1))
+        batches, refused = self._routers[spout.task.task_id].route(values, roots, ends)
+        for position, error in refused:
+            fail.note(failures, roots[position], values[position], error)
+        frames: list[Frame] = []
+        for batch in batches:
+            for piece in _chunks(batch):
+                self._sequence += 1
+                edge = mix64(epoch, 0, -1, spout.task.task_id, piece.task, self._sequence)
+                frames.append(
+                    Frame(piece.task, spout.name, spout.stream, piece.values, piece.roots, piece.ends, edge)
+                )
+        return frames
+
+    def _of_class(
+        self, spout: SpoutTask, values: list[Any], roots: list[Root], failures: dict[int, Failure]
+    ) -> tuple[list[Any], list[Root]]:
+        """Drop what is not of the stream's class; its root fails."""
+        expected = self._plan.spec.components[spout.name].outputs[spout.stream].schema.cls
+        if set(map(type, values)) <= {expected}:
+            return values, roots
+        kept_values: list[Any] = []
+        kept_roots: list[Root] = []
+        for value, root in zip(values, roots, strict=True):
+            if type(value) is expected:
+                kept_values.append(value)
+                kept_roots.append(root)
+            else:
+                error = TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}")
+                self._fail[spout.task.task_id].note(failures, root, value, error)
+        return kept_values, kept_roots
+
+    def _encode(self, spout: SpoutTask, frame: Frame, failures: dict[int, Failure]) -> wire.Row | None:
+        source = spout.task.task_id
+        fail = partial(self._fail[source].note, failures)
+        codec = self._codecs[spout.name, spout.stream]
+        return wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, self._sequence, fail)
+
+
+class _Columns:
+    """The message columns of an epoch while it is cut."""
+
+    def __init__(self) -> None:
+        self.tasks = array("I")
+        self.ids: list[Any] = []
+        self.roots = array("Q")
+        self.attempts = array("I")
+        self.first_emitted = array("d")
+
+    def add(self, spout: SpoutTask, accounts: Accounts) -> None:
+        count = len(spout.roots)
+        self.tasks.extend([spout.task.task_id] * count)
+        self.ids.extend(map(plain_id, spout.ids))
+        self.roots.extend(spout.roots)
+        self.attempts.extend(spout.attempts)
+        self.first_emitted.extend(accounts.pending.first_emitted_s(spout.roots))
+
+    def retried(self) -> dict[int, int]:
+        """Root → attempt, of those beyond the first."""
+        return {root: attempt for root, attempt in zip(self.roots, self.attempts, strict=True) if attempt > 1}
+
+    def messages(self) -> Messages:
+        return Messages(
+            tasks=self.tasks.tobytes(),
+            ids=self.ids,
+            roots=self.roots.tobytes(),
+            attempts=self.attempts.tobytes(),
+            first_emitted_s=self.first_emitted.tobytes(),
+        )
+
+
+def openings_of(
+    roots: np.ndarray[Any, np.dtype[np.uint64]],
+    edges: Sequence[int],
+    edge_roots: Sequence[np.ndarray[Any, np.dtype[np.uint64]]],
+) -> Entries:
+    """The XOR of the first edges of every root. A root that went to nobody has none: its tree is complete at once."""
+    return combine([*edges, 0], [*edge_roots, roots])
+
+
+def _chunks(batch: Batch) -> list[Batch]:
+    """Cut a target's batch into frames of bounded size. Spout tuples are one to a segment."""
+    if len(batch.values) <= FRAME_TUPLES:
+        return [batch]
+    pieces: list[Batch] = []
+    for start in range(0, len(batch.values), FRAME_TUPLES):
+        values = batch.values[start : start + FRAME_TUPLES]
+        roots = batch.roots[start : start + FRAME_TUPLES]
+        pieces.append(Batch(batch.task, values, roots, list(range(1, len(values) + 1))))
+    return pieces

@@ -1,0 +1,219 @@
+"""The journal of a Spark run: what an epoch log and a settle entry say, and how they are read back.
+
+Two kinds of write-once files carry everything: `epochs/N` (what goes in) and `settles/N` (what came of it). The
+settle entry is the commit point of its epoch. docs/checkpoint.md describes the format.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.durable import pack, read_container, write_once
+from tupletree.state.files import StateFile
+from tupletree.tracking.outcomes import DeadLetter, Failure
+from tupletree.tracking.pending_log import PendingChanges
+
+__all__ = [
+    "Base",
+    "Counters",
+    "DeadEntry",
+    "EpochHeader",
+    "FailedAttempt",
+    "Messages",
+    "OpenTree",
+    "OutputFile",
+    "SettleEntry",
+    "Unsendable",
+    "epoch_path",
+    "numbered",
+    "read_epoch",
+    "read_settle",
+    "settle_path",
+    "write_epoch",
+    "write_settle",
+]
+
+
+class Unsendable(msgspec.Struct, array_like=True):
+    """A message that failed before any bolt could see it: rejected by its source, not routable, not encodable.
+
+    `payload` is its value as `payloads.to_jsonable` writes it.
+    """
+
+    root: int
+    payload: Any
+    failure: Failure
+
+
+class Messages(msgspec.Struct, kw_only=True):
+    """The tracked messages of an epoch, as columns that run in step.
+
+    Attributes:
+        tasks: spout task of each, packed u32.
+        ids: as `tracking.identity.plain_id` writes them.
+        roots: packed u64.
+        attempts: packed u32.
+        first_emitted_s: packed f64, seconds since the Unix epoch.
+    """
+
+    tasks: bytes = b""
+    ids: list[Any] = []  # noqa: RUF012 - msgspec copies empty defaults
+    roots: bytes = b""
+    attempts: bytes = b""
+    first_emitted_s: bytes = b""
+
+
+class EpochHeader(msgspec.Struct, kw_only=True):
+    """An epoch's input. The sections are the `Messages`, then the frames.
+
+    Attributes:
+        epoch, generation: which epoch, written by which start of the run.
+        time_s: the epoch's time, seconds since the Unix epoch; a second run sees the same.
+        messages_length: bytes of the first section.
+        messages: how many tracked messages it holds.
+        untracked: how many untracked messages went in.
+        fresh: how many messages stand in an epoch for the first time.
+        unsendable: messages that are in no frame because they failed already.
+        positions: spout task → where it stands after this epoch.
+        ended: spout tasks that have no more input.
+        frames: (partition, offset, head length, body length) of each frame in the sections.
+    """
+
+    epoch: int
+    generation: int
+    time_s: float
+    messages_length: int = 0
+    messages: int = 0
+    untracked: int = 0
+    fresh: int = 0
+    unsendable: list[Unsendable] = []  # noqa: RUF012 - msgspec copies empty defaults
+    positions: dict[int, Any] = {}  # noqa: RUF012
+    ended: list[int] = []  # noqa: RUF012
+    frames: list[tuple[int, int, int, int]] = []  # noqa: RUF012
+
+
+class FailedAttempt(msgspec.Struct, array_like=True):
+    """Attempts that failed in this epoch, for one reason."""
+
+    roots: list[int]
+    failure: Failure
+
+
+class DeadEntry(msgspec.Struct, array_like=True):
+    """A message that died in this epoch."""
+
+    root: int
+    task: int
+    letter: DeadLetter
+
+
+class OutputFile(msgspec.Struct, array_like=True):
+    """A candidate that counts, and the name it gets."""
+
+    sink: str
+    candidate: str
+    final: str
+    rows: int
+
+
+class Counters(msgspec.Struct):
+    """Totals over the life of the state directory. `failed` counts attempts, the others distinct messages."""
+
+    emitted: int = 0
+    acked: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    untracked: int = 0
+    late_verdicts: int = 0
+    rows: dict[str, int] = {}  # noqa: RUF012 - msgspec copies empty defaults
+
+
+class OpenTree(msgspec.Struct, array_like=True):
+    """A tree whose epoch is over and that nobody settled: it expires at `deadline_s` (since the Unix epoch)."""
+
+    root: int
+    epoch: int
+    deadline_s: float
+
+
+class Base(msgspec.Struct, kw_only=True):
+    """Everything that would otherwise have to be folded from older entries."""
+
+    pending: PendingChanges
+    open: list[OpenTree]
+    replays: list[str]
+
+
+class SettleEntry(msgspec.Struct, kw_only=True):
+    """What came of an epoch; every root of its log that is not named here is acked.
+
+    Attributes:
+        epoch, generation, run: which run of the epoch counts, written by which start.
+        time_s: when it was settled, seconds since the Unix epoch.
+        failed: attempts that failed, by reason.
+        put_back: roots that this epoch did not get to; their messages go out again, no attempt counted.
+        opened, closed: trees that stay open after this epoch, and roots of earlier ones that expired in it.
+        dead: messages that died.
+        outputs: candidates that count.
+        state: component → task index → files of the version after this epoch; whole, not a delta.
+        replays: replay requests that are part of the accounts from here on.
+        counters: totals after this epoch.
+        pending: what changed among waiting and unconfirmed messages.
+        base: from time to time, everything; older entries are not needed then.
+    """
+
+    epoch: int
+    generation: int
+    run: int
+    time_s: float
+    failed: list[FailedAttempt] = []  # noqa: RUF012 - msgspec copies empty defaults
+    put_back: list[int] = []  # noqa: RUF012
+    opened: list[OpenTree] = []  # noqa: RUF012
+    closed: list[int] = []  # noqa: RUF012
+    dead: list[DeadEntry] = []  # noqa: RUF012
+    outputs: list[OutputFile] = []  # noqa: RUF012
+    state: dict[str, dict[int, list[StateFile]]] = {}  # noqa: RUF012
+    replays: list[str] = []  # noqa: RUF012
+    counters: Counters
+    pending: PendingChanges
+    base: Base | None = None
+
+
+def epoch_path(directory: Path, epoch: int) -> Path:
+    """Where an epoch's log is, in the folder of epoch logs."""
+    return directory / f"{epoch:010d}.epoch"
+
+
+def settle_path(directory: Path, epoch: int) -> Path:
+    """Where an epoch's settle entry is, in the folder of settle entries."""
+    return directory / f"{epoch:010d}.settle"
+
+
+def numbered(directory: Path, suffix: str) -> list[int]:
+    """The epochs that have a file here, ascending."""
+    return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{suffix}"))
+
+
+def write_epoch(directory: Path, header: EpochHeader, sections: list[bytes]) -> bool:
+    """Create an epoch's log; False if another start of this run created it first."""
+    return write_once(epoch_path(directory, header.epoch), pack(header, sections))
+
+
+def read_epoch(directory: Path, epoch: int) -> tuple[EpochHeader, memoryview]:
+    """An epoch's log, verified: header and sections. Raises CheckpointError."""
+    return read_container(epoch_path(directory, epoch), EpochHeader)
+
+
+def write_settle(directory: Path, entry: SettleEntry) -> bool:
+    """The commit point: create an epoch's settle entry; False if another start of this run was first."""
+    return write_once(settle_path(directory, entry.epoch), pack(entry))
+
+
+def read_settle(directory: Path, epoch: int) -> SettleEntry:
+    """An epoch's settle entry, verified. Raises CheckpointError."""
+    entry, _ = read_container(settle_path(directory, epoch), SettleEntry)
+    return entry

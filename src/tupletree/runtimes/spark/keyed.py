@@ -1,0 +1,87 @@
+"""Keyed state in a worker: a task's committed version in, a candidate file out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.frames import Frame
+from tupletree.plan import Plan, Task
+from tupletree.routing import key_group
+from tupletree.runtimes.spark.program import Control
+from tupletree.runtimes.spark.wire import FailRoot, StateReport
+from tupletree.state.cells import CLEARED, ValueCell
+from tupletree.state.files import StateCodec, StateFile, VersionCache, needs_base
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["StatefulTask"]
+
+_cache = VersionCache()
+"""Committed versions that this worker process has read; validated at each use."""
+
+
+class StatefulTask:
+    """The state of one task during one run."""
+
+    def __init__(self, component: ComponentSpec, task: Task, plan: Plan, control: Control, attempt: int) -> None:
+        spec = component.body.state
+        self._component = component
+        self._task = task
+        self._directory = Path(control.state_directory) / component.name
+        self._files: list[StateFile] = list(control.state.get(component.name, {}).get(task.index, ()))
+        self._name = f"{task.index:04d}.{control.generation:06d}-{control.epoch:08d}-{control.run:03d}-{attempt}"
+        fields = component.inputs[0].grouping.fields
+        schemas = [plan.spec.components[source.component].outputs[source.stream].schema for source in component.inputs]
+        self.key_functions = {
+            (source.component, source.stream): schema.key_of(source.grouping.fields)
+            for source, schema in zip(component.inputs, schemas, strict=True)
+        }
+        types = tuple(schemas[0].fields[field] for field in fields)
+        key_type = types[0] if len(types) == 1 else tuple[types]  # type: ignore[valid-type]  # built from fields
+        self._codec = StateCodec(component.name, key_type, spec.value_type, key_group)
+        self._committed = _cache.load(self._directory, task.index, self._files, self._codec)
+        self.cell: ValueCell[Any] = ValueCell(self._committed, spec.default)
+
+    @classmethod
+    def of(
+        cls, component: ComponentSpec, task: Task, plan: Plan, control: Control, attempt: int
+    ) -> StatefulTask | None:
+        """The task's state, or None for a bolt that declares none."""
+        return cls(component, task, plan, control, attempt) if component.body.state is not None else None
+
+    def write(self, frames: list[Frame], fail: FailRoot) -> StateReport | None:
+        """Write what changed. A value that cannot be stored fails every root that touched its key in this run."""
+        changed = self.cell.changed
+        if not changed:
+            return None
+        is_base = needs_base(self._files, len(changed))
+        path = self._directory / f"{self._name}.{'base' if is_base else 'delta'}"
+        whole = {**self._committed, **changed} if is_base else changed
+        if is_base:
+            whole = {key: value for key, value in whole.items() if value is not CLEARED}
+        try:
+            file = self._codec.write(path, self._task.index, whole, is_base=is_base)
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+            self._fail_unstorable(frames, fail)
+            return None
+        _cache.offer(self._directory, self._task.index, file, changed)
+        return StateReport(self._component.name, self._task.index, file.name, file.keys, file.is_base)
+
+    def _fail_unstorable(self, frames: list[Frame], fail: FailRoot) -> None:
+        """Those roots touched state, so settle runs the epoch again without them: this run's state is never used."""
+        bad: dict[Any, Exception] = {}
+        for key, value in self.cell.changed.items():
+            try:
+                if value is not CLEARED:
+                    msgspec.msgpack.encode(value)
+            except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+                bad[key] = error
+        for frame in frames:
+            key_of = self.key_functions[frame.component, frame.stream]
+            for root, values in frame.segments():
+                for value in values:
+                    error = bad.get(key_of(value))
+                    if error is not None:
+                        fail(root, value, error)

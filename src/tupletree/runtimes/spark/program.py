@@ -1,0 +1,111 @@
+"""What a Spark worker must know: the program (fixed for a run of the topology) and the control of one epoch's run.
+
+The program is pickled once with PySpark's own pickler, names user modules by reference, and is kept by each worker
+under its hash. The control is plain msgpack.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import xxhash
+
+from tupletree.codec import ArrowCodec
+from tupletree.plan import Plan
+from tupletree.state.files import StateFile
+from tupletree.topology.model import ComponentSpec, TopologySpec
+
+__all__ = ["Control", "Program", "load_program", "pack_program"]
+
+
+class Control(msgspec.Struct, kw_only=True):
+    """One run of one epoch, as seen by a stage.
+
+    Attributes:
+        run_id, epoch, run, generation: name the candidates.
+        time_s: the epoch's time.
+        left_out: roots that this run must not touch, packed unsigned 64-bit.
+        attempts: root → attempt number, for those beyond the first.
+        state: component → task index → files of the committed version.
+        state_directory: where state files are.
+        sink_directories: sink → absolute folder.
+    """
+
+    run_id: str
+    epoch: int
+    run: int
+    generation: int
+    time_s: float
+    left_out: bytes = b""
+    attempts: dict[int, int] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    state: dict[str, dict[int, list[StateFile]]] = {}  # noqa: RUF012
+    state_directory: str = ""
+    sink_directories: dict[str, str] = {}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class Program:
+    """The plan with everything a stage derives from it once."""
+
+    plan: Plan
+    codecs: Mapping[tuple[str, str], ArrowCodec]
+
+    def component(self, name: str) -> ComponentSpec:
+        """A component by name."""
+        return self.plan.spec.components[name]
+
+
+def pack_program(plan: Plan, search_path: list[str]) -> bytes:
+    """Pickle what workers need. Spouts stay in the driver, so their objects are left out."""
+    from pyspark import cloudpickle
+
+    spec = plan.spec
+    components = {
+        name: replace(component, body=None) if component.kind == "spout" else component
+        for name, component in spec.components.items()
+    }
+    light = replace(plan, spec=TopologySpec(spec.name, components, spec.options))
+    return msgspec.msgpack.encode([search_path, cloudpickle.dumps(light)])
+
+
+@lru_cache(maxsize=4)
+def _load(_digest: int, blob: bytes) -> Program:
+    from pyspark import cloudpickle
+
+    search_path, pickled = msgspec.msgpack.decode(blob, type=tuple[list[str], bytes])
+    for folder in search_path:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    plan: Plan = cloudpickle.loads(pickled)
+    return Program(plan, codecs_of(plan))
+
+
+def codecs_of(plan: Plan) -> dict[tuple[str, str], ArrowCodec]:
+    """One codec per stream."""
+    return {
+        (component.name, stream.name): ArrowCodec.of(stream.schema)
+        for component in plan.spec.components.values()
+        for stream in component.outputs.values()
+    }
+
+
+def load_program(blob: bytes) -> Program:
+    """The program of this blob; unpickled once per worker process."""
+    return _load(xxhash.xxh3_64_intdigest(blob), blob)
+
+
+def control_bytes(control: Control) -> bytes:
+    """Encode the control."""
+    return msgspec.msgpack.encode(control)
+
+
+def control_from(data: bytes) -> Control:
+    """Decode the control."""
+    return msgspec.msgpack.decode(data, type=Control)
+
+

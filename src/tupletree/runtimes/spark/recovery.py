@@ -1,0 +1,225 @@
+"""Recovery: the accounts of a run as its journal tells them, after a stop or a kill at any point.
+
+Reads settle entries from the newest base on, then the epoch logs behind them. Writes nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tupletree.clock import Clock
+from tupletree.codec import ArrowCodec
+from tupletree.errors import CheckpointError
+from tupletree.frames import roots_of
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.intake import EpochRecord, openings_of
+from tupletree.runtimes.spark.journal import (
+    EpochHeader,
+    Messages,
+    SettleEntry,
+    numbered,
+    read_epoch,
+    read_settle,
+)
+from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.tracking.identity import id_from_plain
+from tupletree.topology.components import MessageId
+
+__all__ = ["LoggedMessage", "Recovered", "adopt_open_trees", "logged_messages", "recover", "verdicts_of"]
+
+_messages = msgspec.msgpack.Decoder(Messages)
+
+Codecs = Mapping[tuple[str, str], ArrowCodec[Any]]
+
+
+@dataclass
+class Recovered:
+    """What recovery found besides the accounts it filled.
+
+    Attributes:
+        last: the last settle entry; its publishing and callbacks may be unfinished.
+        base_epoch: the epoch of the newest base; -1 if there is none.
+        records: epochs that were logged but not settled, in order.
+        next_epoch: number of the next epoch to cut.
+    """
+
+    last: SettleEntry | None = None
+    base_epoch: int = -1
+    records: list[EpochRecord] = field(default_factory=list)
+    next_epoch: int = 0
+
+
+@dataclass
+class LoggedMessage:
+    """One message of an epoch log."""
+
+    task: int
+    message_id: MessageId
+    root: int
+    attempt: int
+    first_emitted_s: float
+
+
+def recover(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> Recovered:
+    """Fill the accounts. Raises CheckpointError, naming the file, for anything missing or damaged."""
+    found = Recovered()
+    entries = _entries_since_base(directory)
+    if entries:
+        found.last = entries[-1]
+        found.base_epoch = entries[0].epoch if entries[0].base else -1
+        _fold(entries, accounts, clock)
+    epochs = numbered(directory.epochs, ".epoch")
+    for epoch in (one for one in epochs if one > accounts.settled):
+        expected = accounts.settled + 1 + len(found.records)
+        if epoch != expected:
+            raise _gap(directory, f"epoch log {expected}", f"epoch log {epoch} is there")
+        found.records.append(_readopt(directory, epoch, accounts, codecs, clock))
+    newest = found.records[-1].header if found.records else None
+    if newest is None and found.last is not None:
+        newest, _ = read_epoch(directory.epochs, found.last.epoch)
+    if newest is not None:
+        accounts.positions = dict(newest.positions)
+        accounts.ended = set(newest.ended)
+    found.next_epoch = accounts.settled + 1 + len(found.records)
+    return found
+
+
+def verdicts_of(directory: StateDirectory, entry: SettleEntry) -> tuple[list[LoggedMessage], list[LoggedMessage]]:
+    """The messages of a settled epoch that were acked, and those that died in it."""
+    header, body = read_epoch(directory.epochs, entry.epoch)
+    dead = {one.root for one in entry.dead}
+    other = {root for attempt in entry.failed for root in attempt.roots}
+    other.update(entry.put_back, (tree.root for tree in entry.opened))
+    messages = logged_messages(header, body)
+    acked = [one for one in messages if one.root not in other and one.root not in dead]
+    return acked, [one for one in messages if one.root in dead]
+
+
+def logged_messages(header: EpochHeader, body: memoryview) -> list[LoggedMessage]:
+    """The messages of an epoch log."""
+    columns = _messages.decode(body[: header.messages_length])
+    return [
+        LoggedMessage(task, id_from_plain(plain), root, attempt, first_s)
+        for task, plain, root, attempt, first_s in zip(
+            array("I", columns.tasks),
+            columns.ids,
+            array("Q", columns.roots),
+            array("I", columns.attempts),
+            array("d", columns.first_emitted_s),
+            strict=True,
+        )
+    ]
+
+
+def _entries_since_base(directory: StateDirectory) -> list[SettleEntry]:
+    numbers = numbered(directory.settles, ".settle")
+    entries: list[SettleEntry] = []
+    for number in reversed(numbers):
+        if entries and number != entries[-1].epoch - 1:
+            raise _gap(directory, f"settle entry {entries[-1].epoch - 1}", f"settle entry {number} is there")
+        entries.append(read_settle(directory.settles, number))
+        if entries[-1].base is not None:
+            break
+    if entries and entries[-1].base is None and entries[-1].epoch != 0:
+        raise _gap(directory, f"settle entry {entries[-1].epoch - 1}", "no entry before it")
+    return entries[::-1]
+
+
+def _gap(directory: StateDirectory, missing: str, got: str) -> CheckpointError:
+    return CheckpointError(
+        "the journal has a gap",
+        where=str(directory.path),
+        got=got,
+        expected=missing,
+        next_step="restore the file from a backup, or start with a fresh --state-dir",
+    )
+
+
+def _fold(entries: list[SettleEntry], accounts: Accounts, clock: Clock) -> None:
+    last = entries[-1]
+    accounts.settled = last.epoch
+    accounts.state = last.state
+    accounts.totals = last.counters
+    changes = []
+    for entry in entries:
+        if entry.base is not None:
+            accounts.open = {tree.root: tree for tree in entry.base.open}
+            accounts.replays = set(entry.base.replays)
+            changes.append(entry.base.pending)
+            continue
+        for root in entry.closed:
+            accounts.open.pop(root, None)
+        accounts.open.update({tree.root: tree for tree in entry.opened})
+        accounts.replays.update(entry.replays)
+        changes.append(entry.pending)
+    accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
+
+
+def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
+    """Put the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
+    for epoch in sorted({tree.epoch for tree in accounts.open.values()}):
+        header, body = read_epoch(directory.epochs, epoch)
+        values = _values_of(header, body, codecs)
+        for message in logged_messages(header, body):
+            if message.root in accounts.open:
+                _adopt(message, values, accounts, clock)
+
+
+def _readopt(
+    directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock
+) -> EpochRecord:
+    header, body = read_epoch(directory.epochs, epoch)
+    values = _values_of(header, body, codecs)
+    messages = logged_messages(header, body)
+    for message in messages:
+        _adopt(message, values, accounts, clock)
+    edges: list[int] = []
+    edge_roots: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+    for _, offset, head_length, _ in header.frames:
+        head = wire.decode_head(body[offset : offset + head_length])
+        segments, _ = wire.unpack_layout(head.roots, head.ends, head.widths)
+        flat = dict.fromkeys(one for root in segments for one in roots_of(root))
+        edges.append(head.id)
+        edge_roots.append(np.array(list(flat), dtype=np.uint64))
+    roots = np.array([message.root for message in messages], dtype=np.uint64)
+    return EpochRecord(
+        header=header,
+        roots=roots,
+        openings=openings_of(roots, edges, edge_roots),
+        attempts={message.root: message.attempt for message in messages if message.attempt > 1},
+        failures={one.root: one.failure for one in header.unsendable},
+    )
+
+
+def _adopt(message: LoggedMessage, values: Mapping[int, Any], accounts: Accounts, clock: Clock) -> None:
+    accounts.pending.adopt(
+        message.root,
+        message.task,
+        message.message_id,
+        values.get(message.root, StoredPayload(None)),  # in no frame: it went to nobody, and can only be acked
+        attempt=message.attempt,
+        first_emitted_s=message.first_emitted_s,
+        now_s=clock.monotonic(),
+        wall_s=clock.wall(),
+    )
+
+
+def _values_of(header: EpochHeader, body: memoryview, codecs: Codecs) -> dict[int, Any]:
+    """Root → value, from the frames that carry it and from what could not be sent."""
+    values: dict[int, Any] = {one.root: StoredPayload(one.payload) for one in header.unsendable}
+    for _, offset, head_length, body_length in header.frames:
+        head = wire.decode_head(body[offset : offset + head_length])
+        start = offset + head_length
+        codec = codecs[head.component, head.stream]
+        frame = wire.decode_frame(head, body[start : start + body_length], codec)
+        for root, found in frame.segments():
+            for one in roots_of(root):  # a spout tuple has one root, or none
+                values.setdefault(one, found[0])
+    return values

@@ -1,0 +1,85 @@
+"""Replay requests from the inbox: other processes ask, the loop brings dead letters back as fresh messages."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tupletree.clock import Clock
+from tupletree.runtimes.deadletters import Request, carried_out, letters_of, requests
+from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.tracking.identity import id_from_plain
+from tupletree.tracking.outcomes import DeadLetter, FailureKind
+from tupletree.tracking.verdicts import Retry
+
+__all__ = ["Replays"]
+
+logger = logging.getLogger("tupletree.spark")
+
+READ_EVERY_S = 0.5
+
+
+class Replays:
+    """Reads the inbox from time to time. A request is part of the accounts once accepted, and leaves the inbox once a
+    settled epoch names it: a kill in between makes it come again, and then its messages are known already."""
+
+    def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock) -> None:
+        self._state_dir = state_dir
+        self._accounts = accounts
+        self._clock = clock
+        self._next_read_s = 0.0
+        self._accepted: list[str] = []
+
+    @property
+    def has_accepted(self) -> bool:
+        """Whether a request waits for an epoch to name it."""
+        return bool(self._accepted)
+
+    def take_accepted(self) -> list[str]:
+        """The requests that the epoch being settled must name. Called with the accounts' lock held."""
+        taken, self._accepted = self._accepted, []
+        return taken
+
+    def read_inbox(self) -> bool:
+        """Accept new requests, clear away those that are in the journal; whether there were any new ones."""
+        now_s = self._clock.monotonic()
+        if now_s < self._next_read_s:
+            return False
+        self._next_read_s = now_s + READ_EVERY_S
+        came = False
+        for request in requests(self._state_dir):
+            if request.id in self._accounts.replays:
+                carried_out(self._state_dir, request.id)
+            elif request.id not in self._accepted:
+                self._accept(request)
+                came = True
+        return came
+
+    def _accept(self, request: Request) -> None:
+        letters = letters_of(self._state_dir)
+        accounts = self._accounts
+        task_of = {name: task for task, name in reversed(accounts.spout_of.items())}
+        for letter_id in request.letters:
+            letter = letters.get(letter_id)
+            if letter is None:
+                continue
+            reason = self._unreplayable(letter, task_of)
+            if reason is not None:
+                logger.warning("dead letter %s cannot be replayed: %s", letter_id, reason)
+                continue
+            task = task_of[letter.spout]
+            value = accounts.decode_value(task, letter.payload)
+            with accounts.lock:
+                now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+                back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
+                if isinstance(back, Retry):
+                    accounts.totals.dead -= 1
+        with accounts.lock:
+            self._accepted.append(request.id)
+
+    def _unreplayable(self, letter: DeadLetter, task_of: dict[str, int]) -> str | None:
+        if letter.spout not in task_of:
+            return f"there is no spout {letter.spout!r}"
+        if letter.failure.kind is FailureKind.REJECTED:
+            return "its source could not turn it into a message"
+        return None

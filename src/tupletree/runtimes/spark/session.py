@@ -1,0 +1,116 @@
+"""The Spark session: one with settings that suit micro-batches of messages, or an existing one, as it is.
+
+The low-latency settings are the default on local masters (docs/operations.md has the measurements). Starts the JVM;
+nothing else in the project does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+from tupletree.errors import Finding, RuntimeUnavailableError
+from tupletree.runtimes.java import check_packages, find_java
+
+__all__ = ["open_session", "partitions_of"]
+
+TASK_ATTEMPTS = 4
+"""Attempts of one Spark task: an infrastructure hiccup must not fail the query. `local[n]` would allow just one."""
+
+_STREAMING = "spark.sql.streaming"
+_CHECKPOINT_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+SETTINGS: dict[str, str] = {
+    f"{_STREAMING}.checkpointFileManagerClass": _CHECKPOINT_MANAGER,
+    f"{_STREAMING}.checkpoint.fileChecksum.enabled": "false",
+    f"{_STREAMING}.pollingDelay": "0",
+    f"{_STREAMING}.minBatchesToRetain": "2",
+    # Plans are tiny and fixed: adaptive execution only adds rounds.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Rows are frames: few and large.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    # A second attempt of a stage would mix two executions in one run (docs/semantics.md); an epoch runs again instead.
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.speculation": "false",
+    "spark.driver.maxResultSize": "0",
+    "spark.log.level": "ERROR",
+}
+
+DRIVER_JAVA_OPTIONS = "-XX:+UseSerialGC -Xss64m -Dio.netty.tryReflectionSetAccessible=true"
+"""-Xss64m: a stop during an action unwinds deeply."""
+
+
+def open_session(name: str, master: str, settings: dict[str, str] | None = None) -> tuple[Any, bool]:
+    """A SparkSession, and whether this call started it (and so may stop it).
+
+    An active session is used as it is, whatever `master` says. Raises RuntimeUnavailableError if there is no usable
+    Java or package, or if the session is a Spark Connect one.
+    """
+    faults = check_packages()
+    if faults:
+        raise RuntimeUnavailableError("the installed packages do not suit the Spark runtime", findings=faults)
+    if "SPARK_REMOTE" in os.environ:
+        raise _connect_refused("SPARK_REMOTE is set")
+    active = _active_session()
+    if active is not None:
+        return active, False
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    # Workers must run this very Python: another one has other packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"tupletree: {name}").master(_with_attempts(master))
+    options = {**SETTINGS, "spark.driver.extraJavaOptions": DRIVER_JAVA_OPTIONS}
+    if master.startswith("local"):
+        options["spark.driver.host"] = "127.0.0.1"
+        options["spark.driver.bindAddress"] = "127.0.0.1"
+    for key, value in {**options, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session, True
+
+
+def _active_session() -> Any | None:
+    """An existing session of this process, without starting anything."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None and type(session).__module__.startswith("pyspark.sql.connect"):
+        raise _connect_refused("the active session is a Spark Connect session")
+    return session
+
+
+def _connect_refused(got: str) -> RuntimeUnavailableError:
+    return RuntimeUnavailableError(
+        findings=[
+            Finding(
+                "Spark Connect cannot run a topology: spouts and settle live in the driver's process",
+                got=got,
+                expected="a classic session",
+                next_step="unset SPARK_REMOTE, or start the driver with --master",
+            )
+        ],
+    )
+
+
+def _with_attempts(master: str) -> str:
+    """`local[2]` allows one attempt per task; `local[2,4]` four."""
+    plain = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return f"local[{plain[1] or 1},{TASK_ATTEMPTS}]" if plain else master
+
+
+def partitions_of(session: Any, master: str) -> int:
+    """How many partitions a plan is spread over: the cores Spark has."""
+    return max(1, int(session.sparkContext.defaultParallelism))

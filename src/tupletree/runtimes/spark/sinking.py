@@ -1,0 +1,75 @@
+"""Sinks in a worker: a task's rows of one run become one candidate file and a sidecar of their roots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tupletree.frames import Frame, Root, segments_of
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.wire import FailRoot
+from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
+
+__all__ = ["SinkTask", "read_sidecar"]
+
+
+class SinkTask:
+    """Gathers the rows of one sink task.
+
+    Args:
+        sink: the file sink.
+        directory: its absolute folder.
+        name: what makes the candidate's name unique: generation, epoch, run, task and attempt.
+    """
+
+    def __init__(self, sink: FileSink, directory: Path, name: str) -> None:
+        self._sink = sink
+        self._directory = directory
+        self._candidate = f"{CANDIDATE_PREFIX}{name}{sink.suffix}"
+        self._sidecar = f"{CANDIDATE_PREFIX}{name}.roots"
+        self._values: list[Any] = []
+        self._roots: list[Root] = []
+        self._ends: list[int] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows gathered so far."""
+        return len(self._values)
+
+    def take(self, frame: Frame) -> None:
+        """Add a frame's tuples."""
+        offset = len(self._values)
+        self._values.extend(frame.values)
+        self._roots.extend(frame.roots)
+        self._ends.extend([offset + end for end in frame.ends] if offset else frame.ends)
+
+    def write(self, component: str, task_index: int, fail: FailRoot) -> wire.OutputReport | None:
+        """Write the candidate; rows that the format refuses fail their roots. None if no row is left."""
+        path = self._directory / self._candidate
+        if not self._values:
+            return None
+        try:
+            self._sink.write_candidate(path, self._values)
+        except SinkRowsError as refused:
+            self._drop(refused, fail)
+            if not self._values:
+                return None
+            self._sink.write_candidate(path, self._values)
+        layout = wire.pack_layout(self._roots, self._ends)
+        (self._directory / self._sidecar).write_bytes(wire.encode_parts(layout))
+        return wire.OutputReport(component, task_index, self._candidate, self._sidecar, len(self._values))
+
+    def _drop(self, refused: SinkRowsError, fail: FailRoot) -> None:
+        errors = {row.position: f"{row.error_type}: {row.reason}" for row in refused.rows}
+        frame = Frame(0, "", "", self._values, self._roots, self._ends, 0)
+        wire.drop_positions(frame, errors, fail)
+        self._values, self._roots, self._ends = frame.values, frame.roots, frame.ends
+
+
+def read_sidecar(path: Path, rows: int) -> list[Root]:
+    """The root of each row of a candidate."""
+    roots, ends = wire.unpack_layout(*wire.decode_parts(path.read_bytes()))
+    per_row: list[Root] = []
+    for root, values in segments_of([None] * rows, roots, ends):
+        per_row.extend([root] * len(values))
+    return per_row

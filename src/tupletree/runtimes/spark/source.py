@@ -1,0 +1,94 @@
+"""The thin Python data source that hands Spark one epoch per batch.
+
+It knows files, not topologies: epoch n exists once its log does, and its log says where each partition's frames lie.
+`latestOffset` runs in a process of Spark's own, so the epoch log on disk is the only thing it shares with the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tupletree.durable import read_header
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.journal import EpochHeader, epoch_path
+
+__all__ = ["EpochSource"]
+
+LONG_POLL_S = 0.2
+"""How long `latestOffset` waits for the next epoch before it says "nothing": saves Spark's idle rounds, and is short
+enough that a stop is not felt."""
+POLL_STEP_S = 0.001
+
+
+class EpochSource(DataSource):
+    """`format("tupletree_epochs")` with options `directory` (of epoch logs), `first` (epoch) and `partitions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name to register under."""
+        return "tupletree_epochs"
+
+    def schema(self) -> str:
+        """The row schema."""
+        return wire.SPARK_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader."""
+        return _EpochReader(self.options)
+
+
+class _Slice(InputPartition):
+    """One partition's rows of one epoch log: (place, head offset, head length, body length) each."""
+
+    def __init__(self, path: str, rows: list[tuple[int, int, int, int]]) -> None:
+        self.path = path
+        self.rows = rows
+
+
+class _EpochReader(DataSourceStreamReader):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._directory = Path(options["directory"])
+        self._first = int(options["first"])
+        self._partitions = int(options["partitions"])
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"next": self._first}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The next epoch if its log is there: one epoch per batch, so that batch and epoch numbers run together."""
+        path = epoch_path(self._directory, start["next"])
+        until = time.monotonic() + LONG_POLL_S
+        while not path.exists():
+            if time.monotonic() >= until:
+                return start
+            time.sleep(POLL_STEP_S)
+        return {"next": start["next"] + 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        slices: list[InputPartition] = []
+        for epoch in range(start["next"], end["next"]):
+            path = epoch_path(self._directory, epoch)
+            header, body_offset = read_header(path, EpochHeader)
+            rows: list[list[tuple[int, int, int, int]]] = [[] for _ in range(self._partitions)]
+            for place, offset, head_length, body_length in header.frames:
+                rows[place].append((place, body_offset + offset, head_length, body_length))
+            slices.extend(_Slice(str(path), mine) for mine in rows if mine)
+        return slices or [_Slice("", [])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Slice)
+        if not partition.rows:
+            return
+        rows: list[wire.Row] = []
+        with open(partition.path, "rb") as file:
+            for place, offset, head_length, body_length in partition.rows:
+                file.seek(offset)
+                rows.append((place, wire.FRAME, file.read(head_length), file.read(body_length)))
+        yield wire.rows_to_batch(rows)

@@ -1,0 +1,289 @@
+"""A stage in a Spark worker: takes the frames addressed to its tasks, passes every other row through.
+
+One `StageRun` is one attempt of one partition of one run of an epoch. It reads its whole partition first, because a
+task that runs again may receive frames in another order: they are sorted, so that the order per key is kept.
+Everything it writes is a candidate with a name of its own; nothing counts until settle names it. An exception that
+leaves this module is a fault of the infrastructure, never of a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tupletree.dispatch import BoltTask
+from tupletree.durable import sync_directory
+from tupletree.effects import Output, TaskPlace, Worked
+from tupletree.errors import ProcessingError
+from tupletree.failing import FailureMaker
+from tupletree.frames import Frame, Root, done_roots, roots_of, segments_of, without
+from tupletree.ids import mix64
+from tupletree.plan import Plan, Task
+from tupletree.routing import Batch, Router
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.keyed import StatefulTask
+from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
+from tupletree.runtimes.spark.sinking import SinkTask
+from tupletree.topology.model import ComponentSpec
+from tupletree.tracking.ledger import combine
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["run_stage"]
+
+logger = logging.getLogger("tupletree.spark.stage")
+
+MAX_TRACEBACKS = 200
+"""Failures of one stage run that keep their traceback; the rest say the same thing again, and would fill the driver."""
+
+
+def run_stage(
+    blob: bytes, control: bytes, index: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The function that `mapInArrow` calls: see the module docstring.
+
+    Args:
+        blob: what `pack_program` made.
+        control: the run, as `control_bytes` made it.
+        index: which stage of the plan this is.
+        batches: the partition's rows.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "a stage runs only inside a Spark task"
+    run = StageRun(load_program(blob), control_from(control), index, context.partitionId(), context.taskAttemptId())
+    passed = run.read(batches)
+    if passed:
+        yield wire.rows_to_batch(passed)
+    if run.has_work:
+        yield wire.rows_to_batch(run.work())
+
+
+class StageRun:
+    """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
+
+    def __init__(self, program: Program, control: Control, index: int, partition: int, attempt: int) -> None:
+        self._program = program
+        self._plan = program.plan
+        self._control = control
+        self._stage = self._plan.stages[index]
+        self._partition = partition
+        self._attempt = attempt
+        self._inbox: dict[int, list[tuple[int, int, Frame]]] = {}
+        self._left_out = set(wire.unpack_roots(control.left_out).tolist())
+        self._failures: dict[int, Failure] = {}
+        self._skip: set[int] = set(self._left_out)
+        self._ledger_values: list[int] = []
+        self._ledger_roots: list[Any] = []
+        self._touched: list[int] = []
+        self._rows: list[wire.Row] = []
+        self._stats = wire.StatsReport({})
+        self._sequence = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any frame is addressed to this stage in this partition."""
+        return bool(self._inbox)
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> list[wire.Row]:
+        """Take what is addressed to this stage; returns the rows that only pass through."""
+        passed: list[wire.Row] = []
+        mine = {task.task_id for name in self._stage.components for task in self._plan.tasks_of(name)}
+        for batch in batches:
+            places, kinds, heads, bodies = batch.columns
+            for position in range(batch.num_rows):
+                kind = kinds[position].as_py()
+                head = heads[position].as_buffer()
+                body = bodies[position].as_buffer()
+                if kind == wire.FRAME:
+                    frame_head = wire.decode_head(memoryview(head))
+                    if frame_head.task in mine:
+                        codec = self._program.codecs[frame_head.component, frame_head.stream]
+                        frame = wire.decode_frame(frame_head, body, codec)
+                        self._deliver(frame_head.source, frame_head.sequence, frame)
+                        continue
+                passed.append((places[position].as_py(), kind, head.to_pybytes(), body.to_pybytes()))
+        return passed
+
+    def work(self) -> list[wire.Row]:
+        """Run every component that has frames, producers first; returns frames for later stages and the reports."""
+        for name in self._stage.components:
+            component = self._program.component(name)
+            for task in self._plan.tasks_of(name):
+                frames = self._inbox.pop(task.task_id, None)
+                if frames is None:
+                    continue
+                frames.sort(key=lambda entry: entry[:2])
+                ordered = [frame for _, _, frame in frames]
+                if component.kind == "sink":
+                    self._sink(component, task, ordered)
+                else:
+                    self._bolt(component, task, ordered)
+        self._report()
+        return self._rows
+
+    def _deliver(self, source: int, sequence: int, frame: Frame) -> None:
+        self._inbox.setdefault(frame.task, []).append((source, sequence, frame))
+
+    def _place(self, component: ComponentSpec, task: Task) -> TaskPlace:
+        return TaskPlace(
+            topology=self._plan.spec.name,
+            component=component.name,
+            task_id=task.task_id,
+            task_index=task.index,
+            parallelism=self._plan.parallelism(component.name),
+            epoch_time_s=self._control.time_s,
+            attempts=self._control.attempts,
+        )
+
+    def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
+        state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
+        place = self._place(component, task)
+        bolt = BoltTask(component, place, state.cell if state else None, state.key_functions if state else None)
+        fail = FailureMaker(component.name, task.task_id)
+        emitter = _Emitter(self._plan, task, component)
+        try:
+            bolt.open()
+        except Exception as error:
+            for frame in frames:
+                for root in frame.roots:
+                    self._fail(fail, root, "(the bolt could not be opened)", error)
+            return
+        worked_tuples = 0
+        try:
+            for frame in frames:
+                kept = without(frame, self._skip) if self._skip else frame
+                if not kept.values:
+                    continue
+                if state is not None:
+                    self._touched.extend(done_roots(kept, {}))
+                worked = bolt.work(kept)
+                worked_tuples += len(kept.values)
+                self._carry_out(worked, component, task, emitter, fail)
+        finally:
+            try:
+                bolt.close()
+            except Exception:
+                logger.exception("closing a task of %s failed; its results stand", component.name)
+        self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
+        if state is not None:
+            self._write_state(state, fail, frames)
+
+    def _carry_out(
+        self, worked: Worked, component: ComponentSpec, task: Task, emitter: _Emitter, fail: FailureMaker
+    ) -> None:
+        self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
+        self._skip.update(worked.failures)
+        self._stats.late_verdicts += worked.late_verdicts
+        self._stats.extended.extend(worked.extended)
+        for frame_id, roots in worked.done:
+            self._enter(frame_id, roots)
+        for output in worked.outputs:
+            batches, refused = emitter.route(output)
+            for root, value, error in refused:
+                self._fail(fail, root, value, error)
+            for batch in batches:
+                self._send(component.name, output.stream, task, batch, fail)
+
+    def _send(self, component: str, stream: str, source: Task, batch: Batch, fail: FailureMaker) -> None:
+        """Give a batch its edge id, enter it in the ledger, and deliver it here or put it on the wire."""
+        control = self._control
+        self._sequence += 1
+        edge = mix64(control.epoch, control.run, self._stage.index, source.task_id, batch.task, self._sequence)
+        frame = Frame(batch.task, component, stream, batch.values, batch.roots, batch.ends, edge)
+        consumer = self._plan.tasks[batch.task].component
+        if self._plan.stage_of(consumer) == self._stage.index:
+            self._deliver(source.task_id, self._sequence, frame)
+        else:
+            codec = self._program.codecs[component, stream]
+            place = self._plan.placement(batch.task)
+            row = wire.encode_frame(frame, codec, place, source.task_id, self._sequence, partial(self._fail, fail))
+            if row is None:
+                return
+            self._rows.append(row)
+        self._enter(edge, done_roots(frame, {}))
+
+    def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
+        fail.note(self._failures, root, value, error)
+        self._skip.update(roots_of(root))
+
+    def _enter(self, edge: int, roots: Sequence[int]) -> None:
+        if roots:
+            self._ledger_values.append(edge)
+            self._ledger_roots.append(np.array(roots, dtype=np.uint64))
+
+    def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
+        control = self._control
+        directory = Path(control.sink_directories[component.name])
+        name = f"{control.run_id[:8]}-{control.generation:06d}-{control.epoch:08d}-{control.run:03d}-{task.index:04d}-{self._attempt}"
+        sink = SinkTask(component.body, directory, name)
+        fail = FailureMaker(component.name, task.task_id)
+        for frame in frames:
+            kept = without(frame, self._skip) if self._skip else frame
+            sink.take(kept)
+            self._enter(kept.id, done_roots(kept, {}))
+        self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + sink.rows
+        report = sink.write(component.name, task.index, partial(self._fail, fail))
+        if report is not None:
+            sync_directory(directory)
+            self._rows.append(self._row(wire.OUTPUT, wire.encode_report(report)))
+
+    def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: list[Frame]) -> None:
+        report = state.write(frames, partial(self._fail, fail))
+        if report is not None:
+            self._rows.append(self._row(wire.STATE, wire.encode_report(report)))
+
+    def _row(self, kind: int, head: bytes, body: bytes = b"") -> wire.Row:
+        return self._partition, kind, head, body
+
+    def _report(self) -> None:
+        if self._ledger_values:
+            entries = combine(self._ledger_values, self._ledger_roots)
+            self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))
+        if self._touched:
+            touched = dict.fromkeys(self._touched)
+            self._rows.append(self._row(wire.TOUCHED, b"", wire.pack_roots(touched)))
+        if self._failures:
+            reports: dict[int, wire.FailureReport] = {}
+            for root, failure in self._failures.items():
+                reports.setdefault(id(failure), wire.FailureReport([], failure)).roots.append(root)
+            shortened = [
+                report if position < MAX_TRACEBACKS else _without_traceback(report)
+                for position, report in enumerate(reports.values())
+            ]
+            self._rows.append(self._row(wire.FAILURES, b"", wire.encode_report(shortened)))
+        self._rows.append(self._row(wire.STATS, wire.encode_report(self._stats)))
+
+
+def _without_traceback(report: wire.FailureReport) -> wire.FailureReport:
+    import msgspec
+
+    return wire.FailureReport(report.roots, msgspec.structs.replace(report.failure, traceback=""))
+
+
+class _Emitter:
+    """Deals what one task emits, one router per stream."""
+
+    def __init__(self, plan: Plan, task: Task, component: ComponentSpec) -> None:
+        self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in component.outputs}
+
+    def route(self, output: Output) -> tuple[list[Batch], list[tuple[Root, Any, Exception]]]:
+        """(batches per target, what could not be dealt). A tuple that fails for one target goes to none."""
+        router = self._routers[output.stream]
+        values, roots, ends = output.values, output.roots, output.ends
+        if output.direct_task is not None:
+            try:
+                return [router.route_direct(output.direct_task, values, roots, ends)], []
+            except ProcessingError as error:
+                return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
+        batches, errors = router.route(values, roots, ends)
+        if not errors:
+            return batches, []
+        owners = [root for root, part in segments_of(values, roots, ends) for _ in part]
+        return batches, [(owners[position], values[position], error) for position, error in errors]

@@ -1,0 +1,168 @@
+"""The state directory of a run: who it belongs to, who may write to it now, and where things lie in it.
+
+One process at a time holds its lock; each start claims a generation, so that even without the lock (another machine)
+whoever is older finds its create-if-absent lost and stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.durable import write_once
+from tupletree.errors import CheckpointError
+from tupletree.runtimes.crash import crash_point
+from tupletree.topology.fingerprint import differences
+
+__all__ = ["StateDirectory", "fresh_state_dir"]
+
+FORMAT = 1
+
+
+class _Identity(msgspec.Struct):
+    """What `tupletree.json` says."""
+
+    format: int
+    topology: str
+    run_id: str
+    created_s: float
+    fingerprint: dict[str, Any]
+
+
+class StateDirectory:
+    """Open it with `open`; close it to let another process in.
+
+    Attributes:
+        path: the folder, absolute.
+        run_id: names this run; stable over restarts.
+        generation: number of this start, from 1.
+    """
+
+    def __init__(self, path: Path, run_id: str, generation: int, lock: int) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.generation = generation
+        self._lock = lock
+        self.epochs = path / "epochs"
+        self.settles = path / "settles"
+        self.state = path / "state"
+        self.dead = path / "dead"
+        self.history = path / "history"
+        for folder in (self.epochs, self.settles, self.state, self.dead, self.history):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    @classmethod
+    def open(cls, path: Path, topology: str, fingerprint: dict[str, Any]) -> StateDirectory:
+        """Make or resume a state directory and claim the next generation.
+
+        Raises:
+            CheckpointError: another process runs on it, it belongs to another topology (the error names every
+                difference), or it is damaged.
+        """
+        path = path.absolute()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _take_lock(path)
+        try:
+            identity = _identify(path, topology, fingerprint)
+            generation = _claim(path)
+        except BaseException:
+            os.close(lock)
+            raise
+        crash_point("generation.claimed")
+        return cls(path, identity.run_id, generation, lock)
+
+    @property
+    def spark(self) -> Path:
+        """Spark's own checkpoint of this generation. Disposable: the journal is what recovery reads."""
+        return self.path / "spark" / f"{self.generation:06d}"
+
+    def name_spouts(self, spout_of: Mapping[int, str]) -> None:
+        """Write down which spout task is which component, for readers from outside."""
+        write_once(self.path / "spouts.json", msgspec.json.encode({str(task): name for task, name in spout_of.items()}))
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def fresh_state_dir(topology: str) -> Path:
+    """A new folder below `.tupletree/<topology>`, named by time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+def _take_lock(path: Path) -> int:
+    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(handle, 200).decode("utf-8", "replace").strip()
+        os.close(handle)
+        raise CheckpointError(
+            "another run is using this state directory",
+            where=str(path),
+            got=holder or "a process that did not leave its name",
+            next_step="wait for it to end or stop it; for a second run use another --state-dir",
+        ) from error
+    os.ftruncate(handle, 0)
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
+    return handle
+
+
+def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
+    file = path / "tupletree.json"
+    plain = msgspec.to_builtins(fingerprint)
+    if not file.exists():
+        fresh = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), plain)
+        write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
+    try:
+        identity = msgspec.json.decode(file.read_bytes(), type=_Identity)
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(
+            "the state directory's identity is damaged",
+            where=str(file),
+            got=str(error),
+            next_step="restore it from a backup, or start with a fresh --state-dir",
+        ) from error
+    if identity.format != FORMAT:
+        raise CheckpointError(
+            "the state directory has a format that this version cannot read",
+            where=str(file),
+            got=f"format {identity.format}",
+            expected=f"format {FORMAT}",
+            next_step="use the version of Tupletree that wrote it",
+        )
+    changes = differences(identity.fingerprint, plain)
+    if identity.topology != topology:
+        changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
+    if changes:
+        raise CheckpointError(
+            "the state directory belongs to a topology that has changed",
+            where=str(path),
+            got="; ".join(changes),
+            expected="the topology that this directory was made with",
+            next_step="go back to that topology, or start with a fresh --state-dir",
+        )
+    return identity
+
+
+def _claim(path: Path) -> int:
+    """Create the first generation file that is not there; the number is ours alone."""
+    folder = path / "generations"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    number = max((int(file.name) for file in folder.glob("[0-9]*")), default=0) + 1
+    note = msgspec.json.encode({"process": os.getpid(), "host": socket.gethostname(), "started_s": time.time()})
+    while not write_once(folder / f"{number:06d}", note):
+        number += 1
+    return number

@@ -1,0 +1,66 @@
+"""What this runtime refuses for now: said at build time, all at once, never half done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from tupletree.config import Options
+from tupletree.errors import Finding, TopologyError
+from tupletree.plan import Plan
+from tupletree.sinks.files import FileSink
+from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
+
+__all__ = ["refuse_unsupported"]
+
+
+def refuse_unsupported(spec: TopologySpec, options: Options) -> None:
+    """Raise TopologyError with every finding if the Spark runtime cannot run this topology yet."""
+    findings = [finding for component in spec.components.values() for finding in _component(component, options)]
+    findings += [
+        Finding(
+            f"the cycle through {link.producer!r} and {link.consumer!r} cannot run on Spark yet",
+            where=spec.components[link.consumer].where,
+            next_step="break the cycle: emit to a sink and read it back as a source",
+        )
+        for link in Plan.of(spec, options, partitions=1).links
+        if link.carried
+    ]
+    if findings:
+        raise TopologyError("this topology needs what the Spark runtime does not have yet", findings=findings)
+
+
+def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
+    def finding(what: str, next_step: str, got: str = "") -> Finding:
+        return Finding(what, where=f"{component.kind} {component.name!r} ({component.where})", got=got, next_step=next_step)
+
+    for stream in component.outputs.values():
+        cls = stream.schema.cls
+        if cls.__module__ == "__main__" and issubclass(cls, msgspec.Struct):
+            yield finding(
+                f"the message class {cls.__qualname__} lives in __main__, where Spark's workers cannot find it",
+                "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
+            )
+    if component.kind == "sink" and not isinstance(component.body, FileSink):
+        yield finding(
+            "on Spark only file sinks are exactly once, and others are not supported yet",
+            "use sinks.jsonl or sinks.parquet",
+            type(component.body).__qualname__,
+        )
+    if isinstance(component.body, BoltSpec):
+        yield from _bolt(component.body, options, finding)
+
+
+class _FindingMaker(Protocol):
+    def __call__(self, what: str, next_step: str, got: str = "") -> Finding: ...
+
+
+def _bolt(bolt: BoltSpec, options: Options, finding: _FindingMaker) -> Iterator[Finding]:
+    if bolt.style in {"batch", "arrow"}:
+        yield finding(f"{bolt.style} bolts cannot run on Spark yet", "use a bolt that takes one tuple at a time")
+    if bolt.is_async:
+        yield finding("async bolts cannot run on Spark yet", "use a plain function")
+    if bolt.tick_interval_s is not None or (options.tick_interval_s is not None and bolt.style == "class"):
+        yield finding("ticks cannot run on Spark yet", "leave tick_interval_s unset")

@@ -1,0 +1,252 @@
+"""The wire between stages: one Spark row is one frame, or one report that passes through to settle.
+
+Owns the row schema and how frames, ledgers, failures, outputs and state candidates are laid out in it. A row is
+(place, kind, head, body): the partition it must go to next, what it is, a small msgpack head, and bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tupletree.codec import ArrowCodec, EncodeError
+from tupletree.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.tracking.ledger import Entries
+from tupletree.tracking.outcomes import Failure
+
+__all__ = [
+    "FAILURES",
+    "FRAME",
+    "LEDGER",
+    "OUTPUT",
+    "ROW_SCHEMA",
+    "SPARK_SCHEMA",
+    "STATE",
+    "STATS",
+    "TOUCHED",
+    "FailRoot",
+    "FailureReport",
+    "FrameHead",
+    "OutputReport",
+    "Row",
+    "StateReport",
+    "StatsReport",
+    "decode_frame",
+    "encode_frame",
+    "pack_entries",
+    "pack_roots",
+    "rows_to_batch",
+    "unpack_entries",
+    "unpack_roots",
+]
+
+ROW_SCHEMA = pa.schema(
+    [("place", pa.int32()), ("kind", pa.int32()), ("head", pa.binary()), ("body", pa.binary())]
+)
+SPARK_SCHEMA = "place int, kind int, head binary, body binary"
+
+FRAME: Final = 0
+LEDGER: Final = 1
+TOUCHED: Final = 2  # roots that reached a stateful bolt
+FAILURES: Final = 3
+OUTPUT: Final = 4
+STATE: Final = 5
+STATS: Final = 6
+
+Row = tuple[int, int, bytes, "bytes | memoryview"]
+
+
+class FrameHead(msgspec.Struct, array_like=True):
+    """A frame less its values. `source` and `sequence` order the frames of one task within a run.
+
+    `ends` is empty where every segment holds one tuple, `widths` where every segment has one root.
+    """
+
+    task: int
+    component: str
+    stream: str
+    id: int
+    source: int
+    sequence: int
+    roots: bytes
+    ends: bytes = b""
+    widths: bytes = b""
+
+
+class FailureReport(msgspec.Struct, array_like=True):
+    """Roots that failed for one reason in one stage."""
+
+    roots: list[int]
+    failure: Failure
+
+
+class OutputReport(msgspec.Struct, array_like=True):
+    """A candidate file of a sink task, and the sidecar that says whose rows these are."""
+
+    sink: str
+    task_index: int
+    candidate: str
+    sidecar: str
+    rows: int
+
+
+class StateReport(msgspec.Struct, array_like=True):
+    """A candidate state file of a task; `keys` and `is_base` as in `StateFile`."""
+
+    component: str
+    task_index: int
+    name: str
+    keys: int
+    is_base: bool
+
+
+class StatsReport(msgspec.Struct, array_like=True):
+    """What a stage did in one partition: tuples worked on per component, late verdicts, renewed timeouts."""
+
+    worked: dict[str, int]
+    late_verdicts: int = 0
+    extended: list[int] = []  # noqa: RUF012 - msgspec copies empty defaults
+
+
+_encoder = msgspec.msgpack.Encoder()
+_head_decoder = msgspec.msgpack.Decoder(FrameHead)
+
+
+def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows as the record batch that Spark takes from a stage."""
+    places, kinds, heads, bodies = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(places, pa.int32()),
+            pa.array(kinds, pa.int32()),
+            pa.array(heads, pa.binary()),
+            pa.array(bodies, pa.binary()),
+        ],
+        schema=ROW_SCHEMA,
+    )
+
+
+def pack_layout(roots: Sequence[Root], ends: Sequence[int]) -> tuple[bytes, bytes, bytes]:
+    """(roots, ends, widths) of a frame's segments as bytes."""
+    ends_bytes = b"" if len(ends) == ends[-1] else array("I", ends).tobytes()
+    try:
+        return array("Q", roots).tobytes(), ends_bytes, b""
+    except TypeError:  # some segment has several roots
+        groups = [root if isinstance(root, tuple) else (root,) for root in roots]
+        flat = [one for group in groups for one in group]
+        return array("Q", flat).tobytes(), ends_bytes, array("I", map(len, groups)).tobytes()
+
+
+def unpack_layout(roots: bytes, ends: bytes, widths: bytes) -> tuple[list[Root], list[int]]:
+    """Undo `pack_layout`."""
+    flat = array("Q", roots).tolist()
+    segments: list[Root] = flat
+    if widths:
+        segments = []
+        start = 0
+        for width in array("I", widths):
+            segments.append(flat[start] if width == 1 else tuple(flat[start : start + width]))
+            start += width
+    return segments, array("I", ends).tolist() if ends else list(range(1, len(segments) + 1))
+
+
+FailRoot = Callable[[Root, object, "BaseException | str"], None]
+"""(root, tuple, error): record that a tuple failed all its roots."""
+
+
+def encode_frame(
+    frame: Frame, codec: ArrowCodec[Any], place: int, source: int, sequence: int, fail: FailRoot
+) -> Row | None:
+    """A frame as a row.
+
+    Tuples that cannot travel fail their roots and are taken out of `frame`; None if nothing is left of it.
+    """
+    try:
+        body = codec.encode(frame.values)
+    except EncodeError:
+        _drop_unencodable(frame, codec, fail)
+        if not frame.values:
+            return None
+        body = codec.encode(frame.values)
+    roots, ends, widths = pack_layout(frame.roots, frame.ends)
+    head = FrameHead(frame.task, frame.component, frame.stream, frame.id, source, sequence, roots, ends, widths)
+    return place, FRAME, _encoder.encode(head), body
+
+
+def _drop_unencodable(frame: Frame, codec: ArrowCodec[Any], fail: FailRoot) -> None:
+    errors = dict(codec.check_each(frame.values))
+    drop_positions(frame, errors, fail)
+
+
+def drop_positions(frame: Frame, errors: Mapping[int, "BaseException | str"], fail: FailRoot) -> None:
+    """Take the tuples at these positions out of a frame and fail their roots; a root that failed goes as a whole."""
+    bad: set[int] = set()
+    pieces: list[tuple[Root, list[Any]]] = []
+    start = 0
+    for root, end in zip(frame.roots, frame.ends, strict=True):
+        kept: list[Any] = []
+        for position in range(start, end):
+            if position in errors:
+                fail(root, frame.values[position], errors[position])
+                bad.update(roots_of(root))
+            else:
+                kept.append(frame.values[position])
+        if kept:
+            pieces.append((root, kept))
+        start = end
+    alive = [(root, kept) for root, kept in pieces if not all_failed(root, bad)]
+    frame.values, frame.roots, frame.ends = join_segments(alive)
+
+
+def decode_head(head: bytes | memoryview) -> FrameHead:
+    """The head of a frame row."""
+    return _head_decoder.decode(head)
+
+
+def decode_frame(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> Frame:
+    """A row back as a frame."""
+    roots, ends = unpack_layout(head.roots, head.ends, head.widths)
+    return Frame(head.task, head.component, head.stream, codec.decode(body), roots, ends, head.id)
+
+
+def pack_roots(roots: Iterable[int]) -> bytes:
+    """Root ids as little-endian unsigned 64-bit integers."""
+    return array("Q", roots).tobytes()
+
+
+def unpack_roots(data: bytes | memoryview) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Undo `pack_roots`, without a copy."""
+    return np.frombuffer(data, dtype=np.uint64)
+
+
+def pack_entries(entries: Entries) -> bytes:
+    """Ledger entries: all roots, then all XORs."""
+    roots, xor = entries
+    return roots.tobytes() + xor.tobytes()
+
+
+def unpack_entries(data: bytes | memoryview) -> Entries:
+    """Undo `pack_entries`."""
+    both = np.frombuffer(data, dtype=np.uint64)
+    half = len(both) // 2
+    return both[:half], both[half:]
+
+
+def encode_parts(parts: tuple[bytes, ...]) -> bytes:
+    """Several byte strings as one."""
+    return _encoder.encode(parts)
+
+
+def decode_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Undo `encode_parts` for a layout."""
+    return msgspec.msgpack.decode(data, type=tuple[bytes, bytes, bytes])
+
+
+def encode_report(report: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
+    """A report as msgpack."""
+    return _encoder.encode(report)
