@@ -6,139 +6,28 @@ batches, one per target task. Pure; a router's only state is whose turn it is, h
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from itertools import chain, compress, islice, repeat
 from operator import attrgetter, eq, ne, sub
 from typing import Any, Protocol
-from uuid import UUID
-
-import msgspec
-import xxhash
 
 from tupletree.errors import InternalError, ProcessingError
 from tupletree.frames import Root
+from tupletree.hashing import KEY_GROUPS, key_group, pack_key, stable_hash, task_of_group
 from tupletree.ids import mix64
-from tupletree.payloads import fields_of, shown
+from tupletree.payloads import shown
 from tupletree.plan import Link, Plan
 from tupletree.topology import hints
 from tupletree.topology.model import CustomGrouping
-from tupletree.topology.streams import Schema, is_message_class
+from tupletree.topology.streams import Schema
 
 __all__ = ["KEY_GROUPS", "Batch", "Failed", "Router", "key_group", "pack_key", "stable_hash", "task_of_group"]
-
-KEY_GROUPS = 32
-"""Key groups of a component (EPOCHS 12). A `fields` grouping keeps at most this many tasks busy."""
 
 MEMO_SIZE = 65_536
 
 Failed = tuple[int, Exception]
 """Position of a tuple that cannot be routed, and why."""
-
-_encode = msgspec.msgpack.Encoder().encode
-_hash = xxhash.xxh3_64_intdigest
-_Ext = msgspec.msgpack.Ext
-
-
-def stable_hash(key: Any) -> int:
-    """An unsigned 64-bit hash of a canonical key (`Schema.key_of`): xxh3-64 (Collet) over `pack_key`."""
-    return _hash(pack_key(key))
-
-
-def key_group(key: Any, groups: int = KEY_GROUPS) -> int:
-    """The key group that a canonical key and its state belong to."""
-    return _hash(pack_key(key)) % groups
-
-
-def task_of_group(group: int, parallelism: int, groups: int = KEY_GROUPS) -> int:
-    """The index of the task that owns a key group; each task owns a run of them."""
-    return group * parallelism // groups
-
-
-def pack_key(key: Any) -> bytes:
-    """A canonical key as msgpack: equal bytes if and only if it is one key.
-
-    Types are told apart (1, 1.0, True, "1" and b"1" are five keys), but a list and a tuple of the same items are one.
-    NaN is one key, and so are -0.0 and 0.0, equal decimals, and aware datetimes of one instant.
-
-    Raises:
-        TypeError: the value cannot be a key.
-        UnicodeEncodeError: text with a lone surrogate.
-        OverflowError: an integer beyond 64 bits.
-    """
-    kind = type(key)
-    if kind in PLAIN or (kind is tuple and PLAIN.issuperset(map(type, key))):
-        return _encode(key)
-    return _encode(_canonical(key))
-
-
-PLAIN = frozenset({str, int, bytes, bool, type(None)})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def _canonical(key: Any) -> Any:
-    kind = type(key)
-    if kind in PLAIN:
-        return key
-    if kind is float:
-        return float("nan") if key != key else key + 0.0  # noqa: PLR0124 - only NaN differs from itself
-    if kind in {tuple, list}:
-        return [_canonical(item) for item in key]
-    if pack := EXTENSIONS.get(kind):
-        code, content = pack(key)
-        return _Ext(code, _encode(content))
-    if isinstance(key, enum.Flag):
-        return _Ext(10, _encode(key.value))
-    if isinstance(key, enum.Enum):
-        return _Ext(11, _encode(key.name))
-    if is_message_class(kind):
-        return _Ext(12, _encode([_canonical(field) for _, field in fields_of(key)]))
-    raise TypeError(f"{hints.text_of(kind)} {shown(key)} cannot be a key")
-
-
-def _pack_decimal(number: Decimal) -> tuple[int, Any]:
-    """Digits without trailing zeros, so that 1.0 and 1.00 are one key."""
-    sign, digits, exponent = number.as_tuple()
-    if not isinstance(exponent, int):
-        return 1, "NaN" if number.is_nan() else str(number)
-    text = "".join(map(str, digits))
-    stripped = text.rstrip("0")
-    return 1, f"{'-' * sign}{stripped}E{exponent + len(text) - len(stripped)}" if stripped else "0"
-
-
-def _pack_datetime(moment: datetime) -> tuple[int, Any]:
-    """Microseconds: of the instant if aware, else of the wall clock. As in Python's equality, fold is not looked at."""
-    naive = (moment.replace(tzinfo=None, fold=0) - _EPOCH) // _MICROSECOND
-    offset = moment.replace(fold=0).utcoffset()
-    return (2, naive) if offset is None else (3, naive - offset // _MICROSECOND)
-
-
-def _pack_time(moment: time) -> tuple[int, Any]:
-    seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
-    naive = seconds * 1_000_000 + moment.microsecond
-    offset = moment.replace(fold=0).utcoffset()
-    return (4, naive) if offset is None else (5, naive - offset // _MICROSECOND)
-
-
-def _pack_set(items: Iterable[Any]) -> list[bytes]:
-    return sorted(_encode(_canonical(item)) for item in items)
-
-
-EXTENSIONS: dict[type, Callable[[Any], tuple[int, Any]]] = {
-    Decimal: _pack_decimal,
-    datetime: _pack_datetime,
-    time: _pack_time,
-    date: lambda day: (6, day.toordinal()),
-    timedelta: lambda span: (7, [span.days, span.seconds, span.microseconds]),
-    UUID: lambda key: (8, key.bytes),
-    frozenset: lambda items: (9, _pack_set(items)),
-    set: lambda items: (9, _pack_set(items)),
-    dict: lambda items: (13, _pack_set(items.items())),
-}
 
 
 @dataclass(slots=True)
@@ -284,7 +173,14 @@ class _Shuffle(_Copy):
         super().__init__(tasks)
         self._turn = first % len(self._tasks)
 
-    def deal(self, batches: list[Batch], choices: None, values: list[Any], roots: list[Root], ends: list[int]) -> None:
+    def deal(
+        self,
+        batches: list[Batch],
+        choices: None,  # noqa: ARG002 - nothing was chosen
+        values: list[Any],
+        roots: list[Root],
+        ends: list[int],
+    ) -> None:
         width = len(self._tasks)
         if width == 1:
             batches.append(Batch(self._tasks[0], values, roots, ends))
@@ -387,7 +283,7 @@ class _Fields(_Keyed):
     """A key always goes to the same task: the one that owns its key group and state."""
 
     def _choice(self, key: Any) -> int:
-        return _hash(pack_key(key)) % KEY_GROUPS * len(self._tasks) // KEY_GROUPS
+        return task_of_group(key_group(key), len(self._tasks))
 
     def deal(
         self, batches: list[Batch], choices: list[int], values: list[Any], roots: list[Root], ends: list[int]
@@ -408,7 +304,7 @@ class _PartialKey(_Keyed):
 
     def _choice(self, key: Any) -> tuple[int, int]:
         width = len(self._tasks)
-        hashed = _hash(pack_key(key))
+        hashed = stable_hash(key)
         first = hashed % width
         return first, (first + 1 + mix64(hashed) % (width - 1)) % width if width > 1 else first
 
@@ -491,12 +387,15 @@ def _scatter(
     if len(tasks) == 1 or len(values) == 1:
         batches.append(Batch(tasks[indexes[0]], values, roots, ends))
         return
-    if len(ends) != len(values):  # one root per value, from here on
-        lengths = map(sub, ends, chain((0,), ends))
-        roots = list(chain.from_iterable(map(repeat, roots, lengths)))
+    if len(values) >= 2 * len(ends) * len(tasks):
+        _scatter_long(batches, tasks, indexes, values, roots, ends)
+        return
     bins: list[list[Any]] = [[] for _ in tasks]
     root_bins: list[list[Root]] = [[] for _ in tasks]
     put = [bucket.append for bucket in bins]
+    if len(ends) != len(values):
+        lengths = map(sub, ends, chain((0,), ends))
+        roots = list(chain.from_iterable(map(repeat, roots, lengths)))
     put_root = [bucket.append for bucket in root_bins]
     for index, value, root in zip(indexes, values, roots):
         put[index](value)
@@ -504,6 +403,35 @@ def _scatter(
     for task, bucket, bucket_roots in zip(tasks, bins, root_bins):
         if bucket:
             batches.append(Batch(task, bucket, *_merged(bucket_roots, range(1, len(bucket) + 1))))
+
+
+def _scatter_long(
+    batches: list[Batch],
+    tasks: tuple[int, ...],
+    indexes: list[int],
+    values: list[Any],
+    roots: list[Root],
+    ends: list[int],
+) -> None:
+    """As `_scatter`, for long segments: looks at every task once per segment instead of at the root of each value."""
+    bins = [Batch(task, [], [], []) for task in tasks]
+    put = [batch.values.append for batch in bins]
+    pairs = zip(indexes, values)
+    start = 0
+    for root, end in zip(roots, ends):
+        for index, value in islice(pairs, end - start):
+            put[index](value)
+        for batch in bins:
+            size = len(batch.values)
+            if size == (batch.ends[-1] if batch.ends else 0):
+                continue
+            if batch.roots and batch.roots[-1] == root:
+                batch.ends[-1] = size
+            else:
+                batch.roots.append(root)
+                batch.ends.append(size)
+        start = end
+    batches += [batch for batch in bins if batch.values]
 
 
 def _merged(roots: list[Root], ends: Sequence[int]) -> tuple[list[Root], list[int]]:

@@ -6,6 +6,7 @@ Owns the run handle's contract, progress and summary. A runtime is imported only
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ def run(
     Args:
         topology: what to run; it is checked, and every fault is reported together.
         runtime: "spark".
-        options: settings; None resolves them from the topology, and the environment.
+        options: settings; None resolves them from the topology and the environment.
         target: where workers import the topology's module from; None if its module is importable anyway.
         state_dir: resume what is there, or start there; None makes a fresh `.tupletree/<name>/<run>`.
         append: let file sinks write beside what another run wrote.
@@ -140,5 +141,5 @@ def run(
     from tupletree.config import resolve_options
     from tupletree.runtimes.spark.runtime import start
 
-    resolved = options or resolve_options(code=topology.options)
+    resolved = options or resolve_options(code=topology.build().options, environment=os.environ)
     return start(RunRequest(topology, resolved, target, state_dir, append, master, redact))

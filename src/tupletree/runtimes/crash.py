@@ -1,6 +1,6 @@
 """Named points where a test may kill the process: at each step whose order the guarantee depends on.
 
-`TUPLETREE_CRASH=point` kills at the first pass of that point, `point:3` at the third. Without the variable a pass
+`TT_CRASH_AT=point` kills at the first pass of that point, `point:3` at the third. Without the variable a pass
 costs one dictionary look-up. The kill is SIGKILL: nothing is flushed, closed or undone.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["CRASH_POINTS", "VARIABLE", "crash_point"]
 
-VARIABLE: Final = "TUPLETREE_CRASH"
+VARIABLE: Final = "TT_CRASH_AT"
 
 CRASH_POINTS: Final = (
     "generation.claimed",

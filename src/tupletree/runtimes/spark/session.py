@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from tupletree.errors import Finding, RuntimeUnavailableError
@@ -43,8 +44,9 @@ SETTINGS: dict[str, str] = {
     "spark.log.level": "ERROR",
 }
 
-DRIVER_JAVA_OPTIONS = "-XX:+UseSerialGC -Xss64m -Dio.netty.tryReflectionSetAccessible=true"
-"""-Xss64m: a stop during an action unwinds deeply."""
+LOGGING = Path(__file__).with_name("log4j2.properties")
+DRIVER_JAVA_OPTIONS = f"-XX:+UseSerialGC -Xss64m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
+"""-Xss64m: a stop during an action unwinds deeply. Spark's own start-up chatter is not news to the user."""
 
 
 def open_session(name: str, master: str, settings: dict[str, str] | None = None) -> tuple[Any, bool]:
@@ -71,6 +73,7 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     builder = SparkSession.builder.appName(f"tupletree: {name}").master(_with_attempts(master))
     options = {**SETTINGS, "spark.driver.extraJavaOptions": DRIVER_JAVA_OPTIONS}
     if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         options["spark.driver.host"] = "127.0.0.1"
         options["spark.driver.bindAddress"] = "127.0.0.1"
     for key, value in {**options, **(settings or {})}.items():
