@@ -16,8 +16,8 @@ from benchmarks.rows import BENCHMARKS, Row, Settings
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run the benchmarks asked for, one after the other, and print one table."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmarks asked for, one after the other, and print one table; 1 if one of them failed."""
     options = parser().parse_args(arguments)
     settings = Settings(
         work=options.work.resolve(),
@@ -32,10 +32,16 @@ def main(arguments: Sequence[str]) -> None:
     run = describe_run(arguments)
     rows: list[Row] = []
     for name in options.benchmarks or BENCHMARKS:
-        rows += BENCHMARKS[name](settings)
+        try:
+            rows += BENCHMARKS[name](settings)
+        except (RuntimeError, AssertionError) as error:
+            # What the other benchmarks took minutes to measure must not be lost with this one.
+            print(f"{name}: {error}", file=sys.stderr)
+            rows.append(Row(benchmark=name, job="", result="failed"))
     print(render_table(run, rows))
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"run": run, "rows": rows})))
+    return 1 if any(row.result == "failed" for row in rows) else 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,4 +74,4 @@ def benchmark_name(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
