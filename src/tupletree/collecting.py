@@ -73,9 +73,15 @@ class CollectingCall:
         for index, delivery in enumerate(deliveries):
             if all_failed(delivery.root, worked.failures):
                 continue
-            if keys is not None:
-                state.key = keys[index]  # type: ignore[union-attr]  # keys come only with state
-            self._one(delivery, call)
+            if state is None or keys is None:
+                self._one(delivery, call)
+            else:
+                key = keys[index]
+                state.key = key
+                state.value = held = state.changed[key] if key in state.changed else state.load(key)
+                self._one(delivery, call)
+                if state.value is not held:
+                    state.changed[key] = state.value
         self._place.root = 0
         self._finish()
 
@@ -145,7 +151,7 @@ class CollectingCall:
             values, roots, ends = join_segments(pieces)
             self._worked.outputs.append(Output(stream, values, roots, ends, direct_task))
         for frame_id, roots in self._done.items():
-            done = [root for root in roots if root not in failed]
+            done: list[Root] = [root for root in roots if root not in failed]
             if done:
                 self._worked.done.append((frame_id, done))
 

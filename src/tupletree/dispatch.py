@@ -27,7 +27,7 @@ class BoltTask:
         component: the bolt.
         place: its context object.
         state: the state cell if the bolt declares state.
-        key_functions: (component, stream) of an input → function tuple → canonical key; only read with state.
+        key_functions: (component, stream) of an input → function tuples → canonical keys; only read with state.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BoltTask:
         component: ComponentSpec,
         place: TaskPlace,
         state: StateCell | None = None,
-        key_functions: Mapping[tuple[str, str], Callable[[Any], Any]] | None = None,
+        key_functions: Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]] | None = None,
     ) -> None:
         self._spec: BoltSpec = component.body
         self._place = place
@@ -45,6 +45,8 @@ class BoltTask:
         self._fail = FailureMaker(component.name, place.task_id)
         self._bolt: Bolt[Any] | None = None
         self._collecting: CollectingCall | None = None
+        # The commonest stateful bolt, `fn(value, state)`, is called as it is; others through what `_prepare` binds.
+        self._keyed_call: Callable[[Any, Any], Any] = lambda value, _: self._call(value)
         self._call: Callable[[Any], Any] = self._prepare(component)
 
     def _prepare(self, component: ComponentSpec) -> Callable[[Any], Any]:
@@ -60,14 +62,14 @@ class BoltTask:
         if "collector" in spec.inject.values():
             self._collecting = CollectingCall(component, self._place, self._fail)
         injected = {name: self._injected(what, component) for name, what in spec.inject.items()}
-        target = spec.target
+        target, parameter = spec.target, spec.value_parameter
         if not injected:
             return target
-        if len(injected) == 1:
-            ((name, thing),) = injected.items()
-            if list(_parameter_names(target))[:2] == [spec.value_parameter, name]:
-                return lambda value: target(value, thing)
-        parameter = spec.value_parameter
+        if [*spec.inject.values()] == ["state"] and _parameter_names(target) == (parameter, *spec.inject):
+            self._keyed_call = target
+        if _parameter_names(target) == (parameter, *injected):
+            rest = tuple(injected.values())
+            return lambda value: target(value, *rest)
         return lambda value: target(**{parameter: value}, **injected)
 
     def _injected(self, what: str, component: ComponentSpec) -> object:
@@ -99,8 +101,10 @@ class BoltTask:
             keys = self._keys_of(frame, worked)
         if self._collecting is not None:
             self._collecting.run(frame, self._call, self._state, keys, worked)
+        elif self._state is None or keys is None:
+            self._run_stateless(frame, worked)
         else:
-            self._run_plain(frame, keys, worked)
+            self._run_keyed(frame, keys, self._state, worked)
         return worked
 
     def unsettled(self) -> list[int]:
@@ -108,35 +112,30 @@ class BoltTask:
         return self._collecting.unsettled() if self._collecting is not None else []
 
     def _keys_of(self, frame: Frame, worked: Worked) -> list[Any]:
-        key_of = self._keys[frame.component, frame.stream]
+        keys_of = self._keys[frame.component, frame.stream]
         try:
-            return list(map(key_of, frame.values))
+            return keys_of(frame.values)
         except Exception:
             for root, values in frame.segments():
                 for value in values:
                     try:
-                        key_of(value)
+                        keys_of([value])
                     except Exception as error:
                         self._fail.note(worked.failures, root, value, error)
             return []
 
-    def _run_plain(self, frame: Frame, keys: list[Any] | None, worked: Worked) -> None:
-        """The hot loop for bolts without a collector: call, gather, and drop what a failing root emitted."""
+    def _run_stateless(self, frame: Frame, worked: Worked) -> None:
+        """The hot loop of bolts without collector and state: call, gather, drop what a failing root emitted."""
         out: list[Any] = []
         out_roots: list[Root] = []
         out_ends: list[int] = []
-        call, place, state = self._call, self._place, self._state
-        many = self._spec.returns == "many"
-        add: Callable[[Any], None] = out.extend if many else out.append
-        values = frame.values
-        start = index = 0
+        call, place, values = self._call, self._place, frame.values
+        add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        start = index = mark = 0
         for root, end in zip(frame.roots, frame.ends, strict=True):
-            mark = len(out)
             place.root = root
             try:
                 for index in range(start, end):
-                    if keys is not None:
-                        state.key = keys[index]  # type: ignore[union-attr]  # keys come only with state
                     result = call(values[index])
                     if result is not None:
                         add(result)
@@ -148,11 +147,50 @@ class BoltTask:
                 self._fail.note(worked.failures, root, values[index], error)
             else:
                 if len(out) > mark:
+                    mark = len(out)
                     out_roots.append(root)
-                    out_ends.append(len(out))
+                    out_ends.append(mark)
             start = end
         place.root = 0
-        self._sort_streams(out, out_roots, out_ends, worked)
+        self._finish(frame, out, out_roots, out_ends, worked)
+
+    def _run_keyed(self, frame: Frame, keys: list[Any], state: StateCell, worked: Worked) -> None:
+        """The hot loop of bolts with keyed state: as above, with each tuple's value put in hand and taken back."""
+        out: list[Any] = []
+        out_roots: list[Root] = []
+        out_ends: list[int] = []
+        call, place, values = self._keyed_call, self._place, frame.values
+        changed, load = state.changed, state.load
+        add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        start = index = mark = 0
+        for root, end in zip(frame.roots, frame.ends, strict=True):
+            place.root = root
+            try:
+                for index in range(start, end):
+                    key = keys[index]
+                    state.key = key
+                    state.value = held = changed[key] if key in changed else load(key)
+                    result = call(values[index], state)
+                    if result is not None:
+                        add(result)
+                    if state.value is not held:
+                        changed[key] = state.value
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                del out[mark:]
+                self._fail.note(worked.failures, root, values[index], error)
+            else:
+                if len(out) > mark:
+                    mark = len(out)
+                    out_roots.append(root)
+                    out_ends.append(mark)
+            start = end
+        place.root = 0
+        self._finish(frame, out, out_roots, out_ends, worked)
+
+    def _finish(self, frame: Frame, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
+        self._sort_streams(out, roots, ends, worked)
         worked.done.append((frame.id, done_roots(frame, worked.failures)))
 
     def _sort_streams(self, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:

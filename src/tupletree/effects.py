@@ -13,9 +13,15 @@ __all__ = ["Output", "StateCell", "TaskPlace", "Worked"]
 
 
 class StateCell(Protocol):
-    """What keyed state must let dispatch do: say whose value is in hand."""
+    """What keyed state must let dispatch do: put a key and its value in hand, and take the value back."""
 
     key: Any
+    value: Any
+    changed: dict[Any, Any]
+
+    def load(self, key: Any) -> Any:
+        """The value of a key that is not in `changed`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -39,14 +45,15 @@ class Worked:
     Attributes:
         outputs: what was emitted. A tuple whose roots all failed in this frame is not among them.
         done: (frame id, roots) pairs whose tuples are all settled as acked; a manual bolt may finish a frame of
-            an earlier call here.
+            an earlier call here. Roots stand as in `Frame.roots`: untracked ones, repetitions and tuples of roots
+            are among them, and a root counts once per frame.
         failures: failed roots with the reason; the first failure of a root wins.
         extended: roots whose timeout the bolt renewed.
         late_verdicts: second verdicts on a settled tuple; they changed nothing.
     """
 
     outputs: list[Output] = field(default_factory=list)
-    done: list[tuple[int, list[int]]] = field(default_factory=list)
+    done: list[tuple[int, list[Root]]] = field(default_factory=list)
     failures: dict[int, Failure] = field(default_factory=dict)
     extended: list[int] = field(default_factory=list)
     late_verdicts: int = 0

@@ -116,16 +116,20 @@ def select(
     return picked, picked_roots, picked_ends
 
 
-def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[int]:
-    """Every tracked root of the frame that is not in `failed`, each once."""
-    flat: list[int] = []
+def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[Root]:
+    """The frame's roots, as they stand in it, without those in `failed`.
+
+    Untracked segments and repetitions are not taken out: whoever counts edges counts a root of a frame once.
+    """
+    if not failed:
+        return frame.roots
+    kept: list[Root] = []
     for root in frame.roots:
         if isinstance(root, tuple):
-            flat.extend(root)
-        elif root:
-            flat.append(root)
-    unique = dict.fromkeys(flat)
-    return [root for root in unique if root not in failed] if failed else list(unique)
+            kept.extend(one for one in root if one not in failed)
+        elif root not in failed:
+            kept.append(root)
+    return kept
 
 
 def segments_of(values: list[Any], roots: list[Root], ends: list[int]) -> Iterator[tuple[Root, list[Any]]]:

@@ -19,7 +19,7 @@ from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.failing import FailureMaker, safe_text
-from tupletree.frames import Frame, Root, done_roots
+from tupletree.frames import Frame, Root
 from tupletree.ids import mix64
 from tupletree.payloads import to_jsonable
 from tupletree.plan import Plan, Task
@@ -242,7 +242,7 @@ class Intake:
                 if row is not None:
                     rows.append(row)
                     edges.append(frame.id)
-                    edge_roots.append(np.array(done_roots(frame, {}), dtype=np.uint64))
+                    edge_roots.append(wire.root_array(frame.roots))
             if failures:
                 header.unsendable += [
                     Unsendable(root, to_jsonable(value), failures[root])
@@ -263,7 +263,7 @@ class Intake:
         return record, sections
 
     def _sections(self, header: EpochHeader, columns: _Columns, rows: list[wire.Row]) -> list[bytes]:
-        messages = msgspec.msgpack.encode(columns.messages())
+        messages = columns.encode()
         header.messages, header.messages_length = len(columns.roots), len(messages)
         sections = [messages]
         offset = len(messages)
@@ -356,7 +356,7 @@ class _Columns:
     def add(self, spout: SpoutTask, accounts: Accounts) -> None:
         count = len(spout.roots)
         self.tasks.extend([spout.task.task_id] * count)
-        self.ids.extend(map(plain_id, spout.ids))
+        self.ids.extend(spout.ids)
         self.roots.extend(spout.roots)
         self.attempts.extend(spout.attempts)
         self.first_emitted.extend(accounts.pending.first_emitted_s(spout.roots))
@@ -365,10 +365,18 @@ class _Columns:
         """Root → attempt, of those beyond the first."""
         return {root: attempt for root, attempt in zip(self.roots, self.attempts, strict=True) if attempt > 1}
 
-    def messages(self) -> Messages:
+    def encode(self) -> bytes:
+        """The columns as a section of the log."""
+        try:
+            return msgspec.msgpack.encode(self._messages(self.ids, plain=False))
+        except (UnicodeEncodeError, OverflowError):  # lone surrogates, integers beyond 64 bits
+            return msgspec.msgpack.encode(self._messages(list(map(plain_id, self.ids)), plain=True))
+
+    def _messages(self, ids: list[Any], *, plain: bool) -> Messages:
         return Messages(
             tasks=self.tasks.tobytes(),
-            ids=self.ids,
+            ids=ids,
+            ids_are_plain=plain,
             roots=self.roots.tobytes(),
             attempts=self.attempts.tobytes(),
             first_emitted_s=self.first_emitted.tobytes(),

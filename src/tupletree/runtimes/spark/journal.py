@@ -53,7 +53,8 @@ class Messages(msgspec.Struct, kw_only=True):
 
     Attributes:
         tasks: spout task of each, packed u32.
-        ids: as `tracking.identity.plain_id` writes them.
+        ids: as msgpack has them (a tuple is an array); where that cannot hold one of them, all are as
+            `tracking.identity.plain_id` writes them, and `ids_are_plain` says so.
         roots: packed u64.
         attempts: packed u32.
         first_emitted_s: packed f64, seconds since the Unix epoch.
@@ -61,6 +62,7 @@ class Messages(msgspec.Struct, kw_only=True):
 
     tasks: bytes = b""
     ids: list[Any] = []  # noqa: RUF012 - msgspec copies empty defaults
+    ids_are_plain: bool = False
     roots: bytes = b""
     attempts: bytes = b""
     first_emitted_s: bytes = b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tupletree.runtimes.spark.wire import FailRoot, StateReport
 from tupletree.state.cells import CLEARED, ValueCell
 from tupletree.state.files import StateCodec, StateFile, VersionCache, needs_base
 from tupletree.topology.model import ComponentSpec
+from tupletree.topology.streams import Schema
 
 __all__ = ["StatefulTask"]
 
@@ -35,7 +38,7 @@ class StatefulTask:
         fields = component.inputs[0].grouping.fields
         schemas = [plan.spec.components[source.component].outputs[source.stream].schema for source in component.inputs]
         self.key_functions = {
-            (source.component, source.stream): schema.key_of(source.grouping.fields)
+            (source.component, source.stream): column_keys(schema, source.grouping.fields)
             for source, schema in zip(component.inputs, schemas, strict=True)
         }
         types = tuple(schemas[0].fields[field] for field in fields)
@@ -53,7 +56,7 @@ class StatefulTask:
 
     def write(self, frames: list[Frame], fail: FailRoot) -> StateReport | None:
         """Write what changed. A value that cannot be stored fails every root that touched its key in this run."""
-        changed = self.cell.changed
+        changed = self.cell.delta()
         if not changed:
             return None
         is_base = needs_base(self._files, len(changed))
@@ -74,14 +77,30 @@ class StatefulTask:
         bad: dict[Any, Exception] = {}
         for key, value in self.cell.changed.items():
             try:
-                if value is not CLEARED:
-                    msgspec.msgpack.encode(value)
+                msgspec.msgpack.encode(value)
             except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
                 bad[key] = error
         for frame in frames:
-            key_of = self.key_functions[frame.component, frame.stream]
+            keys_of = self.key_functions[frame.component, frame.stream]
             for root, values in frame.segments():
-                for value in values:
-                    error = bad.get(key_of(value))
+                for value, key in zip(values, keys_of(values), strict=True):
+                    error = bad.get(key)
                     if error is not None:
                         fail(root, value, error)
+
+
+def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:
+    """A function tuples → canonical keys. Exact text and booleans are canonical as they stand, so a whole column of
+    them is taken at once."""
+    key_of = schema.key_of(fields)
+    kind = schema.fields[fields[0]]
+    if len(fields) > 1 or kind not in (str, bool, bytes):
+        return lambda values: list(map(key_of, values))
+    get = attrgetter(fields[0])
+    exact = {kind}
+
+    def keys_of(values: list[Any]) -> list[Any]:
+        raw = list(map(get, values))
+        return raw if set(map(type, raw)) <= exact else list(map(key_of, values))
+
+    return keys_of

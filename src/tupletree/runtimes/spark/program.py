@@ -6,6 +6,7 @@ under its hash. The control is plain msgpack.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -82,6 +83,9 @@ def _load(_digest: int, blob: bytes) -> Program:
         if folder not in sys.path:
             sys.path.insert(0, folder)
     plan: Plan = cloudpickle.loads(pickled)
+    # A frame's tuples are many small objects that live briefly and have no cycles: the default threshold of 700
+    # makes the collector look at them again and again, at a third of the worker's time.
+    gc.set_threshold(100_000, 20, 20)
     return Program(plan, codecs_of(plan))
 
 

@@ -105,9 +105,10 @@ def verdicts_of(directory: StateDirectory, entry: SettleEntry) -> tuple[list[Log
 def logged_messages(header: EpochHeader, body: memoryview) -> list[LoggedMessage]:
     """The messages of an epoch log."""
     columns = _messages.decode(body[: header.messages_length])
+    id_of = id_from_plain if columns.ids_are_plain else _id_from_msgpack
     return [
-        LoggedMessage(task, id_from_plain(plain), root, attempt, first_s)
-        for task, plain, root, attempt, first_s in zip(
+        LoggedMessage(task, id_of(stored), root, attempt, first_s)
+        for task, stored, root, attempt, first_s in zip(
             array("I", columns.tasks),
             columns.ids,
             array("Q", columns.roots),
@@ -116,6 +117,10 @@ def logged_messages(header: EpochHeader, body: memoryview) -> list[LoggedMessage
             strict=True,
         )
     ]
+
+
+def _id_from_msgpack(stored: Any) -> MessageId:
+    return tuple(map(_id_from_msgpack, stored)) if isinstance(stored, list) else stored
 
 
 def _entries_since_base(directory: StateDirectory) -> list[SettleEntry]:

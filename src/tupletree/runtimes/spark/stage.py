@@ -81,7 +81,7 @@ class StageRun:
         self._skip: set[int] = set(self._left_out)
         self._ledger_values: list[int] = []
         self._ledger_roots: list[Any] = []
-        self._touched: list[int] = []
+        self._touched: list[Any] = []
         self._rows: list[wire.Row] = []
         self._stats = wire.StatsReport({})
         self._sequence = 0
@@ -162,7 +162,7 @@ class StageRun:
                 if not kept.values:
                     continue
                 if state is not None:
-                    self._touched.extend(done_roots(kept, {}))
+                    self._touched.append(wire.root_array(kept.roots))
                 worked = bolt.work(kept)
                 worked_tuples += len(kept.values)
                 self._carry_out(worked, component, task, emitter, fail)
@@ -213,10 +213,10 @@ class StageRun:
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
 
-    def _enter(self, edge: int, roots: Sequence[int]) -> None:
+    def _enter(self, edge: int, roots: Sequence[Root]) -> None:
         if roots:
             self._ledger_values.append(edge)
-            self._ledger_roots.append(np.array(roots, dtype=np.uint64))
+            self._ledger_roots.append(wire.root_array(roots))
 
     def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         control = self._control
@@ -247,8 +247,8 @@ class StageRun:
             entries = combine(self._ledger_values, self._ledger_roots)
             self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))
         if self._touched:
-            touched = dict.fromkeys(self._touched)
-            self._rows.append(self._row(wire.TOUCHED, b"", wire.pack_roots(touched)))
+            touched = np.unique(np.concatenate(self._touched))
+            self._rows.append(self._row(wire.TOUCHED, b"", touched.tobytes()))
         if self._failures:
             reports: dict[int, wire.FailureReport] = {}
             for root, failure in self._failures.items():

@@ -40,6 +40,7 @@ __all__ = [
     "encode_frame",
     "pack_entries",
     "pack_roots",
+    "root_array",
     "rows_to_batch",
     "unpack_entries",
     "unpack_roots",
@@ -58,6 +59,7 @@ OUTPUT: Final = 4
 STATE: Final = 5
 STATS: Final = 6
 
+U64 = np.ndarray[Any, np.dtype[np.uint64]]
 Row = tuple[int, int, bytes, "bytes | memoryview"]
 
 
@@ -222,6 +224,14 @@ def pack_roots(roots: Iterable[int]) -> bytes:
 def unpack_roots(data: bytes | memoryview) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Undo `pack_roots`, without a copy."""
     return np.frombuffer(data, dtype=np.uint64)
+
+
+def root_array(roots: Sequence[Root]) -> U64:
+    """A frame's roots as one array; tuples of roots are laid flat."""
+    try:
+        return np.frombuffer(array("Q", roots), dtype=np.uint64)  # type: ignore[arg-type]  # tuples raise TypeError
+    except TypeError:
+        return np.array([one for root in roots for one in roots_of(root)], dtype=np.uint64)
 
 
 def pack_entries(entries: Entries) -> bytes:
