@@ -102,7 +102,7 @@ class CollectingCall:
                     self.emit(value, None, None, None)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
             del self._emitted[mark:]
             if self._auto_fail or not isinstance(error, Exception):
                 self._fail_now(delivery, error)
@@ -150,16 +150,14 @@ class CollectingCall:
         for (stream, direct_task), pieces in by_target.items():
             values, roots, ends = join_segments(pieces)
             self._worked.outputs.append(Output(stream, values, roots, ends, direct_task))
-        for frame_id, roots in self._done.items():
-            done: list[Root] = [root for root in roots if root not in failed]
+        for frame_id, settled in self._done.items():
+            done: list[Root] = [root for root in settled if root not in failed]
             if done:
                 self._worked.done.append((frame_id, done))
 
     # What the user's collector asks for.
 
-    def emit(
-        self, value: Any, anchors: Sequence[object] | None, stream: str | None, direct_task: int | None
-    ) -> None:
+    def emit(self, value: Any, anchors: Sequence[object] | None, stream: str | None, direct_task: int | None) -> None:
         """See `Collector.emit`."""
         name = self._stream_for(value, stream)
         if anchors is None:
@@ -182,8 +180,8 @@ class CollectingCall:
                 )
             # Two anchors with one root make one edge: a root is named once however often it is anchored to.
             found.update(dict.fromkeys(roots_of(deliveries[0].root)))
-        roots = tuple(found)
-        root: Root = roots[0] if len(roots) == 1 else roots if roots else 0
+        anchored = tuple(found)
+        root: Root = anchored[0] if len(anchored) == 1 else anchored or 0
         self._emitted.append(_Emitted(value, root, name, direct_task))
 
     def _stream_for(self, value: Any, stream: str | None) -> str:

@@ -8,6 +8,7 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tupletree.collecting import CollectingCall
@@ -115,12 +116,12 @@ class BoltTask:
         keys_of = self._keys[frame.component, frame.stream]
         try:
             return keys_of(frame.values)
-        except Exception:
+        except Exception:  # noqa: BLE001 - user code may raise anything
             for root, values in frame.segments():
                 for value in values:
                     try:
                         keys_of([value])
-                    except Exception as error:
+                    except Exception as error:  # noqa: BLE001 - user code may raise anything
                         self._fail.note(worked.failures, root, value, error)
             return []
 
@@ -141,7 +142,7 @@ class BoltTask:
                         add(result)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 # GeneratorExit, SystemExit and CancelledError are the user's failures here, not ours to obey.
                 del out[mark:]
                 self._fail.note(worked.failures, root, values[index], error)
@@ -177,7 +178,7 @@ class BoltTask:
                         changed[key] = state.value
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 del out[mark:]
                 self._fail.note(worked.failures, root, values[index], error)
             else:
@@ -207,7 +208,7 @@ class BoltTask:
             if len(classes) == 1:
                 worked.outputs.append(Output(self._stream_of[cls], out, roots, ends))
                 continue
-            picked, picked_roots, picked_ends = select(out, roots, ends, lambda value, cls=cls: type(value) is cls)
+            picked, picked_roots, picked_ends = select(out, roots, ends, partial(_is_exactly, cls))
             worked.outputs.append(Output(self._stream_of[cls], picked, picked_roots, picked_ends))
 
     def _drop_unknown(
@@ -221,6 +222,10 @@ class BoltTask:
         bad = worked.failures.keys()
         pieces = [(root, values) for root, values in segments_of(out, roots, ends) if not all_failed(root, bad)]
         return join_segments(pieces)
+
+
+def _is_exactly(cls: type, value: object) -> bool:
+    return type(value) is cls
 
 
 def _parameter_names(target: Callable[..., Any]) -> tuple[str, ...]:

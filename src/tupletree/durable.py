@@ -18,7 +18,16 @@ import xxhash
 
 from tupletree.errors import CheckpointError
 
-__all__ = ["FORMAT_VERSION", "pack", "read_container", "read_header", "sync_directory", "unpack", "write_file", "write_once"]
+__all__ = [
+    "FORMAT_VERSION",
+    "pack",
+    "read_container",
+    "read_header",
+    "sync_directory",
+    "unpack",
+    "write_file",
+    "write_once",
+]
 
 FORMAT_VERSION = 1
 _MAGIC = b"TTRE"
@@ -63,7 +72,7 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
 
 def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with open(handle, "wb") as file:
+    with os.fdopen(handle, "wb") as file:
         if isinstance(data, bytes):
             file.write(data)
         else:

@@ -73,9 +73,7 @@ class TupletreeError(Exception):
         findings: Iterable[Finding] = (),
     ) -> None:
         self.what = what
-        self.findings: tuple[Finding, ...] = tuple(findings) or (
-            Finding(what, where, got, expected, next_step),
-        )
+        self.findings: tuple[Finding, ...] = tuple(findings) or (Finding(what, where, got, expected, next_step),)
         super().__init__(what)
 
     def __str__(self) -> str:

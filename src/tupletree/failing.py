@@ -23,7 +23,7 @@ def safe_text(value: object, limit: int = MAX_TEXT) -> str:
     """
     try:
         text = value if isinstance(value, str) else repr(value)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a repr, str or traceback of user code may raise anything
         text = f"<{type(value).__qualname__} whose repr raised {type(error).__qualname__}>"
     if len(text) > limit:
         text = f"{text[:limit]}… ({len(text)} characters)"
@@ -84,7 +84,7 @@ def _type_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return safe_text(str(error))
-    except Exception as unprintable:
+    except Exception as unprintable:  # noqa: BLE001 - a repr, str or traceback of user code may raise anything
         return f"<message could not be printed: {type(unprintable).__qualname__}>"
 
 
@@ -93,15 +93,17 @@ def _traceback(error: BaseException) -> str:
     try:
         lines = traceback.format_exception(type(error), error, _below_dispatch(error), limit=-MAX_STACK_FRAMES)
         text = "".join(lines)
-    except Exception as unprintable:
+    except Exception as unprintable:  # noqa: BLE001 - a repr, str or traceback of user code may raise anything
         return f"<traceback could not be printed: {type(unprintable).__qualname__}>"
     return safe_text(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
 
 
 def _below_dispatch(error: BaseException):  # type: ignore[no-untyped-def]  # types.TracebackType | None, kept lazy
     step = error.__traceback__
-    while step is not None and step.tb_next is not None and step.tb_frame.f_globals.get("__name__", "").startswith(
-        ("tupletree.dispatch", "tupletree.collecting")
+    while (
+        step is not None
+        and step.tb_next is not None
+        and step.tb_frame.f_globals.get("__name__", "").startswith(("tupletree.dispatch", "tupletree.collecting"))
     ):
         step = step.tb_next
     return step

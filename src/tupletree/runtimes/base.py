@@ -89,8 +89,12 @@ class RunHandle(ABC):
 
     @abstractmethod
     def stop(self, drain_timeout_s: float | None = None) -> None:
-        """Stop pulling, settle what is in flight for at most this long (None: the option), then end. Returns at once
-        when the drain is done; calling it again is harmless."""
+        """Stop pulling, settle what is in flight, then end; calling it again is harmless.
+
+        Args:
+            drain_timeout_s: how long to wait for what is in flight; None takes the option. Returns as soon as it is
+                settled.
+        """
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ hold payloads.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +19,16 @@ from tupletree.durable import write_once
 from tupletree.errors import CheckpointError, ConfigError, Finding
 from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["LETTER_FORMAT", "Request", "carried_out", "letters_of", "read", "request_replay", "requests", "write_letters"]
+__all__ = [
+    "LETTER_FORMAT",
+    "Request",
+    "carried_out",
+    "letters_of",
+    "read",
+    "request_replay",
+    "requests",
+    "write_letters",
+]
 
 LETTER_FORMAT = 1
 
@@ -121,7 +129,7 @@ def carried_out(state_dir: Path, request_id: str) -> None:
     target = state_dir / "dead" / "replayed"
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if source.exists():
-        os.replace(source, target / source.name)
+        source.replace(target / source.name)
 
 
 def _requests_in(directory: Path) -> Iterable[Request]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import datetime
+import datetime as dt
 import decimal
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,11 +23,10 @@ class _Mark:
 
 
 CLEARED: Final = _Mark("<cleared>")
-_MISSING: Final = _Mark("<missing>")
 
 _IMMUTABLE = (
     bool, int, float, complex, str, bytes, type(None), decimal.Decimal, uuid.UUID,
-    datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
+    dt.datetime, dt.date, dt.time, dt.timedelta,
 )  # fmt: skip
 
 
@@ -37,10 +36,11 @@ def is_immutable(value: object) -> bool:
 
 
 class ValueCell(Generic[V]):
-    """One value per key (see `KeyedState`). Dispatch puts `key` and `value` in hand before each tuple, and takes the
-    value back after it: a plain attribute costs user code a fraction of a property.
+    """One value per key (see `KeyedState`), for the key in hand.
 
-    Reads fall through to the committed version, which is never written: a run that is thrown away leaves no trace.
+    Dispatch puts `key` and `value` in hand before each tuple and takes the value back after it: a plain attribute
+    costs user code a fraction of a property. Reads fall through to the committed version, which is never written:
+    a run that is thrown away leaves no trace.
     A value that could be changed in place is copied on its first read and counts as changed from then on.
 
     Args:
@@ -63,14 +63,10 @@ class ValueCell(Generic[V]):
 
     def load(self, key: Any) -> V:
         """The value of a key that is not in `changed`."""
-        value = self._committed.get(key, _MISSING)
-        if value is _MISSING:
-            value = self._default()
-            if not is_immutable(value):
-                self.changed[key] = value
-        elif not is_immutable(value):
+        value = self._committed[key] if key in self._committed else self._default()
+        if not is_immutable(value):
             value = self.changed[key] = copy.deepcopy(value)
-        return value  # type: ignore[no-any-return]  # the mark never leaves this class
+        return value
 
     def clear(self) -> None:
         """Forget the key in hand: its value is the default again."""

@@ -135,8 +135,10 @@ def fold(data: dict[Any, Any], changed: Mapping[Any, Any]) -> None:
 
 
 def needs_base(files: Sequence[StateFile], changed_keys: int) -> bool:
-    """Whether the next file should hold everything: once the deltas outweigh their base, so that writing stays
-    proportional to change and reading to size (the log-structured merge argument, O'Neil et al. 1996)."""
+    """Whether the next file should hold everything: once the deltas outweigh their base.
+
+    So writing stays proportional to change, and reading to size (log-structured merge; O'Neil et al. 1996).
+    """
     if not files:
         return True
     base = files[0].keys if files[0].is_base else 0
@@ -162,9 +164,7 @@ class VersionCache:
     def __init__(self) -> None:
         self._entries: dict[tuple[str, int], _Cached] = {}
 
-    def load(
-        self, directory: Path, task_index: int, files: Iterable[StateFile], codec: StateCodec
-    ) -> dict[Any, Any]:
+    def load(self, directory: Path, task_index: int, files: Iterable[StateFile], codec: StateCodec) -> dict[Any, Any]:
         """The version's key → value. The caller must not change it."""
         wanted = tuple(files)
         place = (str(directory), task_index)

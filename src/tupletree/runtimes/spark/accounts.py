@@ -53,7 +53,7 @@ class Accounts:
     settled: int = -1
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def encode_value(self, spout_task: int, value: Any) -> Any:
+    def encode_value(self, _spout_task: int, value: Any) -> Any:
         """A message's value as the journal and dead letters keep it."""
         return value.payload if isinstance(value, StoredPayload) else to_jsonable(value)
 

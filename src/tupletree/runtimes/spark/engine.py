@@ -178,8 +178,8 @@ class Engine:
                 rows = rows.repartitionById(self._plan.partitions, "place")
             rows = rows.mapInArrow(_stage_function(self._blob, control, stage.index), wire.SPARK_SCHEMA)
         table: pa.Table = rows.toArrow()
-        _, kinds, heads, bodies = (column.to_pylist() for column in table.columns)
-        return list(zip(kinds, heads, bodies, strict=True))
+        columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("kind", "head", "body")]
+        return list(zip(*columns, strict=True))
 
     # --- outputs ----------------------------------------------------------------------------------------------
 
@@ -258,7 +258,9 @@ class Engine:
         epochs, messages = self._since_base[0] + 1, self._since_base[1] + record.header.messages
         if epochs >= BASE_EPOCHS or messages >= BASE_MESSAGES:
             pending = accounts.pending.snapshot(accounts.encode_value, now_s, wall_s)
-            entry.base = Base(pending=pending, open=list(accounts.open.values()), replays=sorted({*accounts.replays, *entry.replays}))
+            entry.base = Base(
+                pending=pending, open=list(accounts.open.values()), replays=sorted({*accounts.replays, *entry.replays})
+            )
             verdicts.wrote_base = True
             epochs = messages = 0
         else:

@@ -31,7 +31,6 @@ def live_events(state_dir: Path) -> list[HistoryEvent]:
     return events
 
 
-
 def _spouts(state_dir: Path) -> dict[int, str]:
     path = state_dir / "spouts.json"
     return msgspec.json.decode(path.read_bytes(), type=dict[int, str]) if path.exists() else {}

@@ -156,7 +156,7 @@ class Intake:
                 continue
             if given is None:
                 continue
-            batch = given if isinstance(given, (list, tuple)) else [given]
+            batch: Sequence[Emit[Any] | Reject] = given if isinstance(given, Sequence) else [given]
             if batch:
                 self._take(spout, batch)
                 came = True
@@ -236,8 +236,7 @@ class Intake:
             header.untracked += len(spout.untracked)
             header.fresh += spout.fresh
             columns.add(spout, self._accounts)
-            values, roots = self._sendable(spout, failures)
-            for frame in self._frames(epoch, spout, values, roots, failures):
+            for frame in self._frames(epoch, spout, failures):
                 row = self._encode(spout, frame, failures)
                 if row is not None:
                     rows.append(row)
@@ -297,9 +296,8 @@ class Intake:
             roots = roots + [0] * len(spout.untracked)
         return values, roots
 
-    def _frames(
-        self, epoch: int, spout: SpoutTask, values: list[Any], roots: list[Root], failures: dict[int, Failure]
-    ) -> list[Frame]:
+    def _frames(self, epoch: int, spout: SpoutTask, failures: dict[int, Failure]) -> list[Frame]:
+        values, roots = self._sendable(spout, failures)
         if not values:
             return []
         fail = self._fail[spout.task.task_id]
@@ -313,9 +311,7 @@ class Intake:
             for piece in _chunks(batch):
                 self._sequence += 1
                 edge = mix64(epoch, 0, -1, spout.task.task_id, piece.task, self._sequence)
-                frames.append(
-                    Frame(piece.task, spout.name, spout.stream, piece.values, piece.roots, piece.ends, edge)
-                )
+                frames.append(Frame(piece.task, spout.name, spout.stream, piece.values, piece.roots, piece.ends, edge))
         return frames
 
     def _of_class(
@@ -332,7 +328,9 @@ class Intake:
                 kept_values.append(value)
                 kept_roots.append(root)
             else:
-                error = TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}")
+                error = TypeError(
+                    f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}"
+                )
                 self._fail[spout.task.task_id].note(failures, root, value, error)
         return kept_values, kept_roots
 

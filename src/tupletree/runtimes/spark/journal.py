@@ -61,7 +61,7 @@ class Messages(msgspec.Struct, kw_only=True):
     """
 
     tasks: bytes = b""
-    ids: list[Any] = []  # noqa: RUF012 - msgspec copies empty defaults
+    ids: list[Any] = []
     ids_are_plain: bool = False
     roots: bytes = b""
     attempts: bytes = b""
@@ -91,10 +91,10 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     messages: int = 0
     untracked: int = 0
     fresh: int = 0
-    unsendable: list[Unsendable] = []  # noqa: RUF012 - msgspec copies empty defaults
-    positions: dict[int, Any] = {}  # noqa: RUF012
-    ended: list[int] = []  # noqa: RUF012
-    frames: list[tuple[int, int, int, int]] = []  # noqa: RUF012
+    unsendable: list[Unsendable] = []
+    positions: dict[int, Any] = {}
+    ended: list[int] = []
+    frames: list[tuple[int, int, int, int]] = []
 
 
 class FailedAttempt(msgspec.Struct, array_like=True):
@@ -131,7 +131,7 @@ class Counters(msgspec.Struct):
     dead: int = 0
     untracked: int = 0
     late_verdicts: int = 0
-    rows: dict[str, int] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    rows: dict[str, int] = {}
 
 
 class OpenTree(msgspec.Struct, array_like=True):
@@ -172,14 +172,14 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     generation: int
     run: int
     time_s: float
-    failed: list[FailedAttempt] = []  # noqa: RUF012 - msgspec copies empty defaults
-    put_back: list[int] = []  # noqa: RUF012
-    opened: list[OpenTree] = []  # noqa: RUF012
-    closed: list[int] = []  # noqa: RUF012
-    dead: list[DeadEntry] = []  # noqa: RUF012
-    outputs: list[OutputFile] = []  # noqa: RUF012
-    state: dict[str, dict[int, list[StateFile]]] = {}  # noqa: RUF012
-    replays: list[str] = []  # noqa: RUF012
+    failed: list[FailedAttempt] = []
+    put_back: list[int] = []
+    opened: list[OpenTree] = []
+    closed: list[int] = []
+    dead: list[DeadEntry] = []
+    outputs: list[OutputFile] = []
+    state: dict[str, dict[int, list[StateFile]]] = {}
+    replays: list[str] = []
     counters: Counters
     pending: PendingChanges
     base: Base | None = None

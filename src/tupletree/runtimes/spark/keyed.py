@@ -84,14 +84,15 @@ class StatefulTask:
             keys_of = self.key_functions[frame.component, frame.stream]
             for root, values in frame.segments():
                 for value, key in zip(values, keys_of(values), strict=True):
-                    error = bad.get(key)
-                    if error is not None:
-                        fail(root, value, error)
+                    if key in bad:
+                        fail(root, value, bad[key])
 
 
 def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:
-    """A function tuples → canonical keys. Exact text and booleans are canonical as they stand, so a whole column of
-    them is taken at once."""
+    """A function tuples → canonical keys.
+
+    Exact text and booleans are canonical as they stand, so a whole column of them is taken at once.
+    """
     key_of = schema.key_of(fields)
     kind = schema.fields[fields[0]]
     if len(fields) > 1 or kind not in (str, bool, bytes):

@@ -38,7 +38,7 @@ class Meter:
 
     def latency_ms(self, quantile: float) -> float | None:
         """Emit to ack of recent messages at a quantile (0 to 1); None before the first ack."""
-        ordered = sorted(list(self._latencies))
+        ordered = sorted(self._latencies.copy())
         if not ordered:
             return None
         return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] * 1000.0

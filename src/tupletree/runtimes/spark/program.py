@@ -43,10 +43,10 @@ class Control(msgspec.Struct, kw_only=True):
     generation: int
     time_s: float
     left_out: bytes = b""
-    attempts: dict[int, int] = {}  # noqa: RUF012 - msgspec copies empty defaults
-    state: dict[str, dict[int, list[StateFile]]] = {}  # noqa: RUF012
+    attempts: dict[int, int] = {}
+    state: dict[str, dict[int, list[StateFile]]] = {}
     state_directory: str = ""
-    sink_directories: dict[str, str] = {}  # noqa: RUF012
+    sink_directories: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Program:
     """The plan with everything a stage derives from it once."""
 
     plan: Plan
-    codecs: Mapping[tuple[str, str], ArrowCodec]
+    codecs: Mapping[tuple[str, str], ArrowCodec[Any]]
 
     def component(self, name: str) -> ComponentSpec:
         """A component by name."""
@@ -71,7 +71,7 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
         for name, component in spec.components.items()
     }
     light = replace(plan, spec=TopologySpec(spec.name, components, spec.options))
-    return msgspec.msgpack.encode([search_path, cloudpickle.dumps(light)])
+    return msgspec.msgpack.encode([search_path, cloudpickle.dumps(light)])  # type: ignore[no-untyped-call]  # pyspark's has no hints
 
 
 @lru_cache(maxsize=4)
@@ -89,7 +89,7 @@ def _load(_digest: int, blob: bytes) -> Program:
     return Program(plan, codecs_of(plan))
 
 
-def codecs_of(plan: Plan) -> dict[tuple[str, str], ArrowCodec]:
+def codecs_of(plan: Plan) -> dict[tuple[str, str], ArrowCodec[Any]]:
     """One codec per stream."""
     return {
         (component.name, stream.name): ArrowCodec.of(stream.schema)
@@ -111,5 +111,3 @@ def control_bytes(control: Control) -> bytes:
 def control_from(data: bytes) -> Control:
     """Decode the control."""
     return msgspec.msgpack.decode(data, type=Control)
-
-

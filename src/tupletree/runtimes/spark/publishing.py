@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -32,8 +30,7 @@ def finish(entry: SettleEntry, sink_directories: Mapping[str, str], dead_directo
     crash_point("publish.after_dead")
 
 
-def remove(paths: Iterable[Path | str]) -> None:
+def remove(paths: Iterable[Path]) -> None:
     """Remove files that nothing names any more; one that is gone already is fine."""
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        path.unlink(missing_ok=True)

@@ -29,8 +29,8 @@ from tupletree.runtimes.spark.journal import (
     read_settle,
 )
 from tupletree.runtimes.spark.statedir import StateDirectory
-from tupletree.tracking.identity import id_from_plain
 from tupletree.topology.components import MessageId
+from tupletree.tracking.identity import id_from_plain
 
 __all__ = ["LoggedMessage", "Recovered", "adopt_open_trees", "logged_messages", "recover", "verdicts_of"]
 
@@ -177,9 +177,7 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
                 _adopt(message, values, accounts, clock)
 
 
-def _readopt(
-    directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock
-) -> EpochRecord:
+def _readopt(directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
     values = _values_of(header, body, codecs)
     messages = logged_messages(header, body)

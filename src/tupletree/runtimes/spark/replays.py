@@ -20,8 +20,11 @@ READ_EVERY_S = 0.5
 
 
 class Replays:
-    """Reads the inbox from time to time. A request is part of the accounts once accepted, and leaves the inbox once a
-    settled epoch names it: a kill in between makes it come again, and then its messages are known already."""
+    """Reads the inbox from time to time.
+
+    A request is part of the accounts once accepted, and leaves the inbox once a settled
+    epoch names it: a kill in between makes it come again, and then its messages are known already.
+    """
 
     def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock) -> None:
         self._state_dir = state_dir

@@ -33,7 +33,7 @@ from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
 from tupletree.runtimes.spark.recovery import Recovered, adopt_open_trees, recover, verdicts_of
 from tupletree.runtimes.spark.replays import Replays
-from tupletree.runtimes.spark.session import open_session, partitions_of
+from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
@@ -60,6 +60,7 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec, request.options)
+    refuse_connect()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)
     directory = StateDirectory.open(path, spec.name, fingerprint(spec))
@@ -203,7 +204,7 @@ class SparkRun(RunHandle):
             self._ended.set()
 
     def _run(self, session: Any) -> None:
-        plan = Plan.of(self._spec, self._options, partitions_of(session, self._request.master))
+        plan = Plan.of(self._spec, self._options, partitions_of(session))
         spouts = self._make_spouts(plan)
         accounts = self._accounts = self._make_accounts(spouts)
         self._directory.name_spouts(accounts.spout_of)
@@ -230,9 +231,7 @@ class SparkRun(RunHandle):
                 opened.append(spout)
                 self._open(spout, plan, accounts)
             self._finish_last(recovered, spouts)
-            intake = self._intake = Intake(
-                plan, self._options, accounts, spouts, self._clock, self._retold.append
-            )
+            intake = self._intake = Intake(plan, self._options, accounts, spouts, self._clock, self._retold.append)
             self._records.update({record.epoch: record for record in recovered.records})
             query = self._start_query(session, plan, engine, accounts.settled + 1)
             self._state = "processing"
@@ -252,9 +251,11 @@ class SparkRun(RunHandle):
         for component in self._spec.components.values():
             if component.kind == "spout":
                 (stream,) = component.outputs
-                for task in plan.tasks_of(component.name):
-                    # Each task has an instance of its own, as if the component had been shipped to it.
-                    spouts.append(SpoutTask(task, component.name, stream, copy.deepcopy(component.body)))
+                # Each task has an instance of its own, as if the component had been shipped to it.
+                spouts += [
+                    SpoutTask(task, component.name, stream, copy.deepcopy(component.body))
+                    for task in plan.tasks_of(component.name)
+                ]
         return spouts
 
     def _make_accounts(self, spouts: list[SpoutTask]) -> Accounts:
@@ -428,7 +429,9 @@ class SparkRun(RunHandle):
             if verdicts.wrote_base:
                 with accounts.lock:
                     needed = {tree.epoch for tree in accounts.open.values()}
-                sweep_epochs(self._directory, verdicts.epoch, needed, accounts.spout_of, self._options.history_max_bytes)
+                sweep_epochs(
+                    self._directory, verdicts.epoch, needed, accounts.spout_of, self._options.history_max_bytes
+                )
             told = True
         return told
 

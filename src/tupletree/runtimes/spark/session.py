@@ -12,18 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tupletree.errors import Finding, RuntimeUnavailableError
+from tupletree.errors import RuntimeUnavailableError
 from tupletree.runtimes.java import check_packages, find_java
 
-__all__ = ["open_session", "partitions_of"]
+__all__ = ["open_session", "partitions_of", "refuse_connect"]
 
 TASK_ATTEMPTS = 4
 """Attempts of one Spark task: an infrastructure hiccup must not fail the query. `local[n]` would allow just one."""
 
 _STREAMING = "spark.sql.streaming"
-_CHECKPOINT_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+_CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 SETTINGS: dict[str, str] = {
     f"{_STREAMING}.checkpointFileManagerClass": _CHECKPOINT_MANAGER,
@@ -58,8 +56,7 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     faults = check_packages()
     if faults:
         raise RuntimeUnavailableError("the installed packages do not suit the Spark runtime", findings=faults)
-    if "SPARK_REMOTE" in os.environ:
-        raise _connect_refused("SPARK_REMOTE is set")
+    refuse_connect()
     active = _active_session()
     if active is not None:
         return active, False
@@ -83,29 +80,29 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     return session, True
 
 
+def refuse_connect() -> None:
+    """Raise RuntimeUnavailableError if this process talks to Spark through Connect."""
+    for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # the second is set by a session that connected
+        if variable in os.environ:
+            raise RuntimeUnavailableError(
+                "Spark Connect cannot run a topology: spouts and settle live in the driver's process",
+                got=f"{variable} is set",
+                expected="a classic session, or none",
+                next_step="unset SPARK_REMOTE and stop the session, then start the driver with --master",
+            )
+
+
 def _active_session() -> Any | None:
     """An existing session of this process, without starting anything."""
     if "pyspark" not in sys.modules:
         return None
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
-    if session is not None and type(session).__module__.startswith("pyspark.sql.connect"):
-        raise _connect_refused("the active session is a Spark Connect session")
-    return session
-
-
-def _connect_refused(got: str) -> RuntimeUnavailableError:
-    return RuntimeUnavailableError(
-        findings=[
-            Finding(
-                "Spark Connect cannot run a topology: spouts and settle live in the driver's process",
-                got=got,
-                expected="a classic session",
-                next_step="unset SPARK_REMOTE, or start the driver with --master",
-            )
-        ],
-    )
+    # "Active" is per thread, and the run has a thread of its own: the context tells whether there is any session.
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - pyspark has no public word for it
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
 def _with_attempts(master: str) -> str:
@@ -114,6 +111,6 @@ def _with_attempts(master: str) -> str:
     return f"local[{plain[1] or 1},{TASK_ATTEMPTS}]" if plain else master
 
 
-def partitions_of(session: Any, master: str) -> int:
+def partitions_of(session: Any) -> int:
     """How many partitions a plan is spread over: the cores Spark has."""
     return max(1, int(session.sparkContext.defaultParallelism))

@@ -145,7 +145,9 @@ class Settlement:
     def _check(unknown: U64) -> None:
         if len(unknown):
             raise InternalError(
-                "a stage reported on a root that is not in this epoch", got=hex_id(int(unknown[0])), expected="a root of the epoch's log"
+                "a stage reported on a root that is not in this epoch",
+                got=hex_id(int(unknown[0])),
+                expected="a root of the epoch's log",
             )
 
     def acked(self) -> list[int]:

@@ -39,7 +39,7 @@ class EpochSource(DataSource):
         """The row schema."""
         return wire.SPARK_SCHEMA
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
         """The reader."""
         return _EpochReader(self.options)
 
@@ -61,7 +61,7 @@ class _EpochReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"next": self._first}
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's
         """The next epoch if its log is there: one epoch per batch, so that batch and epoch numbers run together."""
         path = epoch_path(self._directory, start["next"])
         until = time.monotonic() + LONG_POLL_S
@@ -87,7 +87,7 @@ class _EpochReader(DataSourceStreamReader):
         if not partition.rows:
             return
         rows: list[wire.Row] = []
-        with open(partition.path, "rb") as file:
+        with Path(partition.path).open("rb") as file:
             for place, offset, head_length, body_length in partition.rows:
                 file.seek(offset)
                 rows.append((place, wire.FRAME, file.read(head_length), file.read(body_length)))

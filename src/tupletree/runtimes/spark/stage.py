@@ -42,9 +42,7 @@ MAX_TRACEBACKS = 200
 """Failures of one stage run that keep their traceback; the rest say the same thing again, and would fill the driver."""
 
 
-def run_stage(
-    blob: bytes, control: bytes, index: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function that `mapInArrow` calls: see the module docstring.
 
     Args:
@@ -150,7 +148,7 @@ class StageRun:
         emitter = _Emitter(self._plan, task, component)
         try:
             bolt.open()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
             for frame in frames:
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
@@ -221,7 +219,8 @@ class StageRun:
     def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         control = self._control
         directory = Path(control.sink_directories[component.name])
-        name = f"{control.run_id[:8]}-{control.generation:06d}-{control.epoch:08d}-{control.run:03d}-{task.index:04d}-{self._attempt}"
+        version = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
+        name = f"{control.run_id[:8]}-{version}-{task.index:04d}-{self._attempt}"
         sink = SinkTask(component.body, directory, name)
         fail = FailureMaker(component.name, task.task_id)
         for frame in frames:

@@ -34,14 +34,16 @@ def refuse_unsupported(spec: TopologySpec, options: Options) -> None:
 
 def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
     def finding(what: str, next_step: str, got: str = "") -> Finding:
-        return Finding(what, where=f"{component.kind} {component.name!r} ({component.where})", got=got, next_step=next_step)
+        return Finding(
+            what, where=f"{component.kind} {component.name!r} ({component.where})", got=got, next_step=next_step
+        )
 
     for stream in component.outputs.values():
         cls = stream.schema.cls
         if cls.__module__ == "__main__" and issubclass(cls, msgspec.Struct):
             yield finding(
                 f"the message class {cls.__qualname__} lives in __main__, where Spark's workers cannot find it",
-                "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
+                "import it from a module, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
             )
     if component.kind == "sink" and not isinstance(component.body, FileSink):
         yield finding(

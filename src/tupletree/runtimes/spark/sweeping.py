@@ -104,13 +104,9 @@ def sweep_orphans(directory: StateDirectory, sinks: Mapping[str, str], last: Set
     mine = f"{CANDIDATE_PREFIX}{directory.run_id[:8]}-"
     for folder in sinks.values():
         sweep(Path(folder), lambda name: name.startswith(mine))
-    named = {
-        file.name for tasks in (last.state.values() if last else ()) for files in tasks.values() for file in files
-    }
+    named = {file.name for tasks in (last.state.values() if last else ()) for files in tasks.values() for file in files}
     remove(
-        path
-        for path in directory.state.glob("*/*")
-        if path.name not in named and path.suffix in {".base", ".delta"}
+        path for path in directory.state.glob("*/*") if path.name not in named and path.suffix in {".base", ".delta"}
     )
-    for folder in (directory.epochs, directory.settles, directory.dead):
-        remove(folder.glob("_*"))
+    for place in (directory.epochs, directory.settles, directory.dead):
+        remove(place.glob("_*"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -46,8 +46,41 @@ __all__ = [
     "unpack_roots",
 ]
 
+_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("place", pa.int32()),
+    ("kind", pa.int32()),
+    ("head", pa.binary()),
+    ("body", pa.binary()),
+]
+ROW_SCHEMA = pa.schema(_FIELDS)
+SPARK_SCHEMA",
+    "STATE",
+    "STATS",
+    "TOUCHED",
+    "FailRoot",
+    "FailureReport",
+    "FrameHead",
+    "OutputReport",
+    "Row",
+    "StateReport",
+    "StatsReport",
+    "decode_frame",
+    "encode_frame",
+    "pack_entries",
+    "pack_roots",
+    "root_array",
+    "rows_to_batch",
+    "unpack_entries",
+    "unpack_roots",
+]
+
 ROW_SCHEMA = pa.schema(
-    [("place", pa.int32()), ("kind", pa.int32()), ("head", pa.binary()), ("body", pa.binary())]
+    [
+        pa.field("place", pa.int32()),
+        pa.field("kind", pa.int32()),
+        pa.field("head", pa.binary()),
+        pa.field("body", pa.binary()),
+    ]
 )
 SPARK_SCHEMA = "place int, kind int, head binary, body binary"
 
@@ -112,7 +145,7 @@ class StatsReport(msgspec.Struct, array_like=True):
 
     worked: dict[str, int]
     late_verdicts: int = 0
-    extended: list[int] = []  # noqa: RUF012 - msgspec copies empty defaults
+    extended: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -137,7 +170,7 @@ def pack_layout(roots: Sequence[Root], ends: Sequence[int]) -> tuple[bytes, byte
     """(roots, ends, widths) of a frame's segments as bytes."""
     ends_bytes = b"" if len(ends) == ends[-1] else array("I", ends).tobytes()
     try:
-        return array("Q", roots).tobytes(), ends_bytes, b""
+        return array("Q", cast("Sequence[int]", roots)).tobytes(), ends_bytes, b""
     except TypeError:  # some segment has several roots
         groups = [root if isinstance(root, tuple) else (root,) for root in roots]
         flat = [one for group in groups for one in group]
@@ -147,7 +180,7 @@ def pack_layout(roots: Sequence[Root], ends: Sequence[int]) -> tuple[bytes, byte
 def unpack_layout(roots: bytes, ends: bytes, widths: bytes) -> tuple[list[Root], list[int]]:
     """Undo `pack_layout`."""
     flat = array("Q", roots).tolist()
-    segments: list[Root] = flat
+    segments: list[Root] = [*flat]
     if widths:
         segments = []
         start = 0
@@ -185,7 +218,7 @@ def _drop_unencodable(frame: Frame, codec: ArrowCodec[Any], fail: FailRoot) -> N
     drop_positions(frame, errors, fail)
 
 
-def drop_positions(frame: Frame, errors: Mapping[int, "BaseException | str"], fail: FailRoot) -> None:
+def drop_positions(frame: Frame, errors: Mapping[int, BaseException | str], fail: FailRoot) -> None:
     """Take the tuples at these positions out of a frame and fail their roots; a root that failed goes as a whole."""
     bad: set[int] = set()
     pieces: list[tuple[Root, list[Any]]] = []
@@ -229,8 +262,8 @@ def unpack_roots(data: bytes | memoryview) -> np.ndarray[Any, np.dtype[np.uint64
 def root_array(roots: Sequence[Root]) -> U64:
     """A frame's roots as one array; tuples of roots are laid flat."""
     try:
-        return np.frombuffer(array("Q", roots), dtype=np.uint64)  # type: ignore[arg-type]  # tuples raise TypeError
-    except TypeError:
+        return np.frombuffer(array("Q", cast("Sequence[int]", roots)), dtype=np.uint64)
+    except TypeError:  # some segment has several roots
         return np.array([one for root in roots for one in roots_of(root)], dtype=np.uint64)
 
 
