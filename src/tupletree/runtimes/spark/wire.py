@@ -53,35 +53,6 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("body", pa.binary()),
 ]
 ROW_SCHEMA = pa.schema(_FIELDS)
-SPARK_SCHEMA",
-    "STATE",
-    "STATS",
-    "TOUCHED",
-    "FailRoot",
-    "FailureReport",
-    "FrameHead",
-    "OutputReport",
-    "Row",
-    "StateReport",
-    "StatsReport",
-    "decode_frame",
-    "encode_frame",
-    "pack_entries",
-    "pack_roots",
-    "root_array",
-    "rows_to_batch",
-    "unpack_entries",
-    "unpack_roots",
-]
-
-ROW_SCHEMA = pa.schema(
-    [
-        pa.field("place", pa.int32()),
-        pa.field("kind", pa.int32()),
-        pa.field("head", pa.binary()),
-        pa.field("body", pa.binary()),
-    ]
-)
 SPARK_SCHEMA = "place int, kind int, head binary, body binary"
 
 FRAME: Final = 0
