@@ -38,6 +38,7 @@ from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
 from tupletree.sinks.files import claim_directory
+from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
@@ -51,6 +52,8 @@ logger = logging.getLogger("tupletree.spark")
 
 BUSY_POLL_S = 0.002
 """Pause of the loop while messages are about: a source without a blocking wait is asked this often."""
+
+QUERY_CHECK_S = 1.0
 
 STEP_BACK = 4
 """After an epoch that had to be split, epochs start at this fraction of their limit, and double while all goes well."""
@@ -112,6 +115,10 @@ class SparkRun(RunHandle):
         self._called_back = threading.Condition()
         self._called_back_epoch = -1
         self._fault: BaseException | None = None
+        self._closing = False
+        self._query: Any = None
+        self._next_check_s = 0.0
+        self._hears_acks = True
         self._stop_at_s: float | None = None
         self._ended = threading.Event()
         self._state = "created"
@@ -231,13 +238,17 @@ class SparkRun(RunHandle):
                 opened.append(spout)
                 self._open(spout, plan, accounts)
             self._finish_last(recovered, spouts)
+            self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
             intake = self._intake = Intake(plan, self._options, accounts, spouts, self._clock, self._retold.append)
             self._records.update({record.epoch: record for record in recovered.records})
-            query = self._start_query(session, plan, engine, accounts.settled + 1)
+            query = self._query = self._start_query(session, plan, engine, accounts.settled + 1)
             self._state = "processing"
             self._loop(intake, accounts, replays, {spout.task.task_id: spout for spout in spouts}, recovered.next_epoch)
         finally:
             self._state = "stopping" if self._fault is None else "failed"
+            with self._called_back:
+                self._closing = True
+                self._called_back.notify_all()
             if query is not None:
                 _stop_query(query)
             for spout in opened:
@@ -314,7 +325,8 @@ class SparkRun(RunHandle):
                 record = self._records[first + batch_id]
                 verdicts = engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
             except BaseException as error:
-                self._fault = self._fault or error
+                if not self._closing:
+                    self._fault = self._fault or error
                 self._wake.set()
                 raise
             self._meter.settled(verdicts.acked)
@@ -331,7 +343,9 @@ class SparkRun(RunHandle):
     def _await_callbacks(self, epoch: int) -> None:
         """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
         with self._called_back:
-            self._called_back.wait_for(lambda: self._called_back_epoch >= epoch or self._fault is not None)
+            self._called_back.wait_for(lambda: self._called_back_epoch >= epoch or self._closing)
+        if self._called_back_epoch < epoch:
+            raise _Closing
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -363,8 +377,18 @@ class SparkRun(RunHandle):
             if useful:
                 last_useful_s = now_s
             else:
+                self._check_query(now_s)
                 busy = ahead > 0 or now_s - last_useful_s < 1.0
                 self._wake.wait(BUSY_POLL_S if busy else idle_s)
+
+    def _check_query(self, now_s: float) -> None:
+        """Notice a query that died outside our own code."""
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + QUERY_CHECK_S
+        if not self._query.isActive and self._fault is None:
+            died = self._query.exception()
+            raise died if died is not None else InternalError("Spark's query ended by itself")
 
     def _should_cut(
         self, intake: Intake, accounts: Accounts, replays: Replays, ahead: int, now_s: float, *, stopping: bool
@@ -414,7 +438,7 @@ class SparkRun(RunHandle):
         while self._verdicts:
             verdicts = self._verdicts.popleft()
             crash_point("callbacks.before")
-            for acked in verdicts.acked:
+            for acked in verdicts.acked if self._hears_acks else ():
                 spouts[acked.spout_task].spout.ack(acked.message_id)
             for died in verdicts.died:
                 spouts[died.spout_task].spout.fail(died.message_id, died.failure)
@@ -429,11 +453,13 @@ class SparkRun(RunHandle):
             if verdicts.wrote_base:
                 with accounts.lock:
                     needed = {tree.epoch for tree in accounts.open.values()}
-                sweep_epochs(
-                    self._directory, verdicts.epoch, needed, accounts.spout_of, self._options.history_max_bytes
-                )
+                sweep_epochs(self._directory, verdicts.epoch, needed, self._options.history_max_bytes)
             told = True
         return told
+
+
+class _Closing(Exception):  # noqa: N818 - a signal to Spark's thread, not an error
+    """The loop has ended: the epoch in hand is not committed, and runs again at the next start."""
 
 
 def _next_limit(limit: int, most: int, *, shrunk: bool) -> int:
