@@ -1,7 +1,13 @@
 """Calls with a `Collector`: bolts that emit, anchor, ack and fail by hand.
 
-Owns the handles of tuples that are not settled yet. A tuple is named by the very object that was handed to the bolt;
-where one object was delivered twice, its deliveries are settled one after the other.
+Owns the handles of tuples that are not settled yet, and the rules of verdicts:
+
+- The first verdict of a tuple wins; a later one is counted and changes nothing. An error after the verdict is a stray.
+- A call that raises takes back what it emitted for its own tuple alone. What it anchored to other tuples stays, for
+  their verdicts stay too: a tuple that was acked must not lose what was emitted for it.
+- A tuple is named by the very object that was handed to the bolt. Where one object was delivered several times, it
+  names the delivery in hand first, then the oldest that is open; listed n times as an anchor, it names n of them.
+- A verdict or an emit outside of a call is an error, for nobody would carry it out.
 """
 
 from __future__ import annotations
@@ -13,20 +19,21 @@ from typing import Any
 from tupletree.effects import Output, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError, TupleSettledError
 from tupletree.failing import FailureMaker, safe_text, wrong_type
-from tupletree.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["CollectingCall"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Delivery:
-    """One tuple in the bolt's hands. `frame` counts what is unsettled per root of the frame it came in."""
+    """One tuple in the bolt's hands. `unsettled` counts, per root, the open tuples of the frame it came in."""
 
     value: Any
     root: Root
     frame_id: int
     unsettled: dict[int, int]
+    open: bool = True
 
 
 @dataclass(slots=True)
@@ -50,8 +57,8 @@ class CollectingCall:
         self._open: dict[int, list[_Delivery]] = {}
         self._current: _Delivery | None = None
         self._emitted: list[_Emitted] = []
-        self._worked = Worked()
-        self._done: dict[int, list[int]] = {}
+        self._worked: Worked | None = None
+        self._done: dict[int, list[Root]] = {}
         self.collector = _Collector(self)
 
     def run(
@@ -62,7 +69,10 @@ class CollectingCall:
         keys: Sequence[Any] | None,
         worked: Worked,
     ) -> None:
-        """Call the bolt for every tuple of the frame and add what came of it to `worked`."""
+        """Call the bolt for every tuple of the frame and add what came of it to `worked`.
+
+        The state's value of a call that failed its tuple is not taken back.
+        """
         self._worked, self._emitted, self._done = worked, [], {}
         unsettled: dict[int, int] = {}
         deliveries: list[_Delivery] = []
@@ -70,27 +80,29 @@ class CollectingCall:
             for one in roots_of(root):
                 unsettled[one] = unsettled.get(one, 0) + len(values)
             deliveries.extend(_Delivery(value, root, frame.id, unsettled) for value in values)
-        for index, delivery in enumerate(deliveries):
-            if all_failed(delivery.root, worked.failures):
-                continue
-            if state is None or keys is None:
-                self._one(delivery, call)
-            else:
-                key = keys[index]
-                state.key = key
-                state.value = held = state.changed[key] if key in state.changed else state.load(key)
-                self._one(delivery, call)
-                if state.value is not held:
-                    state.changed[key] = state.value
-        self._place.root = 0
-        self._finish()
+        try:
+            for index, delivery in enumerate(deliveries):
+                if all_failed(delivery.root, worked.failures):
+                    continue
+                if state is None or keys is None:
+                    self._one(delivery, call, worked)
+                else:
+                    key = keys[index]
+                    state.key = key
+                    state.value = held = state.changed[key] if key in state.changed else state.load(key)
+                    if self._one(delivery, call, worked) and state.value is not held:
+                        state.changed[key] = state.value
+            self._finish(worked)
+        finally:
+            self._worked = self._place.root = None
 
     def unsettled(self) -> list[int]:
         """Roots of the tuples that are neither acked nor failed, each once."""
         held = (delivery for deliveries in self._open.values() for delivery in deliveries)
         return list(dict.fromkeys(root for delivery in held for root in roots_of(delivery.root)))
 
-    def _one(self, delivery: _Delivery, call: Callable[[Any], Any]) -> None:
+    def _one(self, delivery: _Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
+        """One call; False if it raised before its tuple was settled."""
         self._open.setdefault(id(delivery.value), []).append(delivery)
         self._current = delivery
         self._place.root = delivery.root
@@ -102,46 +114,59 @@ class CollectingCall:
                     self.emit(value, None, None, None)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            del self._emitted[mark:]
-            if self._auto_fail or not isinstance(error, Exception):
-                self._fail_now(delivery, error)
-        else:
-            if self._auto_ack and self._is_open(delivery):
-                self._settle(delivery)
+        except BaseException as error:  # noqa: BLE001 - GeneratorExit, SystemExit and the like are the user's failures
+            return self._raised(delivery, error, mark, worked)
         finally:
             self._current = None
+        if self._auto_ack and delivery.open:
+            self._settle(delivery)
+        return True
+
+    def _raised(self, delivery: _Delivery, error: BaseException, mark: int, worked: Worked) -> bool:
+        if not delivery.open:
+            worked.late_verdicts += 1
+            self._fail.stray(worked, delivery.value, error)
+            return True
+        own = set(roots_of(delivery.root))
+        self._emitted[mark:] = [one for one in self._emitted[mark:] if not own.issuperset(roots_of(one.root))]
+        if self._auto_fail:
+            self._fail_now(delivery, error, worked)
+        else:
+            self._fail.stray(worked, delivery.value, error)
+        return False
 
     def _results(self, result: Any) -> Iterable[Any]:
         if self._returns == "many" or hasattr(result, "__next__"):
             return result  # type: ignore[no-any-return]  # the bolt's own iterable
         return (result,)
 
-    def _is_open(self, delivery: _Delivery) -> bool:
-        return any(delivery is one for one in self._open.get(id(delivery.value), ()))
+    def _held(self, value: object) -> list[_Delivery]:
+        """The open deliveries of an object: the one in hand first, then the oldest first."""
+        deliveries = self._open.get(id(value), [])
+        current = self._current
+        if len(deliveries) > 1 and current is not None and current.open and current.value is value:
+            return [current, *(one for one in deliveries if one is not current)]
+        return deliveries
 
     def _settle(self, delivery: _Delivery) -> None:
         """Take the delivery out, and name the root as done once all its tuples of the frame are settled."""
-        deliveries = [one for one in self._open[id(delivery.value)] if one is not delivery]
-        if deliveries:
-            self._open[id(delivery.value)] = deliveries
-        else:
+        delivery.open = False
+        deliveries = self._open[id(delivery.value)]
+        deliveries.remove(delivery)
+        if not deliveries:
             del self._open[id(delivery.value)]
         for root in roots_of(delivery.root):
             delivery.unsettled[root] -= 1
             if delivery.unsettled[root] == 0:
                 self._done.setdefault(delivery.frame_id, []).append(root)
 
-    def _fail_now(self, delivery: _Delivery, error: BaseException | str | None) -> None:
-        if not self._is_open(delivery):
-            self._worked.late_verdicts += 1
-            return
+    def _fail_now(self, delivery: _Delivery, error: BaseException | str | None, worked: Worked) -> None:
         self._settle(delivery)
-        self._fail.note(self._worked.failures, delivery.root, delivery.value, error)
+        self._fail.blame(worked, delivery.root, delivery.value, error)
 
-    def _finish(self) -> None:
+    def _finish(self, worked: Worked) -> None:
         """Turn what was emitted into outputs, without what belongs only to failed roots."""
-        failed = self._worked.failures
+        failed = worked.failures
         by_target: dict[tuple[str, int | None], list[tuple[Root, list[Any]]]] = {}
         for emitted in self._emitted:
             if not all_failed(emitted.root, failed):
@@ -149,40 +174,54 @@ class CollectingCall:
                 pieces.append((emitted.root, [emitted.value]))
         for (stream, direct_task), pieces in by_target.items():
             values, roots, ends = join_segments(pieces)
-            self._worked.outputs.append(Output(stream, values, roots, ends, direct_task))
+            worked.outputs.append(Output(stream, values, roots, ends, direct_task))
         for frame_id, settled in self._done.items():
-            done: list[Root] = [root for root in settled if root not in failed]
+            done = [root for root in settled if root not in failed]
             if done:
-                self._worked.done.append((frame_id, done))
+                worked.done.append((frame_id, done))
+
+    def _in_call(self, action: str) -> Worked:
+        if self._worked is None:
+            raise ProcessingError(
+                f"{action} outside of a call would reach nobody",
+                where=self._place.component,
+                next_step="keep the tuples, and use the collector in a later call of `process`",
+            )
+        return self._worked
 
     # What the user's collector asks for.
 
     def emit(self, value: Any, anchors: Sequence[object] | None, stream: str | None, direct_task: int | None) -> None:
         """See `Collector.emit`."""
+        self._in_call("an emit")
         name = self._stream_for(value, stream)
-        if anchors is None:
-            if self._current is None:
-                raise ProcessingError(
-                    "an emit outside a call has no tuple to anchor to",
-                    where=self._place.component,
-                    next_step="pass anchors=[...], or anchors=() for an unanchored tuple",
-                )
-            anchors = (self._current.value,)
+        # Two anchors with one root make one edge: a root is named once however often it is anchored to.
         found: dict[int, None] = {}
-        for anchor in anchors:
-            deliveries = self._open.get(id(anchor))
-            if not deliveries:
-                raise TupleSettledError(
-                    "emit anchored to a tuple that is not open: it was acked or failed, or never handed to this task",
-                    where=self._place.component,
-                    got=safe_text(anchor, 200),
-                    next_step="emit before you ack, or anchor to the tuples that are still open",
-                )
-            # Two anchors with one root make one edge: a root is named once however often it is anchored to.
-            found.update(dict.fromkeys(roots_of(deliveries[0].root)))
-        anchored = tuple(found)
-        root: Root = anchored[0] if len(anchored) == 1 else anchored or 0
+        if anchors is None:
+            assert self._current is not None
+            if not self._current.open:
+                raise self._settled(self._current.value)
+            found = dict.fromkeys(roots_of(self._current.root))
+        else:
+            listed: dict[int, int] = {}
+            for anchor in anchors:
+                held = self._held(anchor)
+                if not held:
+                    raise self._settled(anchor)
+                before = listed.get(id(anchor), 0)
+                listed[id(anchor)] = before + 1
+                found.update(dict.fromkeys(roots_of(held[min(before, len(held) - 1)].root)))
+        roots = tuple(found)
+        root: Root = roots[0] if len(roots) == 1 else roots or UNTRACKED
         self._emitted.append(_Emitted(value, root, name, direct_task))
+
+    def _settled(self, anchor: object) -> TupleSettledError:
+        return TupleSettledError(
+            "emit anchored to a tuple that is not open: it was acked or failed, or never handed to this task",
+            where=self._place.component,
+            got=safe_text(anchor, 200),
+            next_step="emit before you ack, or anchor to the tuples that are still open",
+        )
 
     def _stream_for(self, value: Any, stream: str | None) -> str:
         if stream is not None:
@@ -197,24 +236,27 @@ class CollectingCall:
 
     def ack(self, value: object) -> None:
         """See `Collector.ack`."""
-        deliveries = self._open.get(id(value))
-        if deliveries:
-            self._settle(deliveries[0])
+        worked = self._in_call("an ack")
+        held = self._held(value)
+        if held:
+            self._settle(held[0])
         else:
-            self._worked.late_verdicts += 1
+            worked.late_verdicts += 1
 
     def fail(self, value: object, error: BaseException | str | None) -> None:
         """See `Collector.fail`."""
-        deliveries = self._open.get(id(value))
-        if deliveries:
-            self._fail_now(deliveries[0], error)
+        worked = self._in_call("a fail")
+        held = self._held(value)
+        if held:
+            self._fail_now(held[0], error, worked)
         else:
-            self._worked.late_verdicts += 1
+            worked.late_verdicts += 1
 
     def extend(self, value: object) -> None:
         """See `Collector.reset_timeout`."""
-        for delivery in self._open.get(id(value), ()):
-            self._worked.extended.extend(roots_of(delivery.root))
+        worked = self._in_call("a reset_timeout")
+        for delivery in self._held(value):
+            worked.extended.extend(roots_of(delivery.root))
 
 
 class _Collector:

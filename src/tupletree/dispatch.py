@@ -7,14 +7,15 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from tupletree.collecting import CollectingCall
 from tupletree.effects import Output, StateCell, TaskPlace, Worked
+from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
-from tupletree.frames import Frame, Root, all_failed, done_roots, join_segments, segments_of, select, without
+from tupletree.frames import Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
 from tupletree.topology.components import Bolt
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
@@ -48,21 +49,34 @@ class BoltTask:
         self._collecting: CollectingCall | None = None
         # The commonest stateful bolt, `fn(value, state)`, is called as it is; others through what `_prepare` binds.
         self._keyed_call: Callable[[Any, Any], Any] = lambda value, _: self._call(value)
-        self._call: Callable[[Any], Any] = self._prepare(component)
+        self._component = component
+        # Only a CollectingCall knows tuples that stay open when the call is over.
+        if self._spec.can_collect or not (self._spec.auto_ack and self._spec.auto_fail):
+            self._collecting = CollectingCall(component, place, self._fail)
+        self._call: Callable[[Any], Any] = self._prepare() if self._spec.style == "function" else _not_open
 
-    def _prepare(self, component: ComponentSpec) -> Callable[[Any], Any]:
+    def open(self) -> None:
+        """Make and open a class bolt; whatever it raises comes out, and `close` is due all the same."""
+        if self._spec.style != "class":
+            return
+        bolt: Bolt[Any] = self._spec.target()
+        self._bolt = bolt
+        assert self._collecting is not None
+        for name, what in self._spec.inject.items():
+            setattr(bolt, name, self._injected(what))
+        process, collector = bolt.process, self._collecting.collector
+        self._call = lambda value: process(value, collector)
+        bolt.open(self._place)
+
+    def close(self) -> None:
+        """Close a class bolt."""
+        if self._bolt is not None:
+            self._bolt.close()
+
+    def _prepare(self) -> Callable[[Any], Any]:
         """Bind what is injected, so that the loops below call one function with one argument."""
         spec = self._spec
-        if spec.style == "class":
-            self._bolt = spec.target()
-            self._collecting = CollectingCall(component, self._place, self._fail)
-            for name, what in spec.inject.items():
-                setattr(self._bolt, name, self._injected(what, component))
-            process, collector = self._bolt.process, self._collecting.collector
-            return lambda value: process(value, collector)
-        if "collector" in spec.inject.values():
-            self._collecting = CollectingCall(component, self._place, self._fail)
-        injected = {name: self._injected(what, component) for name, what in spec.inject.items()}
+        injected = {name: self._injected(what) for name, what in spec.inject.items()}
         target, parameter = spec.target, spec.value_parameter
         if not injected:
             return target
@@ -73,7 +87,7 @@ class BoltTask:
             return lambda value: target(value, *rest)
         return lambda value: target(**{parameter: value}, **injected)
 
-    def _injected(self, what: str, component: ComponentSpec) -> object:
+    def _injected(self, what: str) -> object:
         if what == "state":
             return self._state
         if what == "context":
@@ -81,28 +95,25 @@ class BoltTask:
         if what == "collector":
             assert self._collecting is not None
             return self._collecting.collector
-        return component.resources[what.removeprefix("resource:")]
-
-    def open(self) -> None:
-        """Open a class bolt; whatever it raises comes out."""
-        if self._bolt is not None:
-            self._bolt.open(self._place)
-
-    def close(self) -> None:
-        """Close a class bolt."""
-        if self._bolt is not None:
-            self._bolt.close()
+        return self._component.resources[what.removeprefix("resource:")]
 
     def work(self, frame: Frame) -> Worked:
-        """Process every tuple of the frame. Exceptions of user code become failures of their roots."""
+        """Process every tuple of the frame.
+
+        What user code raises fails the roots of the tuple in hand, and the rest of a failed root is left alone.
+        Only KeyboardInterrupt comes out; the task is then not to be used again.
+        """
+        if self._call is _not_open:
+            raise InternalError("a class bolt was given a frame before it was opened", where=frame.component)
         worked = Worked()
-        keys = self._keys_of(frame, worked) if self._state is not None else None
-        if worked.failures:
-            frame = without(frame, worked.failures)
-            keys = self._keys_of(frame, worked)
+        keys: list[Any] | None = None
+        if self._state is not None:
+            frame, keys = self._with_keys(frame, worked)
         if self._collecting is not None:
             self._collecting.run(frame, self._call, self._state, keys, worked)
-        elif self._state is None or keys is None:
+            return worked
+        frame = apart(frame)
+        if self._state is None or keys is None:
             self._run_stateless(frame, worked)
         else:
             self._run_keyed(frame, keys, self._state, worked)
@@ -112,18 +123,25 @@ class BoltTask:
         """Roots of tuples that the bolt neither acked nor failed so far."""
         return self._collecting.unsettled() if self._collecting is not None else []
 
-    def _keys_of(self, frame: Frame, worked: Worked) -> list[Any]:
+    def _with_keys(self, frame: Frame, worked: Worked) -> tuple[Frame, list[Any]]:
+        """The frame with the key of each tuple, less the tuples whose key cannot be made, which fail."""
         keys_of = self._keys[frame.component, frame.stream]
-        try:
-            return keys_of(frame.values)
-        except Exception:  # noqa: BLE001 - user code may raise anything
-            for root, values in frame.segments():
-                for value in values:
-                    try:
-                        keys_of([value])
-                    except Exception as error:  # noqa: BLE001 - user code may raise anything
-                        self._fail.note(worked.failures, root, value, error)
-            return []
+        with contextlib.suppress(Exception):  # whose key it is that cannot be made is found out below
+            return frame, keys_of(frame.values)
+        pieces: list[tuple[Root, list[Any]]] = []
+        for root, values in frame.segments():
+            keyed = []
+            for value in values:
+                try:
+                    keyed.append((value, *keys_of([value])))
+                except Exception as error:  # noqa: BLE001 - it becomes this tuple's failure
+                    self._fail.blame(worked, root, value, error)
+            pieces.append((root, keyed))
+        kept = [piece for piece in pieces if not all_failed(piece[0], worked.failures)]
+        both, roots, ends = join_segments(kept)
+        values = [value for value, _ in both]
+        frame = Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id)
+        return frame, [key for _, key in both]
 
     def _run_stateless(self, frame: Frame, worked: Worked) -> None:
         """The hot loop of bolts without collector and state: call, gather, drop what a failing root emitted."""
@@ -132,8 +150,12 @@ class BoltTask:
         out_ends: list[int] = []
         call, place, values = self._call, self._place, frame.values
         add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        failures = worked.failures
         start = index = mark = 0
         for root, end in zip(frame.roots, frame.ends, strict=True):
+            if failures and all_failed(root, failures):
+                start = end
+                continue
             place.root = root
             try:
                 for index in range(start, end):
@@ -145,14 +167,14 @@ class BoltTask:
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 # GeneratorExit, SystemExit and CancelledError are the user's failures here, not ours to obey.
                 del out[mark:]
-                self._fail.note(worked.failures, root, values[index], error)
+                self._fail.blame(worked, root, values[index], error)
             else:
                 if len(out) > mark:
                     mark = len(out)
                     out_roots.append(root)
                     out_ends.append(mark)
             start = end
-        place.root = 0
+        place.root = None
         self._finish(frame, out, out_roots, out_ends, worked)
 
     def _run_keyed(self, frame: Frame, keys: list[Any], state: StateCell, worked: Worked) -> None:
@@ -163,8 +185,12 @@ class BoltTask:
         call, place, values = self._keyed_call, self._place, frame.values
         changed, load = state.changed, state.load
         add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        failures = worked.failures
         start = index = mark = 0
         for root, end in zip(frame.roots, frame.ends, strict=True):
+            if failures and all_failed(root, failures):
+                start = end
+                continue
             place.root = root
             try:
                 for index in range(start, end):
@@ -180,52 +206,57 @@ class BoltTask:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 del out[mark:]
-                self._fail.note(worked.failures, root, values[index], error)
+                self._fail.blame(worked, root, values[index], error)
             else:
                 if len(out) > mark:
                     mark = len(out)
                     out_roots.append(root)
                     out_ends.append(mark)
             start = end
-        place.root = 0
+        place.root = None
         self._finish(frame, out, out_roots, out_ends, worked)
 
     def _finish(self, frame: Frame, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
-        self._sort_streams(out, roots, ends, worked)
-        worked.done.append((frame.id, done_roots(frame, worked.failures)))
+        if out:
+            unknown = set(map(type, out)) - self._stream_of.keys()
+            if unknown:
+                out, roots, ends = self._refuse(out, roots, ends, unknown, worked)
+            if worked.failures:
+                # A root that stands in several segments may have emitted before it failed.
+                pieces = segments_of(out, roots, ends)
+                out, roots, ends = join_segments([one for one in pieces if not all_failed(one[0], worked.failures)])
+            self._sort_streams(out, roots, ends, worked)
+        done = done_roots(frame, worked.failures)
+        if done:
+            worked.done.append((frame.id, done))
 
-    def _sort_streams(self, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
-        """One output per stream; values of a class that no stream carries fail their root."""
-        if not out:
-            return
-        classes = set(map(type, out))
-        unknown = classes - self._stream_of.keys()
-        if unknown:
-            expected = " or ".join(sorted(cls.__name__ for cls in self._stream_of)) or "nothing: it has no outputs"
-            out, roots, ends = self._drop_unknown(out, roots, ends, expected, worked)
-            classes -= unknown
-        for cls in sorted(classes, key=lambda cls: self._stream_of[cls]):
-            if len(classes) == 1:
-                worked.outputs.append(Output(self._stream_of[cls], out, roots, ends))
-                continue
-            picked, picked_roots, picked_ends = select(out, roots, ends, partial(_is_exactly, cls))
-            worked.outputs.append(Output(self._stream_of[cls], picked, picked_roots, picked_ends))
-
-    def _drop_unknown(
-        self, out: list[Any], roots: list[Root], ends: list[int], expected: str, worked: Worked
+    def _refuse(
+        self, out: list[Any], roots: list[Root], ends: list[int], unknown: set[type], worked: Worked
     ) -> tuple[list[Any], list[Root], list[int]]:
+        """Fail the roots of values that no stream carries, and leave these values out."""
+        expected = " or ".join(sorted(cls.__name__ for cls in self._stream_of)) or "nothing: it has no outputs"
+        pieces: list[tuple[Root, list[Any]]] = []
         for root, values in segments_of(out, roots, ends):
-            for value in values:
-                if type(value) not in self._stream_of:
-                    self._fail.note(worked.failures, root, value, wrong_type(value, expected))
-                    break
-        bad = worked.failures.keys()
-        pieces = [(root, values) for root, values in segments_of(out, roots, ends) if not all_failed(root, bad)]
+            bad = next((value for value in values if type(value) in unknown), _NOTHING)
+            if bad is _NOTHING:
+                pieces.append((root, values))
+            else:
+                self._fail.blame(worked, root, bad, wrong_type(bad, expected))
         return join_segments(pieces)
 
+    def _sort_streams(self, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
+        """One output per stream, in order of their names."""
+        classes = set(map(type, out))
+        for cls in sorted(classes, key=self._stream_of.__getitem__):
+            layout = (out, roots, ends) if len(classes) == 1 else select(out, roots, ends, cls)
+            worked.outputs.append(Output(self._stream_of[cls], *layout))
 
-def _is_exactly(cls: type, value: object) -> bool:
-    return type(value) is cls
+
+_NOTHING = object()
+
+
+def _not_open(_: Any) -> None:
+    """Stands for the call of a class bolt until `open`."""
 
 
 def _parameter_names(target: Callable[..., Any]) -> tuple[str, ...]:

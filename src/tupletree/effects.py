@@ -11,6 +11,8 @@ from tupletree.tracking.outcomes import Failure
 
 __all__ = ["Output", "StateCell", "TaskPlace", "Worked"]
 
+MAX_STRAYS_KEPT = 3
+
 
 class StateCell(Protocol):
     """What keyed state must let dispatch do: put a key and its value in hand, and take the value back."""
@@ -50,6 +52,9 @@ class Worked:
         failures: failed roots with the reason; the first failure of a root wins.
         extended: roots whose timeout the bolt renewed.
         late_verdicts: second verdicts on a settled tuple; they changed nothing.
+        strays: the first few errors that fail no root: of untracked tuples, of calls whose tuple was settled before
+            they raised, and of bolts without `auto_fail`. The runtime logs them, for nobody else will speak of them.
+        stray_count: how many there were.
     """
 
     outputs: list[Output] = field(default_factory=list)
@@ -57,11 +62,16 @@ class Worked:
     failures: dict[int, Failure] = field(default_factory=dict)
     extended: list[int] = field(default_factory=list)
     late_verdicts: int = 0
+    strays: list[Failure] = field(default_factory=list)
+    stray_count: int = 0
 
 
 @dataclass(slots=True)
 class TaskPlace:
-    """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date."""
+    """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date.
+
+    `root` is that of the tuple in hand; None outside of a call.
+    """
 
     topology: str
     component: str
@@ -70,10 +80,11 @@ class TaskPlace:
     parallelism: int
     epoch_time_s: float = 0.0
     attempts: Mapping[int, int] = field(default_factory=dict)
-    root: Root = 0
+    root: Root | None = None
 
     @property
     def attempt(self) -> int:
-        """Attempt of the message in hand; attempts that the runtime did not name are first ones."""
-        roots = roots_of(self.root)
-        return max((self.attempts.get(root, 1) for root in roots), default=0)
+        """Attempt of the message in hand; attempts that the runtime did not name, and untracked ones, are first."""
+        if self.root is None:
+            return 0
+        return max((self.attempts.get(root, 1) for root in roots_of(self.root)), default=1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from types import TracebackType
+from typing import Any
 
+from tupletree.effects import MAX_STRAYS_KEPT, Worked
 from tupletree.errors import PermanentError, ProcessingError
 from tupletree.frames import Root, roots_of
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -17,14 +20,25 @@ MAX_STACK_FRAMES = 30
 
 
 def safe_text(value: object, limit: int = MAX_TEXT) -> str:
-    """`repr` of anything, shortened; an object whose repr raises is named by its type.
+    """Text as it is and the `repr` of anything else, shortened; an object whose repr raises is named by its type.
 
     Lone surrogates are escaped, so the text can always be encoded.
     """
+    return _bounded(value if isinstance(value, str) else _text_by(repr, value), limit)
+
+
+def _text_by(show: Callable[[Any], str], value: object) -> str:
+    """What `repr` or `str` gives, or words for what it raised: they run user code, which may raise anything."""
     try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception as error:  # noqa: BLE001 - a repr, str or traceback of user code may raise anything
-        text = f"<{type(value).__qualname__} whose repr raised {type(error).__qualname__}>"
+        return show(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a report on an error must not become another one
+        return f"<{type(value).__qualname__} whose {show.__name__} raised {type(error).__qualname__}>"
+
+
+def _bounded(text: str, limit: int) -> str:
+    text = str.__str__(text)  # a subclass of str may do anything
     if len(text) > limit:
         text = f"{text[:limit]}… ({len(text)} characters)"
     return text.encode("utf-8", "backslashreplace").decode()
@@ -56,7 +70,7 @@ class FailureMaker:
             component=self._component,
             task_id=self._task_id,
             error_type=_type_name(raised) if raised is not None else "",
-            error=_message(raised) if raised is not None else safe_text(error or "the bolt failed the tuple"),
+            error=_message(raised) if raised is not None else safe_text(_reason(error)),
             traceback=_traceback(raised) if raised is not None else "",
             failing_tuple=safe_text(value),
             permanent=isinstance(raised, PermanentError),
@@ -75,6 +89,24 @@ class FailureMaker:
             failure = self.of(value, error)
             failures.update(dict.fromkeys(new, failure))
 
+    def blame(self, worked: Worked, root: Root, value: object, error: BaseException | str | None) -> None:
+        """As `note`; the failure of an untracked tuple, which nobody will hear of as a verdict, becomes a stray."""
+        if roots_of(root):
+            self.note(worked.failures, root, value, error)
+        else:
+            self.stray(worked, value, error)
+
+    def stray(self, worked: Worked, value: object, error: BaseException | str | None) -> None:
+        """Record an error that fails no root."""
+        worked.stray_count += 1
+        if len(worked.strays) < MAX_STRAYS_KEPT:
+            worked.strays.append(self.of(value, error))
+
+
+def _reason(words: object) -> object:
+    nothing = words is None or (isinstance(words, str) and not words)
+    return "the bolt failed the tuple" if nothing else words
+
 
 def _type_name(error: BaseException) -> str:
     cls = type(error)
@@ -82,28 +114,23 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    try:
-        return safe_text(str(error))
-    except Exception as unprintable:  # noqa: BLE001 - a repr, str or traceback of user code may raise anything
-        return f"<message could not be printed: {type(unprintable).__qualname__}>"
+    return _bounded(_text_by(str, error), MAX_TEXT)
 
 
 def _traceback(error: BaseException) -> str:
     """The user's part of the stack: frames of dispatch itself say nothing to the reader."""
-    try:
-        lines = traceback.format_exception(type(error), error, _below_dispatch(error), limit=-MAX_STACK_FRAMES)
-        text = "".join(lines)
-    except Exception as unprintable:  # noqa: BLE001 - a repr, str or traceback of user code may raise anything
-        return f"<traceback could not be printed: {type(unprintable).__qualname__}>"
-    return safe_text(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
+    text = _text_by(_formatted, error)
+    return _bounded(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
 
 
-def _below_dispatch(error: BaseException):  # type: ignore[no-untyped-def]  # types.TracebackType | None, kept lazy
+def _formatted(error: BaseException) -> str:
+    return "".join(traceback.format_exception(type(error), error, _below_dispatch(error), limit=-MAX_STACK_FRAMES))
+
+
+def _below_dispatch(error: BaseException) -> TracebackType | None:
     step = error.__traceback__
-    while (
-        step is not None
-        and step.tb_next is not None
-        and step.tb_frame.f_globals.get("__name__", "").startswith(("tupletree.dispatch", "tupletree.collecting"))
-    ):
+    while step is not None and step.tb_next is not None:
+        if not step.tb_frame.f_globals.get("__name__", "").startswith(("tupletree.dispatch", "tupletree.collecting")):
+            break
         step = step.tb_next
     return step

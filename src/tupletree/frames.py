@@ -9,7 +9,7 @@ of ids means that these tuples are anchored to several roots. The same root may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ __all__ = [
     "Frame",
     "Root",
     "all_failed",
+    "apart",
     "done_roots",
     "join_segments",
     "roots_of",
@@ -76,6 +77,24 @@ def all_failed(root: Root, failed: Container[int]) -> bool:
     return root != 0 and root in failed
 
 
+def apart(frame: Frame) -> Frame:
+    """The frame with each untracked tuple in a segment of its own; the same frame if nothing is untracked.
+
+    Untracked tuples have no fate in common, so one that fails must not take its neighbours along.
+    """
+    if UNTRACKED not in frame.roots:
+        return frame
+    roots: list[Root] = []
+    ends: list[int] = []
+    start = 0
+    for root, end in zip(frame.roots, frame.ends, strict=True):
+        cuts = range(start + 1, end + 1) if root == UNTRACKED else (end,)
+        roots.extend([root] * len(cuts))
+        ends.extend(cuts)
+        start = end
+    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id)
+
+
 def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:
     """The frame less the segments whose roots have all failed; the same frame if there are none."""
     if not any(all_failed(root, failed) for root in frame.roots):
@@ -86,11 +105,13 @@ def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:
 
 
 def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list[Root], list[int]]:
-    """Lay segments out as a frame does; neighbours with the same root become one segment."""
+    """Lay segments out as a frame does; neighbours with the same root become one segment, empty ones none."""
     values: list[Any] = []
     roots: list[Root] = []
     ends: list[int] = []
     for root, part in pieces:
+        if not part:
+            continue
         values.extend(part)
         if roots and roots[-1] == root:
             ends[-1] = len(values)
@@ -101,15 +122,15 @@ def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list
 
 
 def select(
-    values: list[Any], roots: list[Root], ends: list[int], wanted: Callable[[Any], bool]
+    values: list[Any], roots: list[Root], ends: list[int], wanted: type
 ) -> tuple[list[Any], list[Root], list[int]]:
-    """Keep the values that `wanted` accepts, with their roots."""
+    """Keep the values of exactly this class, with their roots."""
     picked: list[Any] = []
     picked_roots: list[Root] = []
     picked_ends: list[int] = []
     for root, part in segments_of(values, roots, ends):
         mark = len(picked)
-        picked.extend(filter(wanted, part))
+        picked.extend([value for value in part if type(value) is wanted])
         if len(picked) > mark:
             picked_roots.append(root)
             picked_ends.append(len(picked))

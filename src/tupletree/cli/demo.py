@@ -1,76 +1,173 @@
-"""`tupletree demo`: run a topology in which things go wrong, and account for every message."""
+"""`tupletree demo`: count words while some lines always fail and some fail at first, and account for every line."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from tupletree.cli.run import Interruption, RuntimeName, wait_for
+from tupletree.cli.run import EXIT_INTERRUPTED, Interruption, wait_for
+from tupletree.errors import InternalError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tupletree.runtimes.base import Summary
-    from tupletree.topology.builder import Topology
+    from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["demo_command"]
+__all__ = ["FLAKY", "POISON", "Books", "demo_command", "example_path", "held_against"]
 
-_MODULE = "tupletree.cli.demo_orders"
-_DEADLY = 444
+POISON = "KeyError"
+FLAKY = "coroutine"
+"""Words of the Python documentation: 8 lines and about 27 of them, much the same in every CPython since 3.8."""
+
+TOP = 10
+PIPED_WIDTH = 120
 
 
-def demo_command(
-    runtime: Annotated[RuntimeName, typer.Option(help="What runs it.")] = RuntimeName.SPARK,
-    count: Annotated[int, typer.Option(min=_DEADLY, help="How many orders.")] = 1000,
-) -> None:
-    """Run orders of which some are unreadable, some fail at first and one kills its worker; account for every one.
+def demo_command() -> None:
+    """Count the words of Python's own documentation on Spark while some lines fail, and account for every line.
 
-    Exit code 0 if all of them are accounted for and every receipt is there exactly once.
+    It takes the same way as `tupletree run examples/word_count.py`. Everything is kept in a temporary folder, for the
+    commands that are named at the end. Exit code 0 if the books balance: every line acked or dead, and the counts
+    equal to an independent count.
     """
-    from tupletree.cli import demo_orders
-
+    console = _console()
     place = Path(tempfile.mkdtemp(prefix="tupletree-demo-"))
-    # On the local runtime a bolt shares its process with everything else: nothing survives its death.
-    deadly = _DEADLY if runtime is RuntimeName.SPARK else None
-    parameters: dict[str, Any] = {"out": place / "receipts", "count": count, "deadly": deadly}
-    print(f"{count:,} orders go through parse and settle, on the runtime {runtime.value}.")
-    print(f"Every {demo_orders.UNREADABLE_EVERY}th is unreadable: it can never succeed.")
-    print(f"Every {demo_orders.FLAKY_EVERY}th fails at its first attempt.")
-    if deadly:
-        print(f"Order {deadly} kills the worker process that touches it.")
-    print(flush=True)
-    ended, interrupted = _run(demo_orders.topology(**parameters), runtime, place / "state", parameters)
+    texts = _documentation()
+    poisoned, flaky = _matching(POISON, texts), _matching(FLAKY, texts)
+    console.rule("[bold]Tupletree: what became of every line", align="left")
+    console.print(
+        f"{len(texts):,} lines of Python's documentation go through split and count, on Spark.\n"
+        f"{len(poisoned):>6} are poison, those with “{POISON}”: they fail on every attempt.\n"
+        f"{len(flaky):>6} are flaky, those with “{FLAKY}”: they fail on their first two attempts.\n"
+        f"All of it is kept in {place}\n"
+    )
+    ended, interrupted = _run(place)
     if interrupted:
-        raise typer.Exit(130)
-    raise typer.Exit(0 if _account(ended, place, count) else 1)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    books = _tell(console, ended, place, texts, poisoned, flaky)
+    raise typer.Exit(0 if books.balance else 1)
 
 
-def _run(topology: Topology, runtime: RuntimeName, state_dir: Path, parameters: dict[str, Any]) -> tuple[Summary, bool]:
+def example_path() -> Path:
+    """The word count example: beside the installed package, or in the repository of an editable install.
+
+    Raises InternalError if neither has it.
+    """
     import tupletree
-    from tupletree.cli.progress import ProgressDisplay
-    from tupletree.cli.settings import options_of
-    from tupletree.runtimes import base
-    from tupletree.targets import TargetRef
 
-    options = options_of(topology.build().options, None, ())
-    search_path = str(Path(tupletree.__file__).parents[1])
+    package = Path(tupletree.__file__).parent
+    candidates = [folder / "examples" / "word_count.py" for folder in (package, package.parents[1])]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise InternalError("the demo's topology was not installed", expected=" or ".join(map(str, candidates)))
+
+
+@dataclass(frozen=True)
+class Books:
+    """What was counted, held against what should have been.
+
+    Attributes:
+        settled: every message is acked or dead.
+        dead_as_ordered: exactly the poisoned lines are dead.
+        counts: word → last count, in the sink.
+        expected: word → count, by `collections.Counter` over the lines that are not poison.
+        once: every count from 1 to the last is in the sink exactly once.
+    """
+
+    settled: bool
+    dead_as_ordered: bool
+    counts: Mapping[str, int]
+    expected: Mapping[str, int]
+    once: bool
+
+    @property
+    def equal(self) -> bool:
+        """Whether the sink's counts are those of the independent count."""
+        return self.counts == self.expected
+
+    @property
+    def balance(self) -> bool:
+        """Whether all of it is as it should be."""
+        return self.settled and self.dead_as_ordered and self.equal and self.once
+
+
+def held_against(
+    texts: Sequence[str],
+    poisoned: Iterable[int],
+    dead: Iterable[int],
+    rows: Iterable[Mapping[str, int | str]],
+    still_open: int,
+) -> Books:
+    """Hold what a run left against the text it read.
+
+    Args:
+        texts: every line.
+        poisoned, dead: 1-based numbers of the lines that were to die, and of those that did.
+        rows: the sink's rows, {"word", "count"}.
+        still_open: messages without a verdict.
+    """
+    out_of_it = set(poisoned)
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        seen[str(row["word"])].append(int(row["count"]))
+    expected = Counter(word for number, text in enumerate(texts, 1) if number not in out_of_it for word in text.split())
+    return Books(
+        settled=still_open == 0,
+        dead_as_ordered=set(dead) == out_of_it,
+        counts={word: max(counts) for word, counts in seen.items()},
+        expected=dict(expected),
+        once=all(sorted(counts) == list(range(1, len(counts) + 1)) for counts in seen.values()),
+    )
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+
+
+def _documentation() -> list[str]:
+    """The lines that the example reads when it is given no paths; its message ids are ("topics", 1), …"""
+    from pydoc_data.topics import topics
+
+    return [line for name in sorted(topics) for line in topics[name].splitlines()]
+
+
+def _matching(pattern: str, texts: Sequence[str]) -> list[int]:
+    return [number for number, text in enumerate(texts, 1) if re.search(pattern, text)]
+
+
+def _run(place: Path) -> tuple[Summary, bool]:
+    """What `tupletree run` does, with settings of its own: a demo should not depend on where it is started."""
+    from tupletree.cli.progress import ProgressDisplay
+    from tupletree.cli.target import load_target
+    from tupletree.config import resolve_options
+    from tupletree.runtimes import base
+
+    settings = [f"out={place / 'counts'}", f"poison={POISON}", f"flaky={FLAKY}"]
+    topology, target = load_target(str(example_path()), settings)
+    options = resolve_options(code=topology.build().options, command_line=["backoff_initial_ms=20"])
     with Interruption() as interruption:
-        handle = base.run(
-            topology,
-            runtime=runtime.value,
-            options=options,
-            target=TargetRef(_MODULE, "topology", search_path, parameters),
-            state_dir=state_dir,
-            append=False,
-        )
-        with ProgressDisplay(topology.name, runtime.value) as display:
+        handle = base.run(topology, options=options, target=target, state_dir=place / "state")
+        with ProgressDisplay(topology.name, "spark") as display:
             return wait_for(handle, display, interruption, options.drain_timeout_s), interruption.count > 0
 
 
-def _account(ended: Summary, place: Path, count: int) -> bool:
-    """Tell how it ended and whether the books balance."""
+def _tell(
+    console: Console, ended: Summary, place: Path, texts: list[str], poisoned: list[int], flaky: list[int]
+) -> Books:
+    """Say how it ended, and whether the books balance."""
     from tupletree.cli.dead import print_letters
     from tupletree.cli.summary import summary_text
     from tupletree.cli.why import print_story
@@ -79,20 +176,70 @@ def _account(ended: Summary, place: Path, count: int) -> bool:
 
     print(summary_text(ended))
     letters = deadletters.read(ended.state_dir)
-    print("\nDead letters, each with its reason:\n")
+    console.print("\n[bold]Dead letters[/bold], each with its reason\n")
     print_letters(letters)
-    for message in (f"order-{_DEADLY}", "order-40"):
-        print(f"\nWhat happened to {message}:\n")
-        print_story(history.why(ended.state_dir, message))
-    receipts = Counter(row["number"] for row in read_rows(place / "receipts"))
-    dead = {int(str(letter.message_id).removeprefix("order-")) for letter in letters}
-    once = set(receipts.values()) <= {1}
-    complete = receipts.keys() | dead == set(range(1, count + 1)) and not receipts.keys() & dead
-    print(f"\n{len(receipts):,} orders have a receipt, {len(dead)} are dead; {count:,} went in.")
-    print(f"Every order accounted for: {_yes(complete)}. Every receipt exactly once: {_yes(once)}.")
-    print(f"\nRead on: tupletree dead show order-{_DEADLY} --state-dir {ended.state_dir}")
-    return complete and once
+    stories = [("poisoned", poisoned[0]), ("flaky", next(number for number in flaky if number not in poisoned))]
+    for kind, number in stories:
+        console.print(f"\n[bold]Why[/bold]: the story of a {kind} line, {texts[number - 1].strip()!r}\n")
+        print_story(history.why(ended.state_dir, _id_text(number)))
+    dead = [_number_of(letter) for letter in letters]
+    books = held_against(texts, poisoned, dead, read_rows(place / "counts"), ended.open)
+    _print_words(console, books)
+    _print_verdict(console, books, len(texts), len(letters))
+    _print_next(console, place, [_id_text(number) for _, number in stories])
+    return books
+
+
+def _number_of(letter: DeadLetter) -> int:
+    _, number = letter.message_id
+    return int(number)
+
+
+def _id_text(number: int) -> str:
+    from tupletree.runtimes.deadletters import id_text
+
+    return id_text(["topics", number])
+
+
+def _print_words(console: Console, books: Books) -> None:
+    from rich.table import Table
+
+    table = Table("word", title=f"\nThe {TOP} most frequent words", title_justify="left", box=None)
+    table.add_column("in the sink", justify="right")
+    table.add_column("independent count", justify="right")
+    for word, count in Counter(books.counts).most_common(TOP):
+        table.add_row(word, f"{count:,}", f"{books.expected.get(word, 0):,}")
+    console.print(table)
+
+
+def _print_verdict(console: Console, books: Books, lines: int, dead: int) -> None:
+    console.print(
+        f"\n[bold]The books[/bold]: {lines:,} lines went in, {lines - dead:,} acked, {dead} dead.\n"
+        f"  every line acked or dead, none open    {_yes(books.settled)}\n"
+        f"  dead are the poisoned lines, no other  {_yes(books.dead_as_ordered)}\n"
+        f"  counts equal to an independent count   {_yes(books.equal)}"
+        f"  ({len(books.counts):,} words, {sum(books.counts.values()):,} times)\n"
+        f"  every update in the sink exactly once  {_yes(books.once)}"
+    )
+
+
+def _print_next(console: Console, place: Path, ids: Sequence[str]) -> None:
+    state_dir = ["--state-dir", str(place / "state")]
+    poisoned, flaky = ids
+    commands = [
+        ["tupletree", "dead", "show", poisoned, *state_dir],
+        ["tupletree", "why", flaky, *state_dir],
+        ["tupletree", "run", _shown(example_path()), "--set", "paths=README.md", "--set", "out=counts"],
+    ]
+    console.print("\n[bold]Go on with[/bold]\n")
+    for command in commands:
+        # One line each, however long: they are there to be copied.
+        console.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _yes(fact: bool) -> str:
-    return "yes" if fact else "NO"
+    return "[green]yes[/green]" if fact else "[bold red]NO[/bold red]"

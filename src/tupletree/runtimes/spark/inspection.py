@@ -2,33 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tupletree.errors import CheckpointError
+from tupletree.ids import hex_id
 from tupletree.runtimes.history import HistoryEvent
-from tupletree.runtimes.spark.journal import numbered, read_epoch, read_settle, settle_path
-from tupletree.runtimes.spark.sweeping import events_of
+from tupletree.runtimes.spark.archive import read_archive
+from tupletree.runtimes.spark.journal import SettleEntry, epoch_path, numbered, read_epoch, read_settle, settle_path
+from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages
+from tupletree.tracking.identity import plain_id
+from tupletree.tracking.outcomes import Failure
 
-__all__ = ["live_events"]
+__all__ = ["all_events"]
 
 
-def live_events(state_dir: Path) -> list[HistoryEvent]:
-    """What the epochs say that are not swept yet. An epoch that is swept meanwhile is left to the history."""
-    events: list[HistoryEvent] = []
+def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
+    """What happened to every message that is still known of, epoch by epoch."""
     spouts = _spouts(state_dir)
+    seen: set[int] = set()
+    for archived in read_archive(state_dir / "history"):
+        seen.add(archived.entry.epoch)
+        messages = logged_messages(archived.messages)
+        yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts)
     for epoch in numbered(state_dir / "epochs", ".epoch"):
+        if epoch in seen:
+            continue
         settles = state_dir / "settles"
         try:
             header, body = read_epoch(state_dir / "epochs", epoch)
             entry = read_settle(settles, epoch) if settle_path(settles, epoch).exists() else None
         except CheckpointError:
-            if (state_dir / "epochs" / f"{epoch:010d}.epoch").exists():
+            if epoch_path(state_dir / "epochs", epoch).exists():
                 raise
-            continue
-        events += events_of(header, body, entry, spout_of=spouts)
-    return events
+            continue  # swept while we looked: it is in the archive next time
+        messages = logged_messages(body[: header.messages_length])
+        yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts)
+
+
+def _events(
+    messages: list[LoggedMessage], epoch: int, time_s: float, entry: SettleEntry | None, spouts: Mapping[int, str]
+) -> Iterator[HistoryEvent]:
+    """One event per message of an epoch; without an entry it is still in flight."""
+    failed: dict[int, Failure] = {}
+    dead: set[int] = set()
+    other: dict[int, str] = {}
+    if entry is not None:
+        failed = {root: attempt.failure for attempt in entry.failed for root in attempt.roots}
+        dead = {one.root for one in entry.dead}
+        other = dict.fromkeys(entry.put_back, "put back")
+        other.update({tree.root: "open" for tree in entry.opened})
+    for message in messages:
+        what, detail = "in flight" if entry is None else other.get(message.root, "acked"), ""
+        if message.root in failed:
+            failure = failed[message.root]
+            what = "dead" if message.root in dead else "failed"
+            where = f"{failure.component} task {failure.task_id}: " if failure.component else ""
+            detail = f"{where}{failure.error_type or failure.kind.value}: {failure.error}".partition("\n")[0]
+        yield HistoryEvent(
+            time_s=time_s,
+            epoch=epoch,
+            spout=spouts.get(message.task, str(message.task)),
+            message_id=plain_id(message.message_id),
+            attempt=message.attempt,
+            root_hex=hex_id(message.root),
+            what=what,
+            detail=detail,
+        )
 
 
 def _spouts(state_dir: Path) -> dict[int, str]:

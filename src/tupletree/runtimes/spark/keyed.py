@@ -34,7 +34,9 @@ class StatefulTask:
         self._task = task
         self._directory = Path(control.state_directory) / component.name
         self._files: list[StateFile] = list(control.state.get(component.name, {}).get(task.index, ()))
-        self._name = f"{task.index:04d}.{control.generation:06d}-{control.epoch:08d}-{control.run:03d}-{attempt}"
+        version = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
+        # The run's own name keeps a worker's cache from taking another run's files in the same folder for these.
+        self._name = f"{task.index:04d}-{control.run_id[:8]}-{version}-{attempt}"
         fields = component.inputs[0].grouping.fields
         schemas = [plan.spec.components[source.component].outputs[source.stream].schema for source in component.inputs]
         self.key_functions = {

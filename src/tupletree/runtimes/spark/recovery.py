@@ -97,14 +97,14 @@ def verdicts_of(directory: StateDirectory, entry: SettleEntry) -> tuple[list[Log
     dead = {one.root for one in entry.dead}
     other = {root for attempt in entry.failed for root in attempt.roots}
     other.update(entry.put_back, (tree.root for tree in entry.opened))
-    messages = logged_messages(header, body)
+    messages = logged_messages(body[: header.messages_length])
     acked = [one for one in messages if one.root not in other and one.root not in dead]
     return acked, [one for one in messages if one.root in dead]
 
 
-def logged_messages(header: EpochHeader, body: memoryview) -> list[LoggedMessage]:
-    """The messages of an epoch log."""
-    columns = _messages.decode(body[: header.messages_length])
+def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
+    """The messages of an epoch log, from its first section."""
+    columns = _messages.decode(section)
     id_of = id_from_plain if columns.ids_are_plain else _id_from_msgpack
     return [
         LoggedMessage(task, id_of(stored), root, attempt, first_s)
@@ -172,7 +172,7 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
     for epoch in sorted({tree.epoch for tree in accounts.open.values()}):
         header, body = read_epoch(directory.epochs, epoch)
         values = _values_of(header, body, codecs)
-        for message in logged_messages(header, body):
+        for message in logged_messages(body[: header.messages_length]):
             if message.root in accounts.open:
                 _adopt(message, values, accounts, clock)
 
@@ -180,7 +180,7 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
 def _readopt(directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
     values = _values_of(header, body, codecs)
-    messages = logged_messages(header, body)
+    messages = logged_messages(body[: header.messages_length])
     for message in messages:
         _adopt(message, values, accounts, clock)
     edges: list[int] = []
