@@ -152,6 +152,7 @@ class StageRun:
             for frame in frames:
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
+            _close(bolt, component.name)
             return
         worked_tuples = 0
         try:
@@ -165,10 +166,7 @@ class StageRun:
                 worked_tuples += len(kept.values)
                 self._carry_out(worked, component, task, emitter, fail)
         finally:
-            try:
-                bolt.close()
-            except Exception:
-                logger.exception("closing a task of %s failed; its results stand", component.name)
+            _close(bolt, component.name)
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
         if state is not None:
             self._write_state(state, fail, frames)
@@ -180,6 +178,8 @@ class StageRun:
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts
         self._stats.extended.extend(worked.extended)
+        if worked.stray_count:
+            _log_strays(worked, component.name)
         for frame_id, roots in worked.done:
             self._enter(frame_id, roots)
         for output in worked.outputs:
@@ -258,6 +258,23 @@ class StageRun:
             ]
             self._rows.append(self._row(wire.FAILURES, b"", wire.encode_report(shortened)))
         self._rows.append(self._row(wire.STATS, wire.encode_report(self._stats)))
+
+
+def _close(bolt: BoltTask, component: str) -> None:
+    try:
+        bolt.close()
+    except Exception:
+        logger.exception("closing a task of %s failed; its results stand", component)
+
+
+def _log_strays(worked: Worked, component: str) -> None:
+    """Say once per frame what no verdict will say."""
+    logger.warning(
+        "%s: %d errors that fail no message (untracked tuples, or tuples settled before), such as %s",
+        component,
+        worked.stray_count,
+        "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in worked.strays),
+    )
 
 
 def _without_traceback(report: wire.FailureReport) -> wire.FailureReport:
