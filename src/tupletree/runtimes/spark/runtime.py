@@ -11,20 +11,19 @@ import copy
 import logging
 import shutil
 import threading
-import time
 from collections import deque
-from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
-from tupletree.errors import CheckpointError, ConfigError, InternalError, TupletreeError
+from tupletree.errors import CheckpointError, ConfigError, InternalError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.endings import Closing, reason, stop_query
 from tupletree.runtimes.spark.engine import Engine, Verdicts
 from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
 from tupletree.runtimes.spark.journal import SettleEntry, write_epoch
@@ -113,6 +112,7 @@ class SparkRun(RunHandle):
         self._retold: deque[AlreadySettled] = deque()
         self._wake = threading.Event()
         self._called_back = threading.Condition()
+        self._settling = threading.Lock()
         self._called_back_epoch = -1
         self._fault: BaseException | None = None
         self._closing = False
@@ -201,7 +201,7 @@ class SparkRun(RunHandle):
             self._state = "stopped"
         except BaseException as error:
             self._state = "failed"
-            self._fault = error if isinstance(error, TupletreeError) else _infrastructure(error, self._directory.path)
+            self._fault = reason(error, self._directory.path)
             logger.debug("the run failed", exc_info=error)
         finally:
             if owned:
@@ -250,7 +250,9 @@ class SparkRun(RunHandle):
                 self._closing = True
                 self._called_back.notify_all()
             if query is not None:
-                _stop_query(query)
+                stop_query(query)
+            with self._settling:  # Spark lets go of its thread sooner than that leaves Python: it may still publish
+                pass
             for spout in opened:
                 try:
                     spout.spout.close()
@@ -321,17 +323,18 @@ class SparkRun(RunHandle):
         )
 
         def on_batch(batch: Any, batch_id: int) -> None:
-            try:
-                record = self._records[first + batch_id]
-                verdicts = engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
-            except BaseException as error:
-                if not self._closing:
-                    self._fault = self._fault or error
+            with self._settling:
+                try:
+                    record = self._records[first + batch_id]
+                    verdicts = engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
+                except BaseException as error:
+                    if not self._closing:
+                        self._fault = self._fault or error
+                    self._wake.set()
+                    raise
+                self._meter.settled(verdicts.acked)
+                self._verdicts.append(verdicts)
                 self._wake.set()
-                raise
-            self._meter.settled(verdicts.acked)
-            self._verdicts.append(verdicts)
-            self._wake.set()
 
         return (
             frame.writeStream.foreachBatch(on_batch)
@@ -345,7 +348,7 @@ class SparkRun(RunHandle):
         with self._called_back:
             self._called_back.wait_for(lambda: self._called_back_epoch >= epoch or self._closing)
         if self._called_back_epoch < epoch:
-            raise _Closing
+            raise Closing
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -369,7 +372,7 @@ class SparkRun(RunHandle):
                 self._cut(intake, next_epoch)
                 next_epoch += 1
                 useful = True
-            elif ahead == 0 and not self._verdicts and self._is_finished(intake, accounts, replays, stopping=stopping):
+            elif ahead == 0 and self._is_finished(intake, accounts, replays, stopping=stopping):
                 return
             if stopping and now_s >= (self._stop_at_s or 0.0):
                 logger.warning("the drain ran out of time: epoch %d stays open and runs again", accounts.settled + 1)
@@ -409,7 +412,8 @@ class SparkRun(RunHandle):
         return expired or replays.has_accepted or (intake.ended_unlogged and intake.has_ended)
 
     def _is_finished(self, intake: Intake, accounts: Accounts, replays: Replays, *, stopping: bool) -> bool:
-        if intake.buffered:
+        # The last settled epoch may still be publishing, and its callbacks are to come.
+        if intake.buffered or self._called_back_epoch < accounts.settled:
             return False
         if stopping:
             return True
@@ -458,10 +462,6 @@ class SparkRun(RunHandle):
         return told
 
 
-class _Closing(Exception):  # noqa: N818 - a signal to Spark's thread, not an error
-    """The loop has ended: the epoch in hand is not committed, and runs again at the next start."""
-
-
 def _next_limit(limit: int, most: int, *, shrunk: bool) -> int:
     """Additive-increase's cousin: step back at once when an epoch would not end, double while epochs do."""
     return max(1, limit // STEP_BACK) if shrunk else min(most, limit * 2)
@@ -473,24 +473,3 @@ def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
     else:
         failure = Failure(kind=FailureKind.ERROR, error="dead: see the dead letters", component=spout.name)
         spout.spout.fail(settled.message_id, failure)
-
-
-def _stop_query(query: Any) -> None:
-    """Between batches if possible: stopping during an action is legal but loud."""
-    until = time.monotonic() + 2.0
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
-        time.sleep(0.005)
-    query.stop()
-
-
-def _infrastructure(error: BaseException, state_dir: Path) -> TupletreeError:
-    """Whatever came out of Spark or a spout, as an error that says where to go on."""
-    text = str(error).strip().partition("\n")[0][:500]
-    failed = InternalError if isinstance(error, AssertionError) else TupletreeError
-    raised = failed(
-        "the run failed",
-        got=f"{type(error).__qualname__}: {text}",
-        next_step=f"mend the cause and resume with --state-dir {state_dir}: nothing is lost",
-    )
-    raised.__cause__ = error
-    return raised

@@ -1,0 +1,60 @@
+"""How a run on Spark ends: stopping its query, and turning whatever broke it into an error that says where to go on."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from tupletree.errors import CheckpointError, InternalError, TupletreeError
+
+__all__ = ["Closing", "reason", "stop_query"]
+
+_IN_WORKER = re.compile(r"tupletree\.errors\.CheckpointError: (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
+"""How the text of a CheckpointError that a worker raised stands at the end of Spark's own."""
+
+
+class Closing(Exception):  # noqa: N818 - a signal to Spark's thread, not an error
+    """The loop has ended: the epoch in hand is not committed, and runs again at the next start."""
+
+
+def stop_query(query: Any) -> None:
+    """Between batches if possible: stopping during an action is legal but loud."""
+    until = time.monotonic() + 2.0
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+        time.sleep(0.005)
+    query.stop()
+
+
+def reason(error: BaseException, state_dir: Path) -> TupletreeError:
+    """Whatever came out of Spark, a worker or a spout, as an error that says where to go on."""
+    if isinstance(error, TupletreeError):
+        return error
+    text = str(error).strip()
+    raised: TupletreeError | None = _from_worker(text)
+    if raised is None:
+        failed = InternalError if isinstance(error, AssertionError) else TupletreeError
+        raised = failed(
+            "the run failed",
+            got=f"{type(error).__qualname__}: {text.partition(chr(10))[0][:500]}",
+            next_step=f"mend the cause and resume with --state-dir {state_dir}: nothing is lost",
+        )
+    raised.__cause__ = error
+    return raised
+
+
+def _from_worker(text: str) -> CheckpointError | None:
+    """The error about a damaged or missing file that a worker met: it crosses the process boundary as text only."""
+    found = _IN_WORKER.search(f"{text}\n")
+    if found is None:
+        return None
+    where, _, what = found[1].rpartition(": ")
+    parts = dict(line.strip().split(": ", 1) for line in found[2].splitlines())
+    return CheckpointError(
+        what,
+        where=where,
+        got=parts.get("got", ""),
+        expected=parts.get("expected", ""),
+        next_step=parts.get("next", ""),
+    )
