@@ -18,6 +18,7 @@ JOBS = {
     "idiomatic": "benchmarks.baseline_idiomatic",
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
+    "tupletree latency": "benchmarks.tupletree_latency",
 }
 """Job name → module with a function `run(spec) -> JobResult`."""
 

@@ -1,0 +1,86 @@
+"""The judged latency: emit to ack at a steady rate, through three stateless bolts, with full tracking.
+
+As many partitions as the yardstick has, and no exchange. The clock of a message runs from the moment its spout gives
+it to the moment its spout hears the ack, so it includes the wait for the epoch that is being run.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from benchmarks.job import JobResult, JobSpec
+from tupletree import Topology, bolt
+from tupletree import run as run_topology
+from tupletree.runtimes.spark.session import open_session
+from tupletree.sources.rate import Rate
+from tupletree.topology.components import MessageId
+
+__all__ = ["run", "three_bolts"]
+
+PER_SECOND = 100.0
+WARM_UP_MESSAGES = 600
+
+given_s: dict[MessageId, float] = {}
+acked_s: dict[MessageId, float] = {}
+"""When each message was given and acked; in the module, because the runtime may copy the spout."""
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """One message."""
+
+    number: int
+
+
+class TimedRate(Rate[Reading]):
+    """A steady rate that notes when acks come."""
+
+    def ack(self, message_id: MessageId) -> None:
+        """See `Spout.ack`."""
+        acked_s[message_id] = time.perf_counter()
+
+
+def reading(number: int) -> Reading:
+    """Make a message, and note when."""
+    given_s[number] = time.perf_counter()
+    return Reading(number)
+
+
+@bolt
+def first(value: Reading) -> Reading:
+    """Pass it on."""
+    return value
+
+
+@bolt
+def second(value: Reading) -> Reading:
+    """Pass it on."""
+    return value
+
+
+@bolt
+def last(_value: Reading) -> None:
+    """Take it in."""
+
+
+def three_bolts(total: int) -> Topology:
+    """Spout and three bolts, two tasks each."""
+    topology = Topology("latency")
+    readings = topology.spout("readings", TimedRate(reading, PER_SECOND, message_type=Reading, total=total))
+    one = topology.bolt("first", first, parallelism=2).shuffle(readings)
+    two = topology.bolt("second", second, parallelism=2).local_or_shuffle(one)
+    topology.bolt("last", last, parallelism=2).local_or_shuffle(two)
+    return topology
+
+
+def run(spec: JobSpec) -> JobResult:
+    """Run for as many messages as the yardstick has epochs, and report each one's milliseconds as `epoch_ms`."""
+    open_session("tupletree-benchmarks", spec.master)
+    measured = max(1_000, spec.epochs * 5)
+    started_s = time.perf_counter()
+    run_topology(three_bolts(WARM_UP_MESSAGES + measured), state_dir=spec.checkpoint, master=spec.master).wait()
+    latencies = [
+        (acked_s[number] - given_s[number]) * 1000 for number in range(WARM_UP_MESSAGES, WARM_UP_MESSAGES + measured)
+    ]
+    return JobResult(seconds=acked_s[0] - started_s, epoch_ms=latencies)
