@@ -1,0 +1,87 @@
+"""The epoch ledger says what the plain acker says."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tupletree.tracking.acker import Acker
+from tupletree.tracking.ledger import combine, judge
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+FAILURE = Failure(kind=FailureKind.ERROR)
+BIG = 1 << 63  # ids use all 64 bits
+
+roots = st.integers(0, 9).map(lambda number: number and BIG + number)
+values = st.sampled_from([1, 2, 3, BIG, BIG + 1, 2**64 - 1])
+frames = st.lists(st.tuples(values, st.lists(roots, max_size=6)), max_size=12)
+
+
+def u64(numbers: list[int]) -> npt.NDArray[np.uint64]:
+    return np.array(numbers, dtype=np.uint64)
+
+
+def merged(deltas: list[tuple[int, list[int]]]) -> dict[int, int]:
+    sums: dict[int, int] = {}
+    for value, members in deltas:
+        for root in set(members) - {0}:
+            sums[root] = sums.get(root, 0) ^ value
+    return sums
+
+
+@given(frames)
+def test_combine_gives_one_entry_per_root_in_order(deltas: list[tuple[int, list[int]]]) -> None:
+    found, xor = combine([value for value, _ in deltas], [u64(members) for _, members in deltas])
+    assert found.dtype == xor.dtype == np.uint64
+    assert list(zip(found.tolist(), xor.tolist(), strict=True)) == sorted(merged(deltas).items())
+
+
+@given(
+    openings=st.dictionaries(roots.filter(bool), st.one_of(values, st.just(0))),
+    places=st.lists(frames, max_size=3),
+    failed=st.lists(roots, max_size=4),
+)
+def test_judge_says_what_the_plain_acker_says(
+    openings: dict[int, int], places: list[list[tuple[int, list[int]]]], failed: list[int]
+) -> None:
+    acker = Acker()
+    # All values of a root go in as one, as they do in the ledger, so that no sum is looked at half way.
+    total = merged([delta for deltas in places for delta in deltas])
+    verdicts = acker.apply(
+        [(1, value ^ total.get(root, 0), [root], 0.0) for root, value in openings.items()],
+        [(value, [root]) for root, value in total.items() if root not in openings],
+        [(root, FAILURE) for root in failed],
+        0.0,
+    )
+    judgement = judge(
+        (u64(list(openings)), u64(list(openings.values()))),
+        [combine([value for value, _ in deltas], [u64(members) for _, members in deltas]) for deltas in places],
+        u64(failed),
+    )
+    completed = sorted(root for _, members in verdicts.completed for root in members)
+    assert judgement.complete.tolist() == completed
+    assert judgement.failed.tolist() == sorted(root for _, root, _ in verdicts.failed)
+    assert judgement.open_.tolist() == sorted(set(openings) - set(completed) - set(failed))
+    assert judgement.unknown.tolist() == sorted((set(total) | set(failed)) - set(openings) - {0})
+    assert acker.open_count == len(judgement.open_)
+
+
+def test_what_stays_open_is_the_opening_of_the_next_epoch() -> None:
+    first = judge((u64([7, 8]), u64([5 ^ 6, 5])), [combine([5], [u64([7, 8])])], u64([]))
+    assert (first.complete.tolist(), first.open_.tolist(), first.open_xor.tolist()) == ([8], [7], [6])
+    second = judge((first.open_, first.open_xor), [combine([6], [u64([7])])], u64([]))
+    assert second.complete.tolist() == [7]
+
+
+def test_nothing_at_all_is_a_judgement_too() -> None:
+    judgement = judge((u64([]), u64([])), [combine([], []), combine([1], [u64([])])], u64([]))
+    assert not any(len(part) for part in (judgement.complete, judgement.open_, judgement.failed, judgement.unknown))
+
+
+def test_a_large_epoch_is_judged_whole() -> None:
+    every = np.arange(1, 100_001, dtype=np.uint64)
+    deltas = [combine([5, 9], [every, every[::2]]), combine([9], [every[::2]])]
+    judgement = judge((every, np.full(len(every), 5, np.uint64)), deltas, every[:10])
+    assert (len(judgement.complete), len(judgement.failed), len(judgement.open_)) == (99_990, 10, 0)
