@@ -52,6 +52,9 @@ class CollectingCall:
         self._auto_ack = component.body.auto_ack
         self._auto_fail = component.body.auto_fail
         self._streams = {stream.name: stream.schema.cls for stream in component.outputs.values()}
+        self._names: dict[type, list[str]] = {}
+        for name, cls in self._streams.items():
+            self._names.setdefault(cls, []).append(name)
         self._place = place
         self._fail = fail
         self._open: dict[int, list[_Delivery]] = {}
@@ -229,10 +232,17 @@ class CollectingCall:
                 expected = ", ".join(f"{name}: {cls.__name__}" for name, cls in self._streams.items())
                 raise wrong_type(value, f"a declared stream and its class ({expected or 'none'}); asked: {stream!r}")
             return stream
-        for name, cls in self._streams.items():
-            if type(value) is cls:
-                return name
-        raise wrong_type(value, " or ".join(cls.__name__ for cls in self._streams.values()) or "nothing")
+        names = self._names.get(type(value))
+        if names is None:
+            raise wrong_type(value, " or ".join(cls.__name__ for cls in self._names) or "nothing")
+        if len(names) > 1:
+            raise ProcessingError(
+                "an emit does not say which stream it means",
+                where=self._place.component,
+                got=safe_text(value, 200),
+                expected=f"stream= one of {', '.join(names)}",
+            )
+        return names[0]
 
     def ack(self, value: object) -> None:
         """See `Collector.ack`."""
