@@ -35,7 +35,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## Run the tour: poison messages, a killed worker, and every message accounted for
+demo: setup ## Count words on Spark while some lines fail, and account for every line
 	@$(BIN)/tupletree demo
 
 test: setup ## Format, lint, types, layers, tests

@@ -1,37 +1,70 @@
-"""The demo's topology: it is sound, and its troubles are where the demo says they are."""
+"""The demo: its troubles are where it says they are, it takes nothing on trust, and it ends well on Spark."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 
-from tupletree.cli.demo_orders import Sale, orders, parse, topology
-from tupletree.errors import PermanentError
+from tupletree.cli.demo import FLAKY, POISON, example_path, held_against
+
+TEXTS = ["to be", "or not", "to be"]
 
 
-def test_the_demo_is_sound(tmp_path: Path) -> None:
-    assert list(topology(tmp_path).build().components) == ["orders", "parse", "settle", "receipts"]
+def rows(*counts: tuple[str, int]) -> list[dict[str, str | int]]:
+    return [{"word": word, "count": count} for word, count in counts]
 
 
-def test_every_250th_order_is_unreadable_and_one_is_deadly() -> None:
-    made = orders(500, deadly=444)
-    assert [order.number for order in made if order.deadly] == [444]
-    unreadable = []
-    for order in made:
-        if not order.deadly:
-            try:
-                assert isinstance(parse(order), Sale)
-            except PermanentError:
-                unreadable.append(order.number)
-    assert unreadable == [250, 500]
+TRUE_ROWS = rows(("to", 1), ("be", 1), ("to", 2), ("be", 2))
 
 
-def test_a_readable_order_becomes_a_sale() -> None:
-    [first] = orders(1, deadly=None)
-    assert parse(first) == Sale(1, "customer-1", 11)
+def lines_with(word: str) -> int:
+    return sum(word in line for text in topics.values() for line in text.splitlines())
 
 
-@pytest.mark.parametrize("count", [1, 7])
-def test_order_numbers_start_at_one(count: int) -> None:
-    assert [order.number for order in orders(count, deadly=None)] == list(range(1, count + 1))
+def test_a_handful_of_lines_is_poison_and_some_more_are_flaky() -> None:
+    assert 1 <= lines_with(POISON) <= 20
+    assert 10 <= lines_with(FLAKY) <= 100
+
+
+def test_the_demo_runs_the_example_of_the_repository() -> None:
+    assert example_path() == Path(__file__).resolve().parents[2] / "examples" / "word_count.py"
+
+
+def test_the_books_balance_when_exactly_the_poison_is_dead_and_the_rest_is_counted_once() -> None:
+    books = held_against(TEXTS, poisoned=[2], dead=[2], rows=TRUE_ROWS, still_open=0)
+    assert books.balance
+    assert books.counts == {"to": 2, "be": 2}
+
+
+@pytest.mark.parametrize(
+    ("fault", "dead", "written", "still_open"),
+    [
+        ("a line without a verdict", [2], TRUE_ROWS, 1),
+        ("a line that died without being poison", [2, 3], TRUE_ROWS, 0),
+        ("poison that did not die", [], TRUE_ROWS, 0),
+        ("a lost update", [2], TRUE_ROWS[:-1], 0),
+        ("a lost update in between", [2], TRUE_ROWS[1:], 0),
+        ("an update twice", [2], [*TRUE_ROWS, *rows(("to", 1))], 0),
+        ("something of a dead line", [2], [*TRUE_ROWS, *rows(("or", 1))], 0),
+    ],
+)
+def test_any_fault_unbalances_the_books(
+    fault: str, dead: list[int], written: list[dict[str, str | int]], still_open: int
+) -> None:
+    assert not held_against(TEXTS, poisoned=[2], dead=dead, rows=written, still_open=still_open).balance, fault
+
+
+@pytest.mark.spark
+def test_the_demo_accounts_for_every_line(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tupletree", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "equal to an independent count: yes" in ended.stdout
+    assert ": NO" not in ended.stdout
+    for part in ("Dead letters", "poisoned line", "flaky line", "tupletree dead show", "tupletree why"):
+        assert part in ended.stdout

@@ -113,7 +113,8 @@ def held_against(
 
     Args:
         texts: every line.
-        poisoned, dead: 1-based numbers of the lines that were to die, and of those that did.
+        poisoned: 1-based numbers of the lines that were to die.
+        dead: those of the lines that did.
         rows: the sink's rows, {"word", "count"}.
         still_open: messages without a verdict.
     """
@@ -138,7 +139,7 @@ def _console() -> Console:
 
 
 def _documentation() -> list[str]:
-    """The lines that the example reads when it is given no paths; its message ids are ("topics", 1), …"""
+    """The lines that the example reads when it is given no paths; line n is message ("topics", n)."""
     from pydoc_data.topics import topics
 
     return [line for name in sorted(topics) for line in topics[name].splitlines()]
@@ -215,11 +216,11 @@ def _print_words(console: Console, books: Books) -> None:
 def _print_verdict(console: Console, books: Books, lines: int, dead: int) -> None:
     console.print(
         f"\n[bold]The books[/bold]: {lines:,} lines went in, {lines - dead:,} acked, {dead} dead.\n"
-        f"  every line acked or dead, none open    {_yes(books.settled)}\n"
-        f"  dead are the poisoned lines, no other  {_yes(books.dead_as_ordered)}\n"
-        f"  counts equal to an independent count   {_yes(books.equal)}"
-        f"  ({len(books.counts):,} words, {sum(books.counts.values()):,} times)\n"
-        f"  every update in the sink exactly once  {_yes(books.once)}"
+        f"  every line acked or dead, none open: {_yes(books.settled)}\n"
+        f"  dead are the poisoned lines and no other: {_yes(books.dead_as_ordered)}\n"
+        f"  {len(books.counts):,} words, counted {sum(books.counts.values()):,} times,"
+        f" equal to an independent count: {_yes(books.equal)}\n"
+        f"  every update is in the sink exactly once: {_yes(books.once)}"
     )
 
 
