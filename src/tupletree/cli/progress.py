@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -16,6 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["ProgressDisplay", "progress_line"]
 
 PLAIN_INTERVAL_S = 5.0
+
+_CHATTER = (
+    "WARNING: Using incubator modules",
+    "Setting default log level",
+    "To adjust logging level",
+    "Setting Spark log level",
+)
+"""How a JVM with Spark clears its throat, before its own log settings are read."""
 
 
 def progress_line(progress: Progress) -> str:
@@ -51,6 +62,11 @@ class ProgressDisplay:
 
     def __init__(self, topology: str, runtime: str, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
+        self._foreign: ForeignLines | None = None
+        if console is None and self._console.is_terminal and os.isatty(2):
+            # A live table and another writer on one terminal tear each other apart.
+            self._foreign = ForeignLines(self._say_foreign)
+            self._console = Console(file=self._foreign.terminal)
         self._title = f"{topology} on {runtime}"
         self._live: Live | None = None
         self._next_line_s = 0.0
@@ -73,6 +89,8 @@ class ProgressDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._foreign is not None:
+            self._foreign.close()
 
     def show(self, progress: Progress) -> None:
         """Show these numbers; without a terminal only when the last line is a few seconds old."""
@@ -86,6 +104,10 @@ class ProgressDisplay:
         """Print a line that stays."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def _say_foreign(self, line: str) -> None:
+        if not line.startswith(_CHATTER):
+            self.say(line)
+
     def _table(self, progress: Progress) -> Table:
         table = Table(title=f"{self._title} · {progress.state} · {progress.seconds:.0f} s", title_justify="left")
         shown = cells(progress)
@@ -93,6 +115,39 @@ class ProgressDisplay:
             table.add_column(name, justify="right")
         table.add_row(*(text for _, text in shown))
         return table
+
+
+class ForeignLines:
+    """Takes descriptor 2 and hands out, line by line, what anybody writes to it: the JVM, workers, C libraries.
+
+    A JVM started meanwhile keeps this descriptor, so lines come even after `close`, as long as the process lives.
+
+    Args:
+        show: called with each line, without its end, by a thread of this object.
+
+    Attributes:
+        terminal: what descriptor 2 was before.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        sys.stderr.flush()
+        self._before = os.dup(2)
+        self.terminal = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+        read_end, write_end = os.pipe()
+        os.dup2(write_end, 2)
+        os.close(write_end)
+        self._show = show
+        threading.Thread(target=self._read, args=(read_end,), name="tupletree-stderr", daemon=True).start()
+
+    def _read(self, read_end: int) -> None:
+        with os.fdopen(read_end, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._show(line.rstrip("\n"))
+
+    def close(self) -> None:
+        """Give descriptor 2 back."""
+        sys.stderr.flush()
+        os.dup2(self._before, 2)
 
 
 def _milliseconds(value: float | None) -> str:
