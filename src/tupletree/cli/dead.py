@@ -48,8 +48,12 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("message", "died", "attempts", "why", "component", "error", box=None)
+    table = Table(box=None)
+    for name in ("message", "died", "attempts", "why", "component"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("error")  # the one column that gives way
     for letter in letters:
         failure = letter.failure
         error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
@@ -59,7 +63,8 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
             str(letter.attempts),
             failure.kind.value,
             failure.component or "–",
-            error.partition("\n")[0],
+            # A line each: `dead show` has the whole text.
+            Text(error.partition("\n")[0], no_wrap=True, overflow="ellipsis"),
         )
     # Piped, a line stays a line: 80 columns would break most of them.
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)

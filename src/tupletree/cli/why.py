@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -45,13 +46,31 @@ def why_command(
 
 
 def print_story(events: Iterable[HistoryEvent]) -> None:
-    """What happened to a message, one line per event."""
+    """What happened to a message, one line per event; on a terminal a table, because most of them would not fit."""
+    if sys.stdout.isatty():
+        _print_table(events)
+        return
     for event in events:
-        time = datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         print(
-            f"{time} UTC  epoch {event.epoch}  attempt {event.attempt}  root {event.root_hex}  {event.what}"
+            f"{_time(event)} UTC  epoch {event.epoch}  attempt {event.attempt}  root {event.root_hex}  {event.what}"
             + (f": {event.detail}" if event.detail else "")
         )
+
+
+def _print_table(events: Iterable[HistoryEvent]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("UTC", "epoch", "attempt", "root", "what", "because", box=None)
+    for event in events:
+        table.add_row(
+            _time(event), str(event.epoch), str(event.attempt), event.root_hex, event.what, event.detail or "–"
+        )
+    Console(markup=False, highlight=False).print(table)
+
+
+def _time(event: HistoryEvent) -> str:
+    return datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _plain(event: HistoryEvent) -> dict[str, object]:
