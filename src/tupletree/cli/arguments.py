@@ -24,10 +24,10 @@ Option = Annotated[
 ]
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file with a table [tupletree]. [default: tupletree.toml]"),
+    typer.Option("--config", metavar="FILE", help="TOML file with a table \\[tupletree]. \\[default: tupletree.toml]"),
 ]
 StateDir = Annotated[
     Path | None,
-    typer.Option("--state-dir", metavar="DIR", help="State directory of the run. [default: the latest here]"),
+    typer.Option("--state-dir", metavar="DIR", help="State directory of the run. \\[default: the latest here]"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
