@@ -358,6 +358,14 @@ def test_an_attempt_that_was_out_is_adopted_under_its_old_root() -> None:
     assert after.size == 0
 
 
+def test_a_message_that_awaits_its_source_is_taken_although_it_was_settled_once() -> None:
+    messages = pending()
+    messages.mark_unconfirmed(QUEUE, "m", Outcome.DEAD)  # then brought back, and out when the process was restarted
+    messages.adopt(77, QUEUE, "m", "v", attempt=1, first_emitted_s=0.0, now_s=0.0, wall_s=0.0)
+    assert isinstance(messages.fail(77, FAILURE, 0.0, 0.0), SourceRetry)
+    assert emit(messages, "m", spout_task=QUEUE).attempt == 2
+
+
 def test_a_log_of_another_topology_and_unrecorded_changes_are_refused() -> None:
     before = pending()
     before.mark_unconfirmed(QUEUE, "m", Outcome.DEAD)

@@ -64,6 +64,8 @@ class PendingMachine(RuleBasedStateMachine):
         self.random = random.Random(seed)
         self.boot()
         self.logged = [self.pending.snapshot(self.encode, 0.0, WALL_S)]
+        for spout_task in (RUNTIME, SOURCE):
+            self.emit_many(spout_task, [*IDS[:4], None])
 
     def boot(self) -> None:
         self.pending = Pending(POLICY, self.random.getrandbits, self.random.random, record_changes=True)
@@ -176,12 +178,14 @@ class PendingMachine(RuleBasedStateMachine):
 
     # --- verdicts ---
 
-    @rule(which=st.integers(0), remember=st.booleans())
-    def ack(self, which: int, remember: bool) -> None:
-        if not self.old_roots:
-            return
-        root = self.old_roots[which % len(self.old_roots)]  # often an old one
-        self.settle(root, remember)
+    def choose_root(self, which: int, any_root: bool) -> int:
+        """A root that is out, or any that ever was."""
+        roots = self.old_roots if any_root else [message.root for message in self.flying()]
+        return roots[which % len(roots)] if roots else 1
+
+    @rule(which=st.integers(0), any_root=st.booleans(), remember=st.booleans())
+    def ack(self, which: int, any_root: bool, remember: bool) -> None:
+        self.settle(self.choose_root(which, any_root), remember)
 
     @rule(remember=st.booleans())
     def ack_all(self, remember: bool) -> None:
@@ -206,11 +210,20 @@ class PendingMachine(RuleBasedStateMachine):
             self.pending.mark_unconfirmed(message.spout_task, message.message_id, outcome)
             self.unconfirmed[key] = (message.message_id, outcome)
 
-    @rule(which=st.integers(0), permanent=st.booleans(), remember=st.booleans())
-    def fail(self, which: int, permanent: bool, remember: bool) -> None:
-        if not self.old_roots:
-            return
-        root = self.old_roots[which % len(self.old_roots)]
+    @rule(which=st.integers(0), any_root=st.booleans(), permanent=st.booleans(), remember=st.booleans())
+    def fail(self, which: int, any_root: bool, permanent: bool, remember: bool) -> None:
+        self.fail_root(self.choose_root(which, any_root), permanent, remember)
+
+    @rule(seconds=st.integers(0, 3), remember=st.booleans())
+    def fail_all_and_try_again(self, seconds: int, remember: bool) -> None:
+        for message in self.flying():
+            self.fail_root(message.root, False, remember)
+        self.now_s += seconds
+        self.take_due(9)
+        for message in [one for one in self.model.values() if one.place == "awaiting"]:
+            self.emit(SOURCE, message.message_id)
+
+    def fail_root(self, root: int, permanent: bool, remember: bool) -> None:
         failure = Failure(kind=FailureKind.ERROR, error=str(self.next_turn()), permanent=permanent)
         result = self.pending.fail(root, failure, self.clock_s, WALL_S + self.now_s)
         message = next((one for one in self.flying() if one.root == root), None)
