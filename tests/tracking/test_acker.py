@@ -112,6 +112,8 @@ def test_rule_6_a_failure_that_overtakes_its_opening_is_kept() -> None:
     moved(acker, A, [ROOT])
     assert opened(acker, A, [1, ROOT, 2]).failed == [(SPOUT, ROOT, FAILURE)]
     assert acker.open_count == 2
+    moved(acker, B, [ROOT])
+    assert acker.counters.late == 1
 
 
 def test_rule_6_within_one_batch_a_failure_beats_completion() -> None:
