@@ -1,0 +1,57 @@
+"""One Spark session for all these tests, and a way to run a topology on it that cannot hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.counting import QUICK, target
+from tupletree import Topology
+from tupletree.config import resolve_options
+from tupletree.runtimes import base
+from tupletree.runtimes.base import RunHandle, Summary
+from tupletree.runtimes.spark.session import open_session
+
+HANG_S = 120.0
+"""A run of these tests that takes longer hangs."""
+
+RunTopology = Callable[..., Summary]
+StartTopology = Callable[..., RunHandle]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The session; every run in this process uses it as it is."""
+    session, owned = open_session("tests", "local[2]")
+    yield session
+    if owned:
+        session.stop()
+
+
+@pytest.fixture
+def start_topology(spark: Any) -> Iterator[StartTopology]:
+    """Start a topology with `Options` on top of quick retries; what still runs at the end of the test is stopped."""
+    handles: list[RunHandle] = []
+
+    def start(topology: Topology, state_dir: Path, **options: Any) -> RunHandle:
+        settings = resolve_options(code={**QUICK, **topology.build().options, **options})
+        handle = base.run(topology, options=settings, target=target(), state_dir=state_dir)
+        handles.append(handle)
+        return handle
+
+    yield start
+    for handle in handles:
+        handle.stop(0.0)
+
+
+@pytest.fixture
+def run_topology(start_topology: StartTopology) -> RunTopology:
+    """Run a topology to its end."""
+
+    def run(topology: Topology, state_dir: Path, *, timeout_s: float = HANG_S, **options: Any) -> Summary:
+        return start_topology(topology, state_dir, **options).wait(timeout_s)
+
+    return run

@@ -1,0 +1,141 @@
+"""A word count with every kind of trouble, and what must come of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree import KeyedState, TaskContext, Topology, bolt
+from tupletree.config import resolve_options
+from tupletree.runtimes import base
+from tupletree.sinks import jsonl, parquet, read_rows
+from tupletree.sources.text import Line, TextLines
+from tupletree.targets import TargetRef
+from tupletree.topology.components import MessageId
+from tupletree.tracking.outcomes import Failure
+
+ROOT = Path(__file__).resolve().parents[2]
+
+QUICK = {"backoff_initial_ms": 1.0, "backoff_max_ms": 5.0, "spout_idle_wait_ms": 5.0}
+"""Retries that come at once: these tests are about what is retried, not about waiting."""
+
+SINKS = ("lines", "columns")
+
+
+class Word(msgspec.Struct, frozen=True, gc=False):
+    word: str
+
+
+class Count(msgspec.Struct, frozen=True, gc=False):
+    word: str
+    count: int
+
+
+class HeardLines(TextLines[Line]):
+    """Lines of a file; what it is told is written down in another, one JSON list a line."""
+
+    def __init__(self, path: Path, heard: Path, batch_size: int) -> None:
+        super().__init__([path], message_type=Line, batch_size=batch_size)
+        self.heard = heard
+
+    def ack(self, message_id: MessageId) -> None:
+        self._note("acked", message_id)
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        self._note("dead", message_id)
+
+    def _note(self, what: str, message_id: MessageId) -> None:
+        assert isinstance(message_id, tuple)
+        with self.heard.open("ab") as file:
+            file.write(json.dumps([what, message_id[1]]).encode() + b"\n")
+
+
+@bolt
+def split(line: Line, context: TaskContext) -> Iterator[Word]:
+    """Poisoned lines always fail; flaky ones on their first attempt."""
+    if "poison" in line.text:
+        raise ValueError(f"line {line.number} is poison")
+    if "flaky" in line.text and context.attempt == 1:
+        raise ConnectionError(f"line {line.number} is flaky")
+    return map(Word, line.text.split())
+
+
+@bolt(state=int)
+def count(word: Word, total: KeyedState[int]) -> Count:
+    total.value += 1
+    return Count(word.word, total.value)
+
+
+@bolt
+def stumble(counted: Count, context: TaskContext) -> Count:
+    """Behind the count: words that stumble fail on their line's first attempt, after they touched state."""
+    if counted.word.startswith("stumble") and context.attempt == 1:
+        raise ConnectionError(f"{counted.word} was not accepted")
+    return counted
+
+
+def topology(folder: Path, batch_size: int = 10) -> Topology:
+    """Count the words of `text` in the folder."""
+    t = Topology("crash-count")
+    lines = t.spout("source", HeardLines(folder / "text", folder / "heard", batch_size))
+    words = t.bolt("split", split, parallelism=3).shuffle(lines)
+    counts = t.bolt("count", count, parallelism=2).fields(words, "word")
+    passed = t.bolt("stumble", stumble).shuffle(counts)
+    t.sink("lines", jsonl(folder / "lines")).shuffle(passed)
+    t.sink("columns", parquet(folder / "columns")).shuffle(passed)
+    return t
+
+
+def write_text(folder: Path, lines: int) -> None:
+    """Lines of few words that come often, with some poison, some flaky lines and some that fail behind the count."""
+    trouble = {3: "poison", 7: "flaky", 11: "stumble"}
+    texts = [f"{trouble.get(number % 17, 'plain')} w{number % 7} w{number % 3} w1" for number in range(lines)]
+    (folder / "text").write_text("\n".join(texts) + "\n")
+
+
+def target() -> TargetRef:
+    """Workers import the classes of these tests from the root of the repository."""
+    return TargetRef("tests.spark.counting", "topology", str(ROOT))
+
+
+def rows_of(folder: Path, sink: str) -> Counter[tuple[str, int]]:
+    """How often a plain reader sees each row of a sink; empty before the sink's folder exists."""
+    if not (folder / sink).exists():
+        return Counter()
+    return Counter((row["word"], row["count"]) for row in read_rows(folder / sink))
+
+
+def heard(folder: Path) -> Counter[tuple[str, int]]:
+    """How often the spout was told what about which line. A process that was killed may have left half a line."""
+    path = folder / "heard"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return Counter((what, number) for what, number in map(json.loads, lines))
+
+
+def expected_rows(texts: Sequence[str]) -> Counter[tuple[str, int]]:
+    """Every running count of every word of these lines, once."""
+    totals = Counter(word for text in texts for word in text.split())
+    return Counter((word, number) for word, total in totals.items() for number in range(1, total + 1))
+
+
+def main(plan: dict[str, Any]) -> None:
+    """What a process of its own does (`crashing`): run as the plan says, until the end or a crash point."""
+    from tupletree.runtimes.spark import engine
+
+    folder = Path(plan["folder"])
+    # No option shortens this; what happens at a base does not depend on when one is due.
+    engine.BASE_EPOCHS = plan["base_epochs"]
+    options = resolve_options(code={**QUICK, **plan["options"]})
+    handle = base.run(
+        topology(folder, plan["batch_size"]),
+        options=options,
+        target=target(),
+        state_dir=folder / "state",
+        master=plan["master"],
+    )
+    handle.wait()
