@@ -103,7 +103,11 @@ class Spout(Generic[T]):
         """The message's tree completed. May come again after a crash: treat that as harmless."""
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
-        """The message is dead (`replay="runtime"`), or one attempt failed (`replay="source"`)."""
+        """The message is dead (`replay="runtime"`), or one attempt failed (`replay="source"`).
+
+        A failure with `permanent=True` is final: the message is in the dead letters and must not be emitted again.
+        Any other is the request to emit it again, with the same id.
+        """
 
     def activate(self) -> None:
         """Messages may flow (again)."""

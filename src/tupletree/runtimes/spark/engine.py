@@ -40,7 +40,7 @@ from tupletree.runtimes.spark.stage import run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import sync_directory
 from tupletree.state.files import StateFile
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
 
@@ -80,6 +80,7 @@ class Engine:
         plan, blob: the topology laid out, and packed for the workers.
         sink_directories: sink → absolute folder.
         requested_replays: takes the replay requests that are in the accounts but not yet in the journal.
+        epochs_since_base: how many settled epochs a restart would have to read now.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Engine:
         sink_directories: dict[str, str],
         redact: Redact | None,
         requested_replays: Callable[[], list[str]],
+        epochs_since_base: int,
     ) -> None:
         self._plan = plan
         self._blob = blob
@@ -103,7 +105,7 @@ class Engine:
         self._sinks = sink_directories
         self._redact = redact
         self._requested_replays = requested_replays
-        self._since_base = (0, 0)
+        self._since_base = (epochs_since_base, 0)
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
 
@@ -222,9 +224,13 @@ class Engine:
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         verdicts = Verdicts(record.epoch, shrunk=bool(settlement.put_back))
         verdicts.acked = accounts.pending.ack_many(settlement.acked(), now_s)
+        # Before this epoch's failures: the source has been told of those of earlier epochs, and ended all the same.
+        for task in record.header.ended:
+            verdicts.died += accounts.pending.give_up(task, now_s, wall_s)
         expired = self._expired(record.header.time_s)
         for root, failure in [*settlement.failures.items(), *expired]:
             self._fail(root, failure, now_s, wall_s, verdicts)
+        self._remember_unconfirmed(record, verdicts)
         for root in settlement.put_back:
             accounts.pending.put_back(root)
         for root, _ in expired:
@@ -250,6 +256,18 @@ class Engine:
         )
         self._add_changes(entry, record, verdicts, now_s, wall_s)
         return entry, verdicts
+
+    def _remember_unconfirmed(self, record: EpochRecord, verdicts: Verdicts) -> None:
+        """A source without a position may deliver a settled message again until it has heard of it (EPOCHS 1)."""
+        pending, positions = self._accounts.pending, record.header.positions
+        if len(positions) == len(self._accounts.spout_of):
+            return
+        for acked in verdicts.acked:
+            if acked.spout_task not in positions:
+                pending.mark_unconfirmed(acked.spout_task, acked.message_id, Outcome.ACKED)
+        for died in verdicts.died:
+            if died.spout_task not in positions:
+                pending.mark_unconfirmed(died.spout_task, died.message_id, Outcome.DEAD)
 
     def _add_changes(
         self, entry: SettleEntry, record: EpochRecord, verdicts: Verdicts, now_s: float, wall_s: float

@@ -132,6 +132,17 @@ class Intake:
         return all(spout.ended for spout in self._spouts.values())
 
     @property
+    def must_give_up(self) -> bool:
+        """Whether a source has ended although it was told to emit a message again."""
+        pending = self._accounts.pending
+        return any(spout.ended and pending.awaiting_source(task) for task, spout in self._spouts.items())
+
+    def ask_again(self, spout_task: int) -> None:
+        """A source that retries by itself may have something to give although it had ended."""
+        self._spouts[spout_task].ended = False
+        self._accounts.ended.discard(spout_task)
+
+    @property
     def ended_unlogged(self) -> bool:
         """Whether a spout has ended and no epoch log says so yet."""
         return any(spout.ended and task not in self._accounts.ended for task, spout in self._spouts.items())

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from tupletree.errors import ProcessingError
 from tupletree.frames import Frame
 from tupletree.plan import Plan, Task
-from tupletree.routing import key_group
 from tupletree.runtimes.spark.program import Control
 from tupletree.runtimes.spark.wire import FailRoot, StateReport
-from tupletree.state.cells import CLEARED, ValueCell
-from tupletree.state.files import StateCodec, StateFile, VersionCache, needs_base
+from tupletree.state.cells import ValueCell
+from tupletree.state.files import StateCodec, StateFile, VersionCache, fold, needs_base
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.streams import Schema
 
 __all__ = ["StatefulTask"]
+
+logger = logging.getLogger("tupletree.spark.state")
 
 _cache = VersionCache()
 """Committed versions that this worker process has read; validated at each use."""
@@ -37,15 +38,17 @@ class StatefulTask:
         version = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
         # The run's own name keeps a worker's cache from taking another run's files in the same folder for these.
         self._name = f"{task.index:04d}-{control.run_id[:8]}-{version}-{attempt}"
-        fields = component.inputs[0].grouping.fields
         schemas = [plan.spec.components[source.component].outputs[source.stream].schema for source in component.inputs]
         self.key_functions = {
             (source.component, source.stream): column_keys(schema, source.grouping.fields)
             for source, schema in zip(component.inputs, schemas, strict=True)
         }
-        types = tuple(schemas[0].fields[field] for field in fields)
-        key_type = types[0] if len(types) == 1 else tuple[types]  # type: ignore[valid-type]  # built from fields
-        self._codec = StateCodec(component.name, key_type, spec.value_type, key_group)
+        key_types = [
+            schema.fields[field]
+            for source, schema in zip(component.inputs, schemas, strict=True)
+            for field in source.grouping.fields
+        ]
+        self._codec = StateCodec(component.name, key_types, spec.value_type)
         self._committed = _cache.load(self._directory, task.index, self._files, self._codec)
         self.cell: ValueCell[Any] = ValueCell(self._committed, spec.default)
 
@@ -59,35 +62,48 @@ class StatefulTask:
     def write(self, frames: list[Frame], fail: FailRoot) -> StateReport | None:
         """Write what changed. A value that cannot be stored fails every root that touched its key in this run."""
         changed = self.cell.delta()
+        try:
+            changed = self._codec.as_stored(changed)
+        except ProcessingError:
+            changed = self._codec.as_stored(self._storable(changed, frames, fail))
         if not changed:
             return None
         is_base = needs_base(self._files, len(changed))
         path = self._directory / f"{self._name}.{'base' if is_base else 'delta'}"
-        whole = {**self._committed, **changed} if is_base else changed
+        whole: dict[Any, Any] = changed
         if is_base:
-            whole = {key: value for key, value in whole.items() if value is not CLEARED}
-        try:
-            file = self._codec.write(path, self._task.index, whole, is_base=is_base)
-        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
-            self._fail_unstorable(frames, fail)
-            return None
+            whole = dict(self._committed)
+            fold(whole, changed)
+        file = self._codec.write(path, self._task.index, whole, is_base=is_base)
         _cache.offer(self._directory, self._task.index, file, changed)
         return StateReport(self._component.name, self._task.index, file.name, file.keys, file.is_base)
 
-    def _fail_unstorable(self, frames: list[Frame], fail: FailRoot) -> None:
-        """Those roots touched state, so settle runs the epoch again without them: this run's state is never used."""
-        bad: dict[Any, Exception] = {}
-        for key, value in self.cell.changed.items():
+    def _storable(self, changed: dict[Any, Any], frames: list[Frame], fail: FailRoot) -> dict[Any, Any]:
+        """`changed` without the values that cannot be stored, whose roots fail.
+
+        Those roots touched state, so settle runs the epoch again without them. Untracked tuples have nobody who could
+        be told: their change is lost, as their failure would be, and logged.
+        """
+        bad: dict[Any, ProcessingError] = {}
+        for key, value in changed.items():
             try:
-                msgspec.msgpack.encode(value)
-            except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+                self._codec.as_stored({key: value})
+            except ProcessingError as error:
                 bad[key] = error
+        logger.warning(
+            "%s: %d values cannot be stored, the first: %s", self._component.name, len(bad), next(iter(bad.values()))
+        )
         for frame in frames:
             keys_of = self.key_functions[frame.component, frame.stream]
             for root, values in frame.segments():
-                for value, key in zip(values, keys_of(values), strict=True):
+                for value in values:
+                    try:
+                        (key,) = keys_of([value])
+                    except Exception:  # noqa: BLE001, S112 - a tuple without a key failed before it touched state
+                        continue
                     if key in bad:
                         fail(root, value, bad[key])
+        return {key: value for key, value in changed.items() if key not in bad}
 
 
 def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tupletree.clock import Clock
 from tupletree.codec import ArrowCodec
+from tupletree.durable import missing
 from tupletree.errors import CheckpointError
 from tupletree.frames import roots_of
 from tupletree.runtimes.spark import wire
@@ -75,6 +76,7 @@ def recover(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock
         found.last = entries[-1]
         found.base_epoch = entries[0].epoch if entries[0].base else -1
         _fold(entries, accounts, clock)
+        _check_state(directory, accounts)
     epochs = numbered(directory.epochs, ".epoch")
     for epoch in (one for one in epochs if one > accounts.settled):
         expected = accounts.settled + 1 + len(found.records)
@@ -145,6 +147,15 @@ def _gap(directory: StateDirectory, missing: str, got: str) -> CheckpointError:
         expected=missing,
         next_step="restore the file from a backup, or start with a fresh --state-dir",
     )
+
+
+def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
+    """Miss a state file here, with its name, and not later in a worker."""
+    for component, tasks in accounts.state.items():
+        for file in (file for files in tasks.values() for file in files):
+            path = directory.state / component / file.name
+            if not path.exists():
+                raise missing(path)
 
 
 def _fold(entries: list[SettleEntry], accounts: Accounts, clock: Clock) -> None:

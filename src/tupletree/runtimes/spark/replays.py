@@ -51,12 +51,20 @@ class Replays:
         self._next_read_s = now_s + READ_EVERY_S
         came = False
         for request in requests(self._state_dir):
+            # One step for a settle in between: it may name the request, and ack its messages.
+            with self._accounts.lock:
+                if request.id in self._accounts.replays:
+                    carried_out(self._state_dir, request.id)
+                elif request.id not in self._accepted:
+                    self._accept(request)
+                    came = True
+        return came
+
+    def clear_inbox(self) -> None:
+        """Clear away what is in the journal, so that a letter which was replayed is no letter any more."""
+        for request in requests(self._state_dir):
             if request.id in self._accounts.replays:
                 carried_out(self._state_dir, request.id)
-            elif request.id not in self._accepted:
-                self._accept(request)
-                came = True
-        return came
 
     def _accept(self, request: Request) -> None:
         letters = letters_of(self._state_dir)
@@ -72,13 +80,11 @@ class Replays:
                 continue
             task = task_of[letter.spout]
             value = accounts.decode_value(task, letter.payload)
-            with accounts.lock:
-                now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-                back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
-                if isinstance(back, Retry):
-                    accounts.totals.dead -= 1
-        with accounts.lock:
-            self._accepted.append(request.id)
+            now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+            back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
+            if isinstance(back, Retry):
+                accounts.totals.dead -= 1
+        self._accepted.append(request.id)
 
     def _unreplayable(self, letter: DeadLetter, task_of: dict[str, int]) -> str | None:
         if letter.spout not in task_of:

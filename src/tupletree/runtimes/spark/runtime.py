@@ -15,6 +15,8 @@ from collections import deque
 from random import SystemRandom
 from typing import Any
 
+from msgspec.structs import replace
+
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
 from tupletree.errors import CheckpointError, ConfigError, InternalError
@@ -35,7 +37,7 @@ from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
-from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
+from tupletree.runtimes.spark.sweeping import sweep_drafts, sweep_epochs, sweep_orphans
 from tupletree.sinks.files import claim_directory
 from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
@@ -230,6 +232,7 @@ class SparkRun(RunHandle):
             self._sinks,
             self._request.redact,
             replays.take_accepted,
+            accounts.settled - recovered.base_epoch,
         )
         opened: list[SpoutTask] = []
         query: Any = None
@@ -258,6 +261,8 @@ class SparkRun(RunHandle):
                     spout.spout.close()
                 except Exception:
                     logger.exception("closing spout %s failed", spout.name)
+        replays.clear_inbox()
+        self._sweep_orphans()
 
     def _make_spouts(self, plan: Plan) -> list[SpoutTask]:
         spouts: list[SpoutTask] = []
@@ -298,7 +303,14 @@ class SparkRun(RunHandle):
             finish(entry, self._sinks, self._directory.dead)
             self._tell_again(entry, {spout.task.task_id: spout for spout in spouts})
         self._called_back_epoch = entry.epoch if entry is not None else -1
-        sweep_orphans(self._directory, self._sinks, entry)
+        sweep_drafts(self._directory)
+        self._sweep_orphans()
+
+    def _sweep_orphans(self) -> None:
+        assert self._accounts is not None
+        with self._accounts.lock:
+            state = self._accounts.state
+        sweep_orphans(self._directory, self._sinks, self._called_back_epoch, state)
 
     def _tell_again(self, entry: SettleEntry, spouts: dict[int, SpoutTask]) -> None:
         acked, died = verdicts_of(self._directory, entry)
@@ -409,7 +421,7 @@ class SparkRun(RunHandle):
         wall_s = self._clock.wall()
         with accounts.lock:
             expired = any(tree.deadline_s <= wall_s for tree in accounts.open.values())
-        return expired or replays.has_accepted or (intake.ended_unlogged and intake.has_ended)
+        return expired or replays.has_accepted or intake.must_give_up or (intake.ended_unlogged and intake.has_ended)
 
     def _is_finished(self, intake: Intake, accounts: Accounts, replays: Replays, *, stopping: bool) -> bool:
         # The last settled epoch may still be publishing, and its callbacks are to come.
@@ -418,6 +430,10 @@ class SparkRun(RunHandle):
         if stopping:
             return True
         return intake.has_ended and accounts.is_idle() and not replays.has_accepted
+
+    @staticmethod
+    def _unpositioned(spouts: dict[int, SpoutTask]) -> bool:
+        return any(spout.position is None for spout in spouts.values())
 
     def _cut(self, intake: Intake, epoch: int) -> None:
         record, sections = intake.cut(epoch, self._directory.generation)
@@ -438,6 +454,8 @@ class SparkRun(RunHandle):
         while self._retold:
             settled = self._retold.popleft()
             _tell_outcome(spouts[settled.spout_task], settled)
+            with accounts.lock:
+                accounts.pending.confirm(settled.spout_task, settled.message_id)
             told = True
         while self._verdicts:
             verdicts = self._verdicts.popleft()
@@ -445,10 +463,15 @@ class SparkRun(RunHandle):
             for acked in verdicts.acked if self._hears_acks else ():
                 spouts[acked.spout_task].spout.ack(acked.message_id)
             for died in verdicts.died:
-                spouts[died.spout_task].spout.fail(died.message_id, died.failure)
+                # Final: a source that retries by itself must not emit this one again.
+                spouts[died.spout_task].spout.fail(died.message_id, replace(died.failure, permanent=True))
             for retry in verdicts.source_retries:
                 spouts[retry.spout_task].spout.fail(retry.message_id, retry.failure)
+                intake.ask_again(retry.spout_task)
             crash_point("callbacks.after")
+            with accounts.lock:
+                for one in (*verdicts.acked, *verdicts.died) if self._unpositioned(spouts) else ():
+                    accounts.pending.confirm(one.spout_task, one.message_id)
             self._records.pop(verdicts.epoch, None)
             intake.limit = _next_limit(intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk)
             with self._called_back:
@@ -458,6 +481,7 @@ class SparkRun(RunHandle):
                 with accounts.lock:
                     needed = {tree.epoch for tree in accounts.open.values()}
                 sweep_epochs(self._directory, verdicts.epoch, needed, self._options.history_max_bytes)
+                self._sweep_orphans()
             told = True
         return told
 

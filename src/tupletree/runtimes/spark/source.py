@@ -78,7 +78,8 @@ class _EpochReader(DataSourceStreamReader):
             header, body_offset = read_header(path, EpochHeader)
             rows: list[list[tuple[int, int, int, int]]] = [[] for _ in range(self._partitions)]
             for place, offset, head_length, body_length in header.frames:
-                rows[place].append((place, body_offset + offset, head_length, body_length))
+                # Another start may have cut it for more partitions; frames of one place stay together.
+                rows[place % self._partitions].append((place, body_offset + offset, head_length, body_length))
             slices.extend(_Slice(str(path), mine) for mine in rows if mine)
         return slices or [_Slice("", [])]
 

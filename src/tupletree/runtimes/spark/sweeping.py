@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from tupletree.durable import read_header
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark.archive import ArchivedEpoch, archive, trim
-from tupletree.runtimes.spark.journal import EpochHeader, SettleEntry, epoch_path, numbered, read_settle, settle_path
+from tupletree.runtimes.spark.journal import EpochHeader, epoch_path, numbered, read_settle, settle_path
 from tupletree.runtimes.spark.publishing import remove
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
+from tupletree.state.files import StateFile
 
-__all__ = ["sweep_epochs", "sweep_orphans"]
+__all__ = ["sweep_drafts", "sweep_epochs", "sweep_orphans"]
+
+_EPOCH_IN_NAME = re.compile(r"\d{6}-(\d{8})-\d{3}-")
 
 
 def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history_max_bytes: int) -> None:
@@ -48,14 +52,38 @@ def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
     return ArchivedEpoch(messages, read_settle(directory.settles, epoch))
 
 
-def sweep_orphans(directory: StateDirectory, sinks: Mapping[str, str], last: SettleEntry | None) -> None:
-    """Remove what killed starts of this run left behind: candidates and state files that no entry names."""
+def sweep_orphans(
+    directory: StateDirectory, sinks: Mapping[str, str], published: int, state: Mapping[str, dict[int, list[StateFile]]]
+) -> None:
+    """Remove what killed starts of this run left behind: candidates and state files that no entry names.
+
+    Files of later epochs stay: an older start that is not dead yet may still commit them, and then they are wanted.
+
+    Args:
+        directory: the state directory.
+        sinks: sink → its folder.
+        published: the newest epoch that is settled and published.
+        state: the committed version of the keyed state.
+    """
     mine = f"{CANDIDATE_PREFIX}{directory.run_id[:8]}-"
     for folder in sinks.values():
-        sweep(Path(folder), lambda name: name.startswith(mine))
-    named = {file.name for tasks in (last.state.values() if last else ()) for files in tasks.values() for file in files}
+        sweep(Path(folder), lambda name: name.startswith(mine) and _epoch_of(name) <= published)
+    named = {file.name for tasks in state.values() for files in tasks.values() for file in files}
     remove(
-        path for path in directory.state.glob("*/*") if path.name not in named and path.suffix in {".base", ".delta"}
+        path
+        for path in directory.state.glob("*/*")
+        if path.suffix in {".base", ".delta"} and path.name not in named and _epoch_of(path.name) <= published
     )
-    for place in (directory.epochs, directory.settles, directory.dead):
+
+
+def sweep_drafts(directory: StateDirectory) -> None:
+    """Remove half-written files of killed starts. An older start that is not dead yet fails on losing its draft."""
+    for place in (directory.path, directory.epochs, directory.settles, directory.dead, directory.history):
         remove(place.glob("_*"))
+    remove(directory.path.glob("generations/_*"))
+
+
+def _epoch_of(name: str) -> int:
+    """The epoch in the name of a candidate or state file (GENERATION-EPOCH-RUN-…)."""
+    found = _EPOCH_IN_NAME.search(name)
+    return int(found[1]) if found else -1
