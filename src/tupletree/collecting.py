@@ -90,11 +90,7 @@ class CollectingCall:
                 if state is None or keys is None:
                     self._one(delivery, call, worked)
                 else:
-                    key = keys[index]
-                    state.key = key
-                    state.value = held = state.changed[key] if key in state.changed else state.load(key)
-                    if self._one(delivery, call, worked) and state.value is not held:
-                        state.changed[key] = state.value
+                    self._keyed(delivery, call, worked, state, keys[index])
             self._finish(worked)
         finally:
             self._worked = self._place.root = None
@@ -103,6 +99,21 @@ class CollectingCall:
         """Roots of the tuples that are neither acked nor failed, each once."""
         held = (delivery for deliveries in self._open.values() for delivery in deliveries)
         return list(dict.fromkeys(root for delivery in held for root in roots_of(delivery.root)))
+
+    def _keyed(
+        self, delivery: _Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
+    ) -> None:
+        """One call with the key's value in hand, which is taken back unless the call failed."""
+        state.key = key
+        try:
+            state.value = held = state.changed[key] if key in state.changed else state.load(key)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
+            self._fail.blame(worked, delivery.root, delivery.value, error)
+            return
+        if self._one(delivery, call, worked) and state.value is not held:
+            state.changed[key] = state.value
 
     def _one(self, delivery: _Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
         """One call; False if it raised before its tuple was settled."""

@@ -20,6 +20,7 @@ from tupletree.errors import CheckpointError
 
 __all__ = [
     "FORMAT_VERSION",
+    "missing",
     "pack",
     "read_container",
     "read_header",
@@ -126,11 +127,7 @@ def read_container(path: Path, header_type: type[T]) -> tuple[T, memoryview]:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise CheckpointError(
-            "a file that the state directory refers to is missing",
-            where=str(path),
-            next_step="restore it from a backup, or start with a fresh --state-dir",
-        ) from error
+        raise missing(path) from error
     return unpack(data, header_type, str(path))
 
 
@@ -143,6 +140,15 @@ def read_header(path: Path, header_type: type[T]) -> tuple[T, int]:
         _, _, length = _LEAD.unpack(lead)
         header = msgspec.msgpack.decode(file.read(length), type=header_type)
     return header, _LEAD.size + length
+
+
+def missing(path: Path) -> CheckpointError:
+    """The error to raise for a file that another one names and that is not there."""
+    return CheckpointError(
+        "a file that the state directory refers to is missing",
+        where=str(path),
+        next_step="restore it from a backup, or start with a fresh --state-dir",
+    )
 
 
 def _damaged(where: str, got: str, expected: str) -> CheckpointError:

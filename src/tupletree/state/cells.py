@@ -45,10 +45,11 @@ class ValueCell(Generic[V]):
 
     Args:
         committed: key → value, the version this run starts from.
-        default: makes the value of a key that was never set.
+        default: makes the value of a key that was never set. It is user code: called only with a tuple in hand, and to
+            know the values that need not be stored.
 
     Attributes:
-        key, value: of the tuple in hand.
+        key, value: of the tuple in hand; there is no value before the first tuple.
         changed: key → value, what this run changed so far.
     """
 
@@ -56,7 +57,7 @@ class ValueCell(Generic[V]):
 
     def __init__(self, committed: Mapping[Any, V], default: Callable[[], V]) -> None:
         self.key: Any = None
-        self.value: V = default()
+        self.value: V
         self.changed: dict[Any, V] = {}
         self._committed = committed
         self._default = default
@@ -70,17 +71,21 @@ class ValueCell(Generic[V]):
 
     def clear(self) -> None:
         """Forget the key in hand: its value is the default again."""
-        self.value = self._default()
+        value = self._default()
+        self.value = value if is_immutable(value) else copy.deepcopy(value)
 
     def delta(self) -> dict[Any, Any]:
         """What to store of this run: `changed`, where a value that is back at the default is `CLEARED`."""
+        if not self.changed:
+            return {}
         default = self._default()
         if not is_immutable(default) and (type(default) not in (list, dict, set) or default):
             return dict(self.changed)
         committed = self._committed
         stored: dict[Any, Any] = {}
         for key, value in self.changed.items():
-            if type(value) is not type(default) or value != default:
+            # What equals the default but shows otherwise (-0.0, Decimal("0.00")) is not the default.
+            if type(value) is not type(default) or value != default or repr(value) != repr(default):
                 stored[key] = value
             elif key in committed:
                 stored[key] = CLEARED

@@ -2,25 +2,29 @@
 
 A version of a task's state is a list of such files, oldest first: a base and deltas on top. Nothing is ever
 rewritten, so any committed version stays readable until it is swept. Key groups are recorded so that a later change
-of parallelism can deal them anew.
+of parallelism can deal them anew. How keys and values are written is `state.encoding`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tupletree.durable import pack, read_container, write_file
-from tupletree.errors import CheckpointError
+from tupletree.errors import CheckpointError, ProcessingError
+from tupletree.hashing import KEY_GROUPS, key_group
 from tupletree.state.cells import CLEARED
+from tupletree.state.encoding import KeyEncoding, ValueEncoding
+from tupletree.topology import hints
+from tupletree.topology.streams import spelled
 
-__all__ = ["KEY_GROUPS", "StateCodec", "StateFile", "VersionCache", "fold", "needs_base"]
+__all__ = ["StateCodec", "StateFile", "VersionCache", "fold", "needs_base"]
 
-KEY_GROUPS = 32
-MAX_DELTAS = 32
+MAX_FILES = 32
+"""Files of one version: each is opened by a worker that reads it anew, and named by every settle."""
 
 
 class StateFile(msgspec.Struct, frozen=True, array_like=True):
@@ -45,32 +49,45 @@ class StateCodec:
 
     Args:
         component: its name.
-        key_type, value_type: types of the canonical keys and of the values, as msgspec understands them.
-        group_of: canonical key → key group.
-        canonical: puts a decoded key back into canonical form (one NaN, not many).
+        key_types: declared types of the key fields, of every input.
+        value_type: declared type of the values.
     """
 
-    def __init__(
-        self,
-        component: str,
-        key_type: Any,
-        value_type: Any,
-        group_of: Callable[[Any], int],
-        canonical: Callable[[Any], Any] | None = None,
-    ) -> None:
+    def __init__(self, component: str, key_types: Sequence[Any], value_type: Any) -> None:
         self._component = component
-        self._value_type = str(value_type)
-        self._group_of = group_of
-        self._canonical = canonical
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(tuple[list[key_type], list[value_type], list[key_type]])
+        self._value_type = value_type
+        self._value_text = spelled(value_type)
+        self._keys = KeyEncoding(key_types)
+        self._values = ValueEncoding(value_type)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(tuple[list[Any], msgspec.Raw, list[Any]]).decode
 
-    def write(self, path: Path, task_index: int, changed: Mapping[Any, Any], *, is_base: bool) -> StateFile:
-        """Write what changed (or everything, for a base) and fsync it. Raises TypeError for an unencodable value."""
+    def as_stored(self, changed: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What a run changed as a later read of it will give it, so that memory and files never disagree.
+
+        The values are copies: nobody else holds them.
+
+        Raises:
+            ProcessingError: a value does not fit the declared type, or would not come back as it is.
+        """
+        keys = [key for key, value in changed.items() if value is not CLEARED]
+        values = [changed[key] for key in keys]
+        try:
+            read_back = self._values.read_back(values)
+        except Exception as error:
+            raise ProcessingError(
+                f"a value of the state of {self._component!r} cannot be stored",
+                got=f"{type(error).__name__}: {error}",
+                expected=hints.text_of(self._value_type),
+                next_step="set a value of the declared type, or declare the type that is meant",
+            ) from error
+        return {**changed, **dict(zip(keys, read_back, strict=True))}
+
+    def write(self, path: Path, task_index: int, stored: Mapping[Any, Any], *, is_base: bool) -> StateFile:
+        """Write a delta (with `CLEARED` for keys that go) or everything, as `as_stored` gave it, and fsync it."""
         by_group: dict[int, tuple[list[Any], list[Any], list[Any]]] = {}
-        group_of = self._group_of
-        for key, value in changed.items():
-            group = group_of(key)
+        for key, value in stored.items():
+            group = key_group(key)
             section = by_group.get(group)
             if section is None:
                 section = by_group[group] = ([], [], [])
@@ -83,43 +100,43 @@ class StateCodec:
         sections: list[bytes] = []
         offset = 0
         for group in sorted(by_group):
-            encoded = self._encoder.encode(by_group[group])
+            keys, values, cleared = by_group[group]
+            content = (self._keys.plain(keys), msgspec.Raw(self._values.encode(values)), self._keys.plain(cleared))
+            encoded = self._encode(content)
             groups.append((group, offset, len(encoded)))
             sections.append(encoded)
             offset += len(encoded)
-        header = _Header(self._component, task_index, is_base, KEY_GROUPS, self._value_type, groups)
+        header = _Header(self._component, task_index, is_base, KEY_GROUPS, self._value_text, groups)
         write_file(path, pack(header, sections))
-        return StateFile(path.name, len(changed), is_base)
+        return StateFile(path.name, len(stored), is_base)
 
     def read_into(self, path: Path, data: dict[Any, Any]) -> None:
         """Apply one file to `data`. Raises CheckpointError for a missing, damaged or incompatible file."""
         header, body = read_container(path, _Header)
-        if header.value_type != self._value_type:
+        if header.value_type != self._value_text:
             raise CheckpointError(
                 f"the state of {self._component!r} was written with another value type",
                 where=str(path),
                 got=header.value_type,
-                expected=self._value_type,
+                expected=self._value_text,
                 next_step="go back to the old type, or start with a fresh --state-dir",
             )
         if header.is_base:
             data.clear()
         for _, offset, length in header.groups:
             try:
-                keys, values, cleared = self._decoder.decode(body[offset : offset + length])
-            except msgspec.MsgspecError as error:
+                keys, encoded, cleared = self._decode(body[offset : offset + length])
+                values = self._values.decode(encoded)
+                data.update(zip(self._keys.canonical(keys), values, strict=True))
+                for key in self._keys.canonical(cleared):
+                    data.pop(key, None)
+            except (msgspec.MsgspecError, ValueError, TypeError, LookupError) as error:
                 raise CheckpointError(
                     f"the state of {self._component!r} does not fit its declared types",
                     where=str(path),
                     got=str(error),
                     next_step="go back to the old types, or start with a fresh --state-dir",
                 ) from error
-            if self._canonical is not None:
-                keys = list(map(self._canonical, keys))
-                cleared = list(map(self._canonical, cleared))
-            data.update(zip(keys, values, strict=True))
-            for key in cleared:
-                data.pop(key, None)
 
 
 def fold(data: dict[Any, Any], changed: Mapping[Any, Any]) -> None:
@@ -135,15 +152,17 @@ def fold(data: dict[Any, Any], changed: Mapping[Any, Any]) -> None:
 
 
 def needs_base(files: Sequence[StateFile], changed_keys: int) -> bool:
-    """Whether the next file should hold everything: once the deltas outweigh their base.
+    """Whether the next file should hold everything.
 
-    So writing stays proportional to change, and reading to size (log-structured merge; O'Neil et al. 1996).
+    It should once the deltas outweigh their base, so that writing stays proportional to change and reading to size
+    (the log-structured merge argument, O'Neil et al. 1996); and once there are `MAX_FILES`, which costs at most one
+    write of everything in so many epochs.
     """
     if not files:
         return True
     base = files[0].keys if files[0].is_base else 0
     deltas = sum(file.keys for file in files if not file.is_base) + changed_keys
-    return deltas > base or len(files) >= MAX_DELTAS
+    return deltas > base or len(files) >= MAX_FILES
 
 
 class _Cached:

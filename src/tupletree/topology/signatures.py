@@ -460,4 +460,4 @@ def _state(reading: _Reading, default: Callable[[], Any] | None, example: str) -
 
 
 def _fits(default: type, declared: type) -> bool:
-    return issubclass(default, declared) or (declared is float and default is int)
+    return declared is Any or issubclass(default, declared) or (declared is float and default is int)

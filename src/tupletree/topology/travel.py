@@ -16,7 +16,7 @@ import msgspec
 
 from tupletree.topology import hints
 
-__all__ = ["Fault", "fault_of", "untravelled"]
+__all__ = ["Fault", "fault_of", "nodes_of", "untravelled"]
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -36,19 +36,25 @@ class Fault:
 def untravelled(annotation: Any) -> str:
     """Why values of this type cannot be sent to another process, in words; empty if they can."""
     try:
-        info = msgspec.inspect.type_info(annotation)
+        nodes = nodes_of(annotation)
     except (TypeError, NameError, RecursionError) as error:
         return str(error)
-    pending, seen = [info], set[int]()
-    while pending:
-        node = pending.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
+    for node in nodes:
         if isinstance(node, msgspec.inspect.CustomType | msgspec.inspect.RawType | msgspec.inspect.ExtType):
             return hints.text_of(getattr(node, "cls", type(node)))
-        pending += _inner(node)
     return ""
+
+
+def nodes_of(annotation: Any) -> list[Any]:
+    """Every msgspec type node that a type is made of. Raises TypeError, NameError or RecursionError for no type."""
+    pending = [msgspec.inspect.type_info(annotation)]
+    found: dict[int, Any] = {}
+    while pending:
+        node = pending.pop()
+        if id(node) not in found:
+            found[id(node)] = node
+            pending += _inner(node)
+    return list(found.values())
 
 
 def _inner(node: Any) -> list[Any]:

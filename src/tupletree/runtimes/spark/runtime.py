@@ -45,7 +45,7 @@ from tupletree.topology.model import TopologySpec
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
-from tupletree.tracking.verdicts import AlreadySettled
+from tupletree.tracking.verdicts import Acked, AlreadySettled, Died
 
 __all__ = ["SparkRun", "start"]
 
@@ -470,7 +470,8 @@ class SparkRun(RunHandle):
                 intake.ask_again(retry.spout_task)
             crash_point("callbacks.after")
             with accounts.lock:
-                for one in (*verdicts.acked, *verdicts.died) if self._unpositioned(spouts) else ():
+                told_of: list[Acked | Died] = [*verdicts.acked, *verdicts.died] if self._unpositioned(spouts) else []
+                for one in told_of:
                     accounts.pending.confirm(one.spout_task, one.message_id)
             self._records.pop(verdicts.epoch, None)
             intake.limit = _next_limit(intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk)
