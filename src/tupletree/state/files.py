@@ -192,10 +192,14 @@ class VersionCache:
             self._catch_up(entry, wanted)
         if entry is None or entry.files != wanted[: len(entry.files)]:
             entry = self._entries[place] = _Cached((), {})
-        for file in wanted[len(entry.files) :]:
-            codec.read_into(directory / file.name, entry.data)
-        entry.files = wanted
         entry.candidate = None
+        for file in wanted[len(entry.files) :]:
+            try:
+                codec.read_into(directory / file.name, entry.data)
+            except BaseException:
+                del self._entries[place]  # it may hold half a file
+                raise
+        entry.files = wanted
         return entry.data
 
     @staticmethod
