@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ __all__ = [
     "pack",
     "read_container",
     "read_header",
+    "replace_file",
     "sync_directory",
     "unpack",
     "write_file",
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
+    if os.name == "nt":  # Windows cannot open folders; its renames are journalled
+        return
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -56,23 +59,42 @@ def write_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
 def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> bool:
     """Create `path` with `data`, atomically, only if it is not there: True if this call created it.
 
-    link(2) is the arbiter: unlike rename it refuses to replace, so of two writers exactly one wins.
+    link(2) is the arbiter: unlike rename it refuses to replace, so of two writers exactly one wins. Either way the
+    file is whole and durable on return. A writer that is killed may leave a draft, whose name begins with `_`.
+
+    Raises OSError if the file system refuses; then nothing is left behind.
     """
-    draft = path.with_name(f"_{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    _write_synced(draft, data, mode)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
+    created = True
+    with _draft_of(path, data, mode) as draft:
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            created = False
+    sync_directory(path.parent)  # also after a loss: the winner may have been killed before it got here
+    return created
+
+
+def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
+    """Write `path` anew, atomically and durably: a reader sees the old content or the new one. Raises OSError."""
+    with _draft_of(path, data, mode) as draft:
+        draft.replace(path)
     sync_directory(path.parent)
-    return True
+
+
+@contextlib.contextmanager
+def _draft_of(path: Path, data: bytes | Sequence[bytes], mode: int) -> Iterator[Path]:
+    """The data in a synced file beside `path`, which is gone afterwards."""
+    draft = path.with_name(f"_{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        _write_synced(draft, data, mode)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    binary = getattr(os, "O_BINARY", 0)  # only Windows has it, and needs it
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | binary, mode)
     with os.fdopen(handle, "wb") as file:
         if isinstance(data, bytes):
             file.write(data)
@@ -100,26 +122,11 @@ def unpack(data: bytes, header_type: type[T], where: str) -> tuple[T, memoryview
     view = memoryview(data)
     if len(view) < _LEAD.size + _SUM.size:
         raise _damaged(where, f"{len(view)} bytes", "a whole container")
-    magic, version, length = _LEAD.unpack(view[: _LEAD.size])
-    if magic != _MAGIC:
-        raise _damaged(where, f"it starts with {bytes(magic)!r}", f"it starts with {_MAGIC!r}")
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            "this file has a format that this version of Tupletree cannot read",
-            where=where,
-            got=f"format {version}",
-            expected=f"format {FORMAT_VERSION}",
-            next_step="use the version of Tupletree that wrote it",
-        )
+    header_end = _LEAD.size + _header_length(view[: _LEAD.size], where)
     (checksum,) = _SUM.unpack(view[-_SUM.size :])
     if xxhash.xxh3_64_intdigest(view[: -_SUM.size]) != checksum:
         raise _damaged(where, "its checksum does not fit its bytes", "an undamaged file")
-    header_end = _LEAD.size + length
-    try:
-        header = msgspec.msgpack.decode(view[_LEAD.size : header_end], type=header_type)
-    except msgspec.MsgspecError as error:
-        raise _damaged(where, f"its header cannot be read: {error}", "a header of this format") from error
-    return header, view[header_end : -_SUM.size]
+    return _header(view[_LEAD.size : header_end], header_type, where), view[header_end : -_SUM.size]
 
 
 def read_container(path: Path, header_type: type[T]) -> tuple[T, memoryview]:
@@ -132,14 +139,41 @@ def read_container(path: Path, header_type: type[T]) -> tuple[T, memoryview]:
 
 
 def read_header(path: Path, header_type: type[T]) -> tuple[T, int]:
-    """The header alone, and where the sections begin, without reading or verifying them."""
-    with path.open("rb") as file:
-        lead = file.read(_LEAD.size)
-        if len(lead) < _LEAD.size:
-            raise _damaged(str(path), f"{len(lead)} bytes", "a whole container")
-        _, _, length = _LEAD.unpack(lead)
-        header = msgspec.msgpack.decode(file.read(length), type=header_type)
-    return header, _LEAD.size + length
+    """The header alone, and where the sections begin, without reading or verifying these.
+
+    Raises CheckpointError for a missing file, another format, or a header that cannot be read.
+    """
+    where = str(path)
+    try:
+        with path.open("rb") as file:
+            length = _header_length(file.read(_LEAD.size), where)
+            return _header(file.read(length), header_type, where), _LEAD.size + length
+    except FileNotFoundError as error:
+        raise missing(path) from error
+
+
+def _header_length(lead: bytes | memoryview, where: str) -> int:
+    if len(lead) < _LEAD.size:
+        raise _damaged(where, f"{len(lead)} bytes", "a whole container")
+    magic, version, length = _LEAD.unpack(lead)
+    if magic != _MAGIC:
+        raise _damaged(where, f"it starts with {magic!r}", f"it starts with {_MAGIC!r}")
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            "this file has a format that this version of Tupletree cannot read",
+            where=where,
+            got=f"format {version}",
+            expected=f"format {FORMAT_VERSION}",
+            next_step="use the version of Tupletree that wrote it",
+        )
+    return int(length)
+
+
+def _header(encoded: bytes | memoryview, header_type: type[T], where: str) -> T:
+    try:
+        return msgspec.msgpack.decode(encoded, type=header_type)
+    except msgspec.MsgspecError as error:
+        raise _damaged(where, f"its header cannot be read: {error}", "a header of this format") from error
 
 
 def missing(path: Path) -> CheckpointError:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tupletree.durable import replace_file, sync_directory, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
 from tupletree.topology.components import Sink, SinkBatch
 
@@ -34,7 +34,6 @@ __all__ = [
     "claim_directory",
     "publish",
     "sweep",
-    "sync_directory",
     "visible_files",
     "written",
 ]
@@ -45,6 +44,9 @@ CANDIDATE_PREFIX = "_tt-"
 MARKER_NAME = "_tupletree.json"
 
 _MARKER_FORMAT = 1
+_MARKER_MODE = 0o666
+"""As any file in the folder, less the umask: others may claim it too."""
+
 _FINDINGS_SHOWN = 10
 
 
@@ -231,17 +233,6 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def sync_directory(directory: Path) -> None:
-    """Force the folder's entries (creates, renames) to the disk."""
-    if os.name == "nt":  # Windows cannot open folders; its renames are journalled
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class _Marker(msgspec.Struct, forbid_unknown_fields=True):
     """Content of the marker file: which runs may write here."""
 
@@ -294,16 +285,11 @@ def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool
 def _store_marker(directory: Path, marker: _Marker, *, replace: bool) -> bool:
     """Write the marker atomically; False if it was to be new and somebody else was faster."""
     target = directory / MARKER_NAME
-    draft = directory / f".{MARKER_NAME}-{uuid.uuid4().hex}"
-    with written(draft) as file:
-        file.write(msgspec.json.encode(marker) + b"\n")
+    content = msgspec.json.encode(marker) + b"\n"
     try:
-        if replace:
-            draft.rename(target)
-        else:
-            os.link(draft, target)
-    except FileExistsError:
-        return False
+        if not replace:
+            return write_once(target, content, mode=_MARKER_MODE)
+        replace_file(target, content, mode=_MARKER_MODE)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise ConnectorError(f"cannot mark the folder: {error.strerror}", where=str(target)) from error
@@ -313,9 +299,6 @@ def _store_marker(directory: Path, marker: _Marker, *, replace: bool) -> bool:
             expected="a filesystem with hard links and atomic rename",
             next_step="put the sink's folder on a local disk or NFS",
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
-    sync_directory(directory)
     return True
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tupletree.clock import Clock
 from tupletree.config import Options
+from tupletree.durable import sync_directory
 from tupletree.errors import CheckpointError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Redact
@@ -38,7 +39,6 @@ from tupletree.runtimes.spark.settle import Reports, Settlement, rows_to_keep
 from tupletree.runtimes.spark.sinking import read_sidecar
 from tupletree.runtimes.spark.stage import run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
-from tupletree.sinks.files import sync_directory
 from tupletree.state.files import StateFile
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
