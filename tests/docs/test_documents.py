@@ -1,0 +1,165 @@
+"""What the documents say is so: links lead somewhere, tables are complete, every snippet runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tupletree
+import tupletree.sinks
+import tupletree.sources
+from tests.docs.documents import DOCUMENTS, ROOT, Block, blocks_of, links_of, options_in, options_table
+from tupletree.runtimes.spark import journal
+from tupletree.topology.builder import BoltHandle
+from tupletree.tracking.pending_log import PendingChanges
+
+PACKAGE = ROOT / "src" / "tupletree"
+SEEN_BY_EYE = {"", "text", "mermaid"}
+"""Languages of blocks that are looked at, not run."""
+
+STORIES = [["README.md"], ["docs/guide.md", "docs/operations.md"], ["docs/semantics.md"], ["docs/reference.md"]]
+"""Documents whose blocks are run, in order, in one folder."""
+
+TELLER = "docs/guide.md"
+"""The one document whose `tupletree run` really runs, on Spark; elsewhere the same command line is only checked."""
+
+
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(document: Path) -> None:
+    for link in links_of(document):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, link
+
+
+def test_the_table_of_options_is_current() -> None:
+    assert options_in(ROOT / "docs" / "operations.md") == options_table(), "run: python -m tests.docs.documents"
+
+
+def test_the_architecture_names_every_module_and_folder_and_no_folder_that_is_not_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+?)(?:\.py|/)?`", text))
+    for place in committed_modules():
+        # A module stands in the row of its folder, by its name alone.
+        assert place.stem in named or place.as_posix().removesuffix(".py") in named, f"{place} is not on the map"
+        assert place.parent == Path() or place.parent.as_posix() in named, f"{place.parent} is not on the map"
+    for folder in re.findall(r"`([\w/]+)/`", text):
+        assert (PACKAGE / folder).is_dir() or (ROOT / folder).is_dir(), f"{folder}/ is no folder"
+
+
+def committed_modules() -> list[Path]:
+    """Modules of the package, relative to it, that belong to a commit; what somebody is working on comes later."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", "src/tupletree/*.py"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    paths = [ROOT / line for line in listed.splitlines()]
+    return [path.relative_to(PACKAGE) for path in paths if path.exists() and not path.name.startswith("__")]
+
+
+def test_the_reference_names_everything_public() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    public = [*tupletree.__all__, *tupletree.sinks.__all__, *tupletree.sources.__all__]
+    groupings = ["shuffle", "fields", "partial_key", "all", "global_", "direct", "local_or_shuffle", "none", "custom"]
+    assert all(hasattr(BoltHandle, grouping) for grouping in groupings)
+    missing = [name for name in [*public, *groupings] if not re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", text)]
+    assert missing == []
+
+
+def test_the_checkpoint_page_names_every_field_of_the_journal() -> None:
+    text = (ROOT / "docs" / "checkpoint.md").read_text(encoding="utf-8")
+    structs = [
+        journal.Base,
+        journal.Counters,
+        journal.DeadEntry,
+        journal.EpochHeader,
+        journal.FailedAttempt,
+        journal.Messages,
+        journal.OpenTree,
+        journal.OutputFile,
+        journal.SettleEntry,
+        journal.Unsendable,
+        PendingChanges,
+    ]
+    fields = {field for struct in structs for field in struct.__struct_fields__}
+    assert {field for field in fields if f"`{field}`" not in text} == set()
+
+
+def test_every_block_is_of_a_language_that_is_run_or_looked_at() -> None:
+    told = {name for story in STORIES for name in story}
+    for document in DOCUMENTS:
+        for block in blocks_of(document):
+            runnable = block.language in {"python", "sh"} or block.title
+            assert not runnable or name_of(document) in told, f"{document.name}:{block.line} is run by no test"
+            assert runnable or block.language in SEEN_BY_EYE, f"{document.name}:{block.line}"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("story", STORIES, ids=" ".join)
+def test_every_snippet_runs_as_it_stands(story: list[str], tmp_path: Path) -> None:
+    for name in story:
+        namespace: dict[str, object] = {"__name__": "snippets"}
+        for block in blocks_of(ROOT / name):
+            where = f"{ROOT / name}:{block.line}"
+            if block.title:
+                (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+            if block.language == "python" and not block.title:
+                _run_python(block, where, namespace, tmp_path)
+            elif block.language == "sh":
+                for line in block.text.splitlines():
+                    _run_line(line, where, tmp_path, on_spark=name == TELLER)
+
+
+def _run_python(block: Block, where: str, namespace: dict[str, object], folder: Path) -> None:
+    before = Path.cwd()
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        exec(compile(block.text, where, "exec", dont_inherit=True), namespace)  # the repository's own documents
+    finally:
+        sys.path.remove(str(folder))
+        os.chdir(before)
+
+
+def _run_line(line: str, where: str, folder: Path, *, on_spark: bool) -> None:
+    command, _, comment = line.partition("  #")
+    words = shlex.split(command)
+    match words:
+        case ["make", target]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), where
+        case ["tupletree", "demo"]:
+            pass  # tests/cli/test_demo.py runs it
+        case ["tupletree", *arguments]:
+            if arguments[0] == "run" and not on_spark:
+                arguments = _as_check(arguments)
+            code = int(found[1]) if (found := re.search(r"exit code (\d+)", comment)) else 0
+            ended = subprocess.run(
+                [sys.executable, "-m", "tupletree", *arguments], cwd=folder, capture_output=True, text=True, check=False
+            )
+            assert ended.returncode == code, f"{where}: {command}\n{ended.stdout}{ended.stderr}"
+        case _:
+            pytest.fail(f"{where}: nobody knows how to test {command!r}")
+
+
+def _as_check(arguments: list[str]) -> list[str]:
+    """The same target and settings for `tupletree check`, which knows no other options of `run`."""
+    kept = ["check", arguments[1]]
+    for name, value in itertools.pairwise(arguments):
+        if name in {"--set", "--option", "--config"}:
+            kept += [name, value]
+    return kept
