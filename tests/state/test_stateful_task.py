@@ -1,0 +1,153 @@
+"""The state of one task during one run on Spark: a version in, a candidate out, and blame for what cannot be stored."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dispatch.bench import Count, Word, frame, words
+from tupletree import KeyedState, Topology, bolt
+from tupletree.config import Options
+from tupletree.dispatch import BoltTask
+from tupletree.effects import TaskPlace
+from tupletree.failing import FailureMaker
+from tupletree.frames import Frame
+from tupletree.plan import Plan
+from tupletree.runtimes.spark.keyed import StatefulTask
+from tupletree.runtimes.spark.program import Control
+from tupletree.runtimes.spark.wire import StateReport
+from tupletree.sources.items import items
+from tupletree.state.files import StateFile
+from tupletree.tracking.outcomes import Failure
+
+
+@bolt(state=int)
+def count(word: Word, total: KeyedState[int]) -> Count:
+    if word.text == "odd":
+        total.value = "no number"  # type: ignore[assignment]  # the fault under test
+    else:
+        total.value += 1
+    return Count(word.text, 1)
+
+
+class Epochs:
+    """Runs of one task of `count`, each with a file name of its own, as a stage makes them."""
+
+    def __init__(self, folder: Path) -> None:
+        topology = Topology("count-words")
+        source = topology.spout("words", items([Word("a")]))
+        counting = topology.bolt("count", count).fields(source, "text")
+        counting.stream(Count, unconsumed=True)
+        self.plan = Plan.of(topology.build(), Options(), partitions=1)
+        self.folder = folder
+        (folder / "count").mkdir()
+        self.files: list[StateFile] = []
+        self.runs = 0
+
+    def run(self, *frames: Frame) -> tuple[StateReport | None, dict[int, Failure]]:
+        self.runs += 1
+        control = Control(
+            run_id="0123456789",
+            epoch=self.runs,
+            run=1,
+            generation=1,
+            time_s=0.0,
+            state={"count": {0: self.files}},
+            state_directory=str(self.folder),
+        )
+        component = self.plan.spec.components["count"]
+        (task,) = self.plan.tasks_of("count")
+        state = StatefulTask.of(component, task, self.plan, control, attempt=0)
+        assert state is not None
+        bolt_task = BoltTask(component, TaskPlace("t", "count", 1, 0, 1), state.cell, state.key_functions)
+        for one in frames:
+            assert not bolt_task.work(one).failures
+        failures: dict[int, Failure] = {}
+        fail = FailureMaker("count", 1)
+        report = state.write(list(frames), lambda root, value, error: fail.note(failures, root, value, error))
+        return report, failures
+
+    def commit(self, *frames: Frame) -> StateReport | None:
+        report, failures = self.run(*frames)
+        assert not failures
+        if report is not None:
+            file = StateFile(report.name, report.keys, report.is_base)
+            self.files = [file] if report.is_base else [*self.files, file]
+        return report
+
+    def values(self) -> dict[Any, Any]:
+        component = self.plan.spec.components["count"]
+        (task,) = self.plan.tasks_of("count")
+        control = Control(
+            run_id="x",
+            epoch=0,
+            run=0,
+            generation=0,
+            time_s=0.0,
+            state={"count": {0: self.files}},
+            state_directory=str(self.folder),
+        )
+        state = StatefulTask(component, task, self.plan, control, attempt=0)
+        return {key: state.cell.load(key) for key in ("a", "b", "odd", None)}
+
+
+def test_what_a_committed_run_changed_is_where_the_next_one_starts(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path)
+    first = epochs.commit(frame((1, words("a", "b", "a"))))
+    second = epochs.commit(frame((2, words("a"))))
+
+    assert first is not None
+    assert second is not None
+    assert (first.is_base, first.keys, second.is_base, second.keys) == (True, 2, False, 1)
+    assert epochs.values() == {"a": 3, "b": 1, "odd": 0, None: 0}
+
+
+def test_a_run_that_is_not_committed_leaves_no_trace(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path)
+    epochs.commit(frame((1, words("a"))))
+    epochs.run(frame((2, words("a", "b"))))
+
+    assert epochs.values()["a"] == 1
+    assert epochs.commit(frame((2, words("a")))) is not None
+    assert epochs.values() == {"a": 2, "b": 0, "odd": 0, None: 0}
+
+
+def test_none_is_a_key_although_the_field_says_text(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path)
+    nameless = Word(None)  # type: ignore[arg-type]  # None is a legal key
+    epochs.commit(frame((1, [nameless, nameless])))
+
+    assert epochs.values()[None] == 2
+
+
+def test_a_value_that_cannot_be_stored_fails_every_root_that_touched_its_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    epochs = Epochs(tmp_path)
+    with caplog.at_level(logging.WARNING, "tupletree.spark.state"):
+        report, failures = epochs.run(frame((1, words("a")), (2, words("b", "odd"))), frame(((3, 4), words("odd"))))
+
+    assert set(failures) == {2, 3, 4}
+    assert "expected: int" in failures[2].error
+    assert failures[2].failing_tuple == "Word(text='odd')"
+    assert report is not None
+    assert "cannot be stored" in caplog.text
+
+
+def test_an_untracked_tuple_with_an_unstorable_value_costs_nobody_else_their_state(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path)
+    epochs.commit(frame((1, words("a")), (0, words("odd"))))
+
+    assert epochs.values() == {"a": 1, "b": 0, "odd": 0, None: 0}
+
+
+def test_a_run_that_changed_nothing_that_can_be_stored_writes_no_file(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path)
+    report, failures = epochs.run(frame((1, words("odd"))))
+
+    assert report is None
+    assert set(failures) == {1}
+    assert list((tmp_path / "count").iterdir()) == []
