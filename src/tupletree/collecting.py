@@ -151,7 +151,8 @@ class CollectingCall:
 
     def _results(self, result: Any) -> Iterable[Any]:
         if self._returns == "many" or hasattr(result, "__next__"):
-            return result  # type: ignore[no-any-return]  # the bolt's own iterable
+            several: Iterable[Any] = result
+            return several
         return (result,)
 
     def _held(self, value: object) -> list[_Delivery]:
