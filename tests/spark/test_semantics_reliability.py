@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -159,9 +160,9 @@ def test_without_ackers_every_message_is_acked_on_emit(run_topology: RunTopology
 class Queue(Spout[Numbered]):
     """Ten messages that stay until they are acked or dead; a failed one is emitted again, with the same id."""
 
-    emitted: Counter[int] = Counter()
-    settled: Counter[int] = Counter()
-    failed: Counter[int] = Counter()
+    emitted: ClassVar[Counter[int]] = Counter()
+    settled: ClassVar[Counter[int]] = Counter()
+    failed: ClassVar[Counter[int]] = Counter()
 
     def open(self, context: TaskContext) -> None:
         self.ready = list(range(10))

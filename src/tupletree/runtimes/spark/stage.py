@@ -148,7 +148,9 @@ class StageRun:
         emitter = _Emitter(self._plan, task, component)
         try:
             bolt.open()
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             for frame in frames:
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
@@ -263,7 +265,9 @@ class StageRun:
 def _close(bolt: BoltTask, component: str) -> None:
     try:
         bolt.close()
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         logger.exception("closing a task of %s failed; its results stand", component)
 
 
