@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from tupletree.runtimes.spark.program import Control
 from tupletree.runtimes.spark.wire import FailRoot, StateReport
 from tupletree.state.cells import ValueCell
 from tupletree.state.files import StateCodec, StateFile, VersionCache, fold, needs_base
+from tupletree.state.keys import key_functions
 from tupletree.topology.model import ComponentSpec
-from tupletree.topology.streams import Schema
 
 __all__ = ["StatefulTask"]
 
@@ -38,14 +36,10 @@ class StatefulTask:
         version = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
         # The run's own name keeps a worker's cache from taking another run's files in the same folder for these.
         self._name = f"{task.index:04d}-{control.run_id[:8]}-{version}-{attempt}"
-        schemas = [plan.spec.components[source.component].outputs[source.stream].schema for source in component.inputs]
-        self.key_functions = {
-            (source.component, source.stream): column_keys(schema, source.grouping.fields)
-            for source, schema in zip(component.inputs, schemas, strict=True)
-        }
+        self.key_functions = key_functions(plan.spec, component)
         key_types = [
-            schema.fields[field]
-            for source, schema in zip(component.inputs, schemas, strict=True)
+            plan.spec.components[source.component].outputs[source.stream].schema.fields[field]
+            for source in component.inputs
             for field in source.grouping.fields
         ]
         self._codec = StateCodec(component.name, key_types, spec.value_type)
@@ -104,22 +98,3 @@ class StatefulTask:
                     if key in bad:
                         fail(root, value, bad[key])
         return {key: value for key, value in changed.items() if key not in bad}
-
-
-def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:
-    """A function tuples → canonical keys.
-
-    Exact text and booleans are canonical as they stand, so a whole column of them is taken at once.
-    """
-    key_of = schema.key_of(fields)
-    kind = schema.fields[fields[0]]
-    if len(fields) > 1 or kind not in (str, bool, bytes):
-        return lambda values: list(map(key_of, values))
-    get = attrgetter(fields[0])
-    exact = {kind}
-
-    def keys_of(values: list[Any]) -> list[Any]:
-        raw = list(map(get, values))
-        return raw if set(map(type, raw)) <= exact else list(map(key_of, values))
-
-    return keys_of

@@ -1,7 +1,6 @@
-"""The Spark runtime: starts a run, and the loop that feeds epochs to Spark and verdicts to the spouts.
+"""The Spark runtime: checks and claims what a run needs, recovers its accounts, and starts its two threads.
 
-Two threads share the work. The *loop* owns the spouts: it pulls, cuts epochs, makes callbacks. Spark's `foreachBatch`
-thread runs and settles epochs (`engine`). At most one epoch is being run and one more is logged ahead of it.
+Owns the run handle. The work itself is the `loop`'s, in the run's own thread, and the `engine`'s, in Spark's.
 """
 
 from __future__ import annotations
@@ -15,20 +14,18 @@ from collections import deque
 from random import SystemRandom
 from typing import Any
 
-from msgspec.structs import replace
-
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
-from tupletree.errors import CheckpointError, ConfigError, InternalError
+from tupletree.errors import ConfigError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
-from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.accounts import Accounts
-from tupletree.runtimes.spark.endings import Closing, reason, stop_query
-from tupletree.runtimes.spark.engine import Engine, Verdicts
-from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
-from tupletree.runtimes.spark.journal import SettleEntry, write_epoch
+from tupletree.runtimes.spark.endings import reason, stop_query
+from tupletree.runtimes.spark.engine import Engine
+from tupletree.runtimes.spark.intake import Intake, SpoutTask
+from tupletree.runtimes.spark.journal import SettleEntry
+from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.meter import Meter
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
@@ -37,27 +34,17 @@ from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
-from tupletree.runtimes.spark.sweeping import sweep_drafts, sweep_epochs, sweep_orphans
+from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.sinks.files import claim_directory
-from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import TopologySpec
-from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
-from tupletree.tracking.verdicts import Acked, AlreadySettled, Died
+from tupletree.tracking.verdicts import AlreadySettled
 
 __all__ = ["SparkRun", "start"]
 
 logger = logging.getLogger("tupletree.spark")
-
-BUSY_POLL_S = 0.002
-"""Pause of the loop while messages are about: a source without a blocking wait is asked this often."""
-
-QUERY_CHECK_S = 1.0
-
-STEP_BACK = 4
-"""After an epoch that had to be split, epochs start at this fraction of their limit, and double while all goes well."""
 
 
 def start(request: RunRequest) -> RunHandle:
@@ -109,25 +96,14 @@ class SparkRun(RunHandle):
         self._sinks = sinks
         self._clock = SystemClock()
         self._meter = Meter(self._clock)
-        self._records: dict[int, EpochRecord] = {}
-        self._verdicts: deque[Verdicts] = deque()
-        self._retold: deque[AlreadySettled] = deque()
-        self._wake = threading.Event()
-        self._called_back = threading.Condition()
-        self._settling = threading.Lock()
-        self._called_back_epoch = -1
-        self._fault: BaseException | None = None
-        self._closing = False
-        self._query: Any = None
-        self._next_check_s = 0.0
-        self._hears_acks = True
+        self._loop: Loop | None = None
         self._stop_at_s: float | None = None
+        self._fault: BaseException | None = None
         self._ended = threading.Event()
         self._state = "created"
         self._started_s = self._clock.monotonic()
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
         self._accounts: Accounts | None = None
-        self._intake: Intake | None = None
 
     # --- the handle -------------------------------------------------------------------------------------------
 
@@ -189,7 +165,8 @@ class SparkRun(RunHandle):
         """See `RunHandle.stop`."""
         limit_s = self._options.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         self._stop_at_s = self._clock.monotonic() + limit_s
-        self._wake.set()
+        if self._loop is not None:
+            self._loop.stop(self._stop_at_s)
         self._ended.wait(limit_s + 10.0)
 
     # --- the thread -------------------------------------------------------------------------------------------
@@ -235,34 +212,53 @@ class SparkRun(RunHandle):
             accounts.settled - recovered.base_epoch,
         )
         opened: list[SpoutTask] = []
-        query: Any = None
         try:
             for spout in spouts:
                 opened.append(spout)
                 self._open(spout, plan, accounts)
             self._finish_last(recovered, spouts)
-            self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
-            intake = self._intake = Intake(plan, self._options, accounts, spouts, self._clock, self._retold.append)
-            self._records.update({record.epoch: record for record in recovered.records})
-            query = self._query = self._start_query(session, plan, engine, accounts.settled + 1)
-            self._state = "processing"
-            self._loop(intake, accounts, replays, {spout.task.task_id: spout for spout in spouts}, recovered.next_epoch)
+            retold: deque[AlreadySettled] = deque()
+            intake = Intake(plan, self._options, accounts, spouts, self._clock, retold.append)
+            loop = self._loop = Loop(
+                intake,
+                accounts,
+                engine,
+                replays,
+                self._meter,
+                spouts,
+                recovered.records,
+                recovered.next_epoch,
+                self._directory,
+                self._sinks,
+                self._options,
+                self._clock,
+                retold,
+            )
+            self._run_loop(session, plan, loop, accounts.settled + 1)
         finally:
-            self._state = "stopping" if self._fault is None else "failed"
-            with self._called_back:
-                self._closing = True
-                self._called_back.notify_all()
-            if query is not None:
-                stop_query(query)
-            with self._settling:  # Spark lets go of its thread sooner than that leaves Python: it may still publish
-                pass
             for spout in opened:
                 try:
                     spout.spout.close()
                 except Exception:
                     logger.exception("closing spout %s failed", spout.name)
         replays.clear_inbox()
-        self._sweep_orphans()
+        loop.sweep_orphans()
+
+    def _run_loop(self, session: Any, plan: Plan, loop: Loop, first: int) -> None:
+        query: Any = None
+        try:
+            loop.sweep_orphans()
+            query = self._start_query(session, plan, loop, first)
+            self._state = "processing"
+            if self._stop_at_s is not None:  # asked for before there was a loop
+                loop.stop(self._stop_at_s)
+            loop.run(query)
+        finally:
+            self._state = "stopping"
+            loop.close()
+            if query is not None:
+                stop_query(query)
+            loop.join_settling()
 
     def _make_spouts(self, plan: Plan) -> list[SpoutTask]:
         spouts: list[SpoutTask] = []
@@ -302,15 +298,7 @@ class SparkRun(RunHandle):
         if entry is not None:
             finish(entry, self._sinks, self._directory.dead)
             self._tell_again(entry, {spout.task.task_id: spout for spout in spouts})
-        self._called_back_epoch = entry.epoch if entry is not None else -1
         sweep_drafts(self._directory)
-        self._sweep_orphans()
-
-    def _sweep_orphans(self) -> None:
-        assert self._accounts is not None
-        with self._accounts.lock:
-            state = self._accounts.state
-        sweep_orphans(self._directory, self._sinks, self._called_back_epoch, state)
 
     def _tell_again(self, entry: SettleEntry, spouts: dict[int, SpoutTask]) -> None:
         acked, died = verdicts_of(self._directory, entry)
@@ -320,7 +308,7 @@ class SparkRun(RunHandle):
         for message in died:
             spouts[message.task].spout.fail(message.message_id, failures[message.root])
 
-    def _start_query(self, session: Any, plan: Plan, engine: Engine, first: int) -> Any:
+    def _start_query(self, session: Any, plan: Plan, loop: Loop, first: int) -> Any:
         from tupletree.runtimes.spark.source import EpochSource
 
         session.dataSource.register(EpochSource)
@@ -334,167 +322,9 @@ class SparkRun(RunHandle):
             .load()
         )
 
-        def on_batch(batch: Any, batch_id: int) -> None:
-            with self._settling:
-                try:
-                    record = self._records[first + batch_id]
-                    verdicts = engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
-                except BaseException as error:
-                    if not self._closing:
-                        self._fault = self._fault or error
-                    self._wake.set()
-                    raise
-                self._meter.settled(verdicts.acked)
-                self._verdicts.append(verdicts)
-                self._wake.set()
-
         return (
-            frame.writeStream.foreachBatch(on_batch)
+            frame.writeStream.foreachBatch(loop.on_batch)
             .option("checkpointLocation", str(self._directory.spark))
             .queryName(f"{self._spec.name} {self._directory.run_id[:8]}-{self._directory.generation}")
             .start()
         )
-
-    def _await_callbacks(self, epoch: int) -> None:
-        """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
-        with self._called_back:
-            self._called_back.wait_for(lambda: self._called_back_epoch >= epoch or self._closing)
-        if self._called_back_epoch < epoch:
-            raise Closing
-
-    # --- the loop ---------------------------------------------------------------------------------------------
-
-    def _loop(
-        self, intake: Intake, accounts: Accounts, replays: Replays, spouts: dict[int, SpoutTask], next_epoch: int
-    ) -> None:
-        last_useful_s = self._clock.monotonic()
-        idle_s = self._options.spout_idle_wait_ms / 1000.0
-        while True:
-            self._wake.clear()
-            useful = self._call_back(intake, accounts, spouts)
-            if self._fault is not None:
-                raise self._fault
-            now_s = self._clock.monotonic()
-            stopping = self._stop_at_s is not None
-            if not stopping:
-                useful = replays.read_inbox() or useful
-                useful = intake.pull() or useful
-            ahead = next_epoch - 1 - accounts.settled
-            if self._should_cut(intake, accounts, replays, ahead, now_s, stopping=stopping):
-                self._cut(intake, next_epoch)
-                next_epoch += 1
-                useful = True
-            elif ahead == 0 and self._is_finished(intake, accounts, replays, stopping=stopping):
-                return
-            if stopping and now_s >= (self._stop_at_s or 0.0):
-                logger.warning("the drain ran out of time: epoch %d stays open and runs again", accounts.settled + 1)
-                return
-            if useful:
-                last_useful_s = now_s
-            else:
-                self._check_query(now_s)
-                busy = ahead > 0 or now_s - last_useful_s < 1.0
-                self._wake.wait(BUSY_POLL_S if busy else idle_s)
-
-    def _check_query(self, now_s: float) -> None:
-        """Notice a query that died outside our own code."""
-        if now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + QUERY_CHECK_S
-        if not self._query.isActive and self._fault is None:
-            died = self._query.exception()
-            raise died if died is not None else InternalError("Spark's query ended by itself")
-
-    def _should_cut(
-        self, intake: Intake, accounts: Accounts, replays: Replays, ahead: int, now_s: float, *, stopping: bool
-    ) -> bool:
-        if ahead >= 2 or self._fault is not None:
-            return False
-        if ahead == 1:
-            return intake.is_full and not stopping
-        if not stopping:
-            intake.add_due(now_s)
-        if intake.buffered:
-            return True
-        if stopping:
-            return False
-        wall_s = self._clock.wall()
-        with accounts.lock:
-            expired = any(tree.deadline_s <= wall_s for tree in accounts.open.values())
-        return expired or replays.has_accepted or intake.must_give_up or (intake.ended_unlogged and intake.has_ended)
-
-    def _is_finished(self, intake: Intake, accounts: Accounts, replays: Replays, *, stopping: bool) -> bool:
-        # The last settled epoch may still be publishing, and its callbacks are to come.
-        if intake.buffered or self._called_back_epoch < accounts.settled:
-            return False
-        if stopping:
-            return True
-        return intake.has_ended and accounts.is_idle() and not replays.has_accepted
-
-    @staticmethod
-    def _unpositioned(spouts: dict[int, SpoutTask]) -> bool:
-        return any(spout.position is None for spout in spouts.values())
-
-    def _cut(self, intake: Intake, epoch: int) -> None:
-        record, sections = intake.cut(epoch, self._directory.generation)
-        self._records[epoch] = record
-        crash_point("epoch.before_log")
-        if not write_epoch(self._directory.epochs, record.header, sections):
-            raise CheckpointError(
-                "another start of this run has taken over; this one stops",
-                where=str(self._directory.path),
-                got=f"epoch {epoch} is logged already",
-                next_step="stop one of the two processes",
-            )
-        crash_point("epoch.after_log")
-
-    def _call_back(self, intake: Intake, accounts: Accounts, spouts: dict[int, SpoutTask]) -> bool:
-        """Tell the spouts what was settled; whether there was anything."""
-        told = False
-        while self._retold:
-            settled = self._retold.popleft()
-            _tell_outcome(spouts[settled.spout_task], settled)
-            with accounts.lock:
-                accounts.pending.confirm(settled.spout_task, settled.message_id)
-            told = True
-        while self._verdicts:
-            verdicts = self._verdicts.popleft()
-            crash_point("callbacks.before")
-            for acked in verdicts.acked if self._hears_acks else ():
-                spouts[acked.spout_task].spout.ack(acked.message_id)
-            for died in verdicts.died:
-                # Final: a source that retries by itself must not emit this one again.
-                spouts[died.spout_task].spout.fail(died.message_id, replace(died.failure, permanent=True))
-            for retry in verdicts.source_retries:
-                spouts[retry.spout_task].spout.fail(retry.message_id, retry.failure)
-                intake.ask_again(retry.spout_task)
-            crash_point("callbacks.after")
-            with accounts.lock:
-                told_of: list[Acked | Died] = [*verdicts.acked, *verdicts.died] if self._unpositioned(spouts) else []
-                for one in told_of:
-                    accounts.pending.confirm(one.spout_task, one.message_id)
-            self._records.pop(verdicts.epoch, None)
-            intake.limit = _next_limit(intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk)
-            with self._called_back:
-                self._called_back_epoch = verdicts.epoch
-                self._called_back.notify_all()
-            if verdicts.wrote_base:
-                with accounts.lock:
-                    needed = {tree.epoch for tree in accounts.open.values()}
-                sweep_epochs(self._directory, verdicts.epoch, needed, self._options.history_max_bytes)
-                self._sweep_orphans()
-            told = True
-        return told
-
-
-def _next_limit(limit: int, most: int, *, shrunk: bool) -> int:
-    """Additive-increase's cousin: step back at once when an epoch would not end, double while epochs do."""
-    return max(1, limit // STEP_BACK) if shrunk else min(most, limit * 2)
-
-
-def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
-    if settled.outcome is Outcome.ACKED:
-        spout.spout.ack(settled.message_id)
-    else:
-        failure = Failure(kind=FailureKind.ERROR, error="dead: see the dead letters", component=spout.name)
-        spout.spout.fail(settled.message_id, failure)

@@ -1,0 +1,290 @@
+"""The loop of a Spark run: pulls from the spouts, cuts epochs, and tells the spouts what was settled.
+
+It runs in the run's own thread, which is the only one that calls a spout. Spark's thread comes in through `on_batch`,
+where it settles epochs (`engine`). At most one epoch is being run and one more is logged ahead of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tupletree.clock import Clock
+from tupletree.config import Options
+from tupletree.errors import CheckpointError, InternalError
+from tupletree.runtimes.crash import crash_point
+from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.endings import Closing
+from tupletree.runtimes.spark.engine import Engine, Verdicts
+from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
+from tupletree.runtimes.spark.journal import write_epoch
+from tupletree.runtimes.spark.meter import Meter
+from tupletree.runtimes.spark.replays import Replays
+from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
+from tupletree.topology.components import Spout
+from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
+from tupletree.tracking.verdicts import Acked, AlreadySettled, Died
+
+__all__ = ["Loop"]
+
+logger = logging.getLogger("tupletree.spark")
+
+BUSY_POLL_S = 0.002
+"""Pause of the loop while messages are about: a source without a blocking wait is asked this often."""
+
+QUERY_CHECK_S = 1.0
+
+STEP_BACK = 4
+"""After an epoch that had to be split, epochs start at this fraction of their limit, and double while all goes well."""
+
+
+class Loop:
+    """See the module docstring.
+
+    Args:
+        accounts, engine, meter, replays: of the run.
+        spouts: opened, in their positions.
+        records: epochs that were logged but not settled by an earlier start.
+        next_epoch: number of the next epoch to cut.
+        sinks: sink → absolute folder.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        accounts: Accounts,
+        engine: Engine,
+        replays: Replays,
+        meter: Meter,
+        spouts: Sequence[SpoutTask],
+        records: Sequence[EpochRecord],
+        next_epoch: int,
+        directory: StateDirectory,
+        sinks: dict[str, str],
+        options: Options,
+        clock: Clock,
+        retold: deque[AlreadySettled],
+    ) -> None:
+        self._intake = intake
+        self._accounts = accounts
+        self._engine = engine
+        self._replays = replays
+        self._meter = meter
+        self._spouts = {spout.task.task_id: spout for spout in spouts}
+        self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
+        self._records = {record.epoch: record for record in records}
+        self._next_epoch = next_epoch
+        self._directory = directory
+        self._sinks = sinks
+        self._options = options
+        self._clock = clock
+        self._verdicts: deque[Verdicts] = deque()
+        self._retold = retold
+        self._wake = threading.Event()
+        self._called_back = threading.Condition()
+        self._settling = threading.Lock()
+        self._called_back_epoch = accounts.settled
+        self._first = accounts.settled + 1
+        self._fault: BaseException | None = None
+        self._closing = False
+        self._next_check_s = 0.0
+        self._stop_at_s: float | None = None
+
+    # --- from other threads -----------------------------------------------------------------------------------
+
+    def stop(self, at_s: float) -> None:
+        """Pull no more, and end when what is in flight is settled, or at this time (monotonic)."""
+        self._stop_at_s = at_s
+        self._wake.set()
+
+    def on_batch(self, batch: Any, batch_id: int) -> None:
+        """What `foreachBatch` calls: settle the epoch that this batch carries."""
+        with self._settling:
+            try:
+                record = self._records[self._first + batch_id]
+                verdicts = self._engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
+            except BaseException as error:
+                if not self._closing:
+                    self._fault = self._fault or error
+                self._wake.set()
+                raise
+            self._meter.settled(verdicts.acked)
+            self._verdicts.append(verdicts)
+            self._wake.set()
+
+    def _await_callbacks(self, epoch: int) -> None:
+        """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
+        with self._called_back:
+            self._called_back.wait_for(lambda: self._called_back_epoch >= epoch or self._closing)
+        if self._called_back_epoch < epoch:
+            raise Closing
+
+    # --- the loop itself --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let Spark's thread go: an epoch that is not committed now runs again at the next start."""
+        with self._called_back:
+            self._closing = True
+            self._called_back.notify_all()
+
+    def join_settling(self) -> None:
+        """Wait until Spark's thread has left: it may still publish after the query was stopped."""
+        with self._settling:
+            pass
+
+    def sweep_orphans(self) -> None:
+        """Remove what nothing names any more."""
+        with self._accounts.lock:
+            state = self._accounts.state
+        sweep_orphans(self._directory, self._sinks, self._called_back_epoch, state)
+
+    def run(self, query: Any) -> None:
+        """Until all input is settled, or a stop is done. Raises whatever makes the run fail."""
+        accounts, intake = self._accounts, self._intake
+        last_useful_s = self._clock.monotonic()
+        idle_s = self._options.spout_idle_wait_ms / 1000.0
+        while True:
+            self._wake.clear()
+            useful = self._call_back()
+            if self._fault is not None:
+                raise self._fault
+            now_s = self._clock.monotonic()
+            stopping = self._stop_at_s is not None
+            if not stopping:
+                useful = self._replays.read_inbox() or useful
+                useful = intake.pull() or useful
+            ahead = self._next_epoch - 1 - accounts.settled
+            if self._should_cut(ahead, now_s, stopping=stopping):
+                self._cut()
+                useful = True
+            elif ahead == 0 and self._is_finished(stopping=stopping):
+                return
+            if stopping and now_s >= (self._stop_at_s or 0.0):
+                logger.warning("the drain ran out of time: epoch %d stays open and runs again", accounts.settled + 1)
+                return
+            if useful:
+                last_useful_s = now_s
+            else:
+                self._check_query(query, now_s)
+                can_pull = not (intake.has_ended or intake.is_full)
+                busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
+                self._wake.wait(BUSY_POLL_S if busy else idle_s)
+
+    def _check_query(self, query: Any, now_s: float) -> None:
+        """Notice a query that died outside our own code."""
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + QUERY_CHECK_S
+        if not query.isActive and self._fault is None:
+            died = query.exception()
+            raise died if died is not None else InternalError("Spark's query ended by itself")
+
+    def _should_cut(self, ahead: int, now_s: float, *, stopping: bool) -> bool:
+        accounts, intake = self._accounts, self._intake
+        if ahead >= 2 or self._fault is not None:
+            return False
+        if ahead == 1:
+            return intake.is_full and not stopping
+        if not stopping:
+            intake.add_due(now_s)
+        if intake.buffered:
+            return True
+        if stopping:
+            return False
+        wall_s = self._clock.wall()
+        with accounts.lock:
+            expired = any(tree.deadline_s <= wall_s for tree in accounts.open.values())
+        return (
+            expired or self._replays.has_accepted or intake.must_give_up or (intake.ended_unlogged and intake.has_ended)
+        )
+
+    def _is_finished(self, *, stopping: bool) -> bool:
+        accounts, intake = self._accounts, self._intake
+        # The last settled epoch may still be publishing, and its callbacks are to come.
+        if intake.buffered or self._called_back_epoch < accounts.settled:
+            return False
+        if stopping:
+            return True
+        return intake.has_ended and accounts.is_idle() and not self._replays.has_accepted
+
+    def _cut(self) -> None:
+        epoch = self._next_epoch
+        record, sections = self._intake.cut(epoch, self._directory.generation)
+        self._records[epoch] = record
+        crash_point("epoch.before_log")
+        if not write_epoch(self._directory.epochs, record.header, sections):
+            raise CheckpointError(
+                "another start of this run has taken over; this one stops",
+                where=str(self._directory.path),
+                got=f"epoch {epoch} is logged already",
+                next_step="stop one of the two processes",
+            )
+        self._next_epoch += 1
+        crash_point("epoch.after_log")
+
+    def _call_back(self) -> bool:
+        """Tell the spouts what was settled; whether there was anything."""
+        told = bool(self._retold or self._verdicts)
+        while self._retold:
+            settled = self._retold.popleft()
+            _tell_outcome(self._spouts[settled.spout_task], settled)
+            with self._accounts.lock:
+                self._accounts.pending.confirm(settled.spout_task, settled.message_id)
+        while self._verdicts:
+            verdicts = self._verdicts.popleft()
+            crash_point("callbacks.before")
+            self._tell(verdicts)
+            crash_point("callbacks.after")
+            self._records.pop(verdicts.epoch, None)
+            self._intake.limit = _next_limit(
+                self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk
+            )
+            with self._called_back:
+                self._called_back_epoch = verdicts.epoch
+                self._called_back.notify_all()
+            if verdicts.wrote_base:
+                self._sweep(verdicts.epoch)
+        return told
+
+    def _tell(self, verdicts: Verdicts) -> None:
+        """The callbacks of one epoch; what a source has heard, it will not be asked to remember."""
+        spouts = self._spouts
+        if self._hears_acks:
+            for acked in verdicts.acked:
+                spouts[acked.spout_task].spout.ack(acked.message_id)
+        for died in verdicts.died:
+            # Final: a source that retries by itself must not emit this one again.
+            spouts[died.spout_task].spout.fail(died.message_id, replace(died.failure, permanent=True))
+        for retry in verdicts.source_retries:
+            spouts[retry.spout_task].spout.fail(retry.message_id, retry.failure)
+            self._intake.ask_again(retry.spout_task)
+        if any(spout.position is None for spout in spouts.values()):
+            heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
+            with self._accounts.lock:
+                for one in heard:
+                    self._accounts.pending.confirm(one.spout_task, one.message_id)
+
+    def _sweep(self, base: int) -> None:
+        with self._accounts.lock:
+            needed = {tree.epoch for tree in self._accounts.open.values()}
+        sweep_epochs(self._directory, base, needed, self._options.history_max_bytes)
+        self.sweep_orphans()
+
+
+def _next_limit(limit: int, most: int, *, shrunk: bool) -> int:
+    """Additive-increase's cousin: step back at once when an epoch would not end, double while epochs do."""
+    return max(1, limit // STEP_BACK) if shrunk else min(most, limit * 2)
+
+
+def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
+    if settled.outcome is Outcome.ACKED:
+        spout.spout.ack(settled.message_id)
+    else:
+        failure = Failure(kind=FailureKind.ERROR, error="dead: see the dead letters", component=spout.name)
+        spout.spout.fail(settled.message_id, failure)
