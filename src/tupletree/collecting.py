@@ -115,6 +115,10 @@ class CollectingCall:
         if self._one(delivery, call, worked) and state.value is not held:
             state.changed[key] = state.value
 
+    def forget(self, value: object) -> None:
+        """Let go of an untracked tuple that nobody needs to settle (a tick)."""
+        self._open.pop(id(value), None)
+
     def _one(self, delivery: _Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
         """One call; False if it raised before its tuple was settled."""
         self._open.setdefault(id(delivery.value), []).append(delivery)

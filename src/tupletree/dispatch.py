@@ -15,11 +15,13 @@ from tupletree.collecting import CollectingCall
 from tupletree.effects import Output, StateCell, TaskPlace, Worked
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
-from tupletree.frames import Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
-from tupletree.topology.components import Bolt
+from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
+from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["BoltTask"]
+
+TICK_STREAM = "__tick"
 
 
 class BoltTask:
@@ -117,6 +119,30 @@ class BoltTask:
             self._run_stateless(frame, worked)
         else:
             self._run_keyed(frame, keys, self._state, worked)
+        return worked
+
+    def tick(self, time_s: float) -> Worked:
+        """Tell the bolt that time passed: a class bolt's `tick` is called, a function gets a `Tick`, untracked.
+
+        What is emitted without naming anchors is unanchored, for a tick belongs to no message. A keyed function has no
+        key in hand.
+        """
+        worked = Worked()
+        tick = Tick(time_s)
+        frame = Frame(self._place.task_id, "", TICK_STREAM, [tick], [UNTRACKED], [1], 0)
+        if self._bolt is not None:
+            assert self._collecting is not None
+            bolt, collector = self._bolt, self._collecting.collector
+            self._collecting.run(frame, lambda _: bolt.tick(collector), None, None, worked)
+            self._collecting.forget(tick)
+        elif self._spec.style == "function" and Tick in self._spec.input_types:
+            if self._state is not None:
+                self._state.key = self._state.value = None
+            if self._collecting is not None:
+                self._collecting.run(frame, self._call, None, None, worked)
+                self._collecting.forget(tick)
+            else:
+                self._run_stateless(frame, worked)
         return worked
 
     def unsettled(self) -> list[int]:
@@ -218,6 +244,8 @@ class BoltTask:
 
     def _finish(self, frame: Frame, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
         if out:
+            if roots == frame.roots:
+                roots = frame.roots  # one list per tree, as far as it goes, lets its edges be added up by list
             unknown = set(map(type, out)) - self._stream_of.keys()
             if unknown:
                 out, roots, ends = self._refuse(out, roots, ends, unknown, worked)

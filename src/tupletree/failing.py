@@ -17,6 +17,7 @@ __all__ = ["FailureMaker", "safe_text", "wrong_type"]
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
 MAX_STACK_FRAMES = 30
+OUR_MODULES = ("tupletree.dispatch", "tupletree.collecting", "tupletree.flow.", "tupletree.routing")
 
 
 def safe_text(value: object, limit: int = MAX_TEXT) -> str:
@@ -118,7 +119,7 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The user's part of the stack: frames of dispatch itself say nothing to the reader."""
+    """The user's part of the stack: frames of our own say nothing to the reader."""
     text = _text_by(_formatted, error)
     return _bounded(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
 
@@ -130,7 +131,7 @@ def _formatted(error: BaseException) -> str:
 def _below_dispatch(error: BaseException) -> TracebackType | None:
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
-        if not step.tb_frame.f_globals.get("__name__", "").startswith(("tupletree.dispatch", "tupletree.collecting")):
+        if not step.tb_frame.f_globals.get("__name__", "").startswith(OUR_MODULES):
             break
         step = step.tb_next
     return step

@@ -30,7 +30,7 @@ HANG_S = 240.0
 PROGRAM = "import json, sys; from tests.spark.counting import main; main(json.loads(sys.argv[1]))"
 
 
-def start_process(folder: Path, *, crash: str = "", base_epochs: int = 64, master: str = "local[2]") -> Any:
+def start_process(folder: Path, *, crash: str = "", base_epochs: int = 64, master: str = "local[1]") -> Any:
     """Start the count of a folder in a process and session of its own."""
     plan = {
         "folder": str(folder),

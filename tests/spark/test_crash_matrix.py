@@ -82,7 +82,7 @@ def test_everything_is_there_once_after_two_kills_at_the_same_point(
 
 
 def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "settle.before_log")
+    die_at(folder, "settle.before_log", master="local[2]")
     check_crashed(folder)
     state = folder / "state"
     assert numbered(state / "settles", ".settle") == []
@@ -91,7 +91,7 @@ def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(folder: Path, run_topo
 
 
 def test_what_a_killed_driver_leaves_running_does_no_harm(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "epoch.after_log:2", alone=True)
+    die_at(folder, "epoch.after_log:2", alone=True, master="local[2]")
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 

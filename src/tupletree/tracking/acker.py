@@ -119,6 +119,7 @@ class Acker:
         self._start_s = now_s
         self._current = 0
         self._generations: dict[int, _Generation] = {0: _Generation()}  # newest last
+        self._unclaimed: list[int] = []
 
     # --- what arrives -----------------------------------------------------------------------------------------
 
@@ -182,6 +183,7 @@ class Acker:
         for number in [one for one in self._generations if one <= self._current - self._buckets]:
             generation = self._generations.pop(number)
             self.counters.unknown += len(generation.early)
+            self._unclaimed += generation.early
             if self._expires:
                 for root, (spout_task, _) in generation.trees.items():
                     expired.setdefault(spout_task, []).append(root)
@@ -191,6 +193,14 @@ class Acker:
                 # Without a timeout trees stay for good, in a generation that the next rotation takes along.
                 self._generations[next(iter(self._generations))].trees.update(generation.trees)
         return list(expired.items())
+
+    def take_unclaimed(self) -> list[int]:
+        """Roots with acks since the last call that no tree waits for: it failed or expired, or never opened.
+
+        Whoever holds something for such a root may let go of it. Take them from time to time: they are kept till then.
+        """
+        taken, self._unclaimed = self._unclaimed, []
+        return taken
 
     def next_rotation_s(self) -> float:
         """When `rotate` should be called next (monotonic)."""
@@ -314,6 +324,7 @@ class Acker:
             return
         if self._is_settled(root):
             self.counters.late += 1
+            self._unclaimed.append(root)
         else:
             self._early(root, current).value ^= value
 
