@@ -1,0 +1,44 @@
+"""Keys of keyed state: how the tuples of a frame become the keys that a bolt's state is kept under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
+from tupletree.topology.model import ComponentSpec, TopologySpec
+from tupletree.topology.streams import Schema
+
+__all__ = ["KeyFunctions", "column_keys", "key_functions"]
+
+KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
+"""(component, stream) of an input → function tuples → canonical keys."""
+
+
+def key_functions(spec: TopologySpec, component: ComponentSpec) -> KeyFunctions:
+    """The key functions of a bolt with keyed state: the key is what its inputs are grouped by."""
+    return {
+        (source.component, source.stream): column_keys(
+            spec.components[source.component].outputs[source.stream].schema, source.grouping.fields
+        )
+        for source in component.inputs
+    }
+
+
+def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:
+    """A function tuples → canonical keys.
+
+    Exact text and booleans are canonical as they stand, so a whole column of them is taken at once.
+    """
+    key_of = schema.key_of(fields)
+    kind = schema.fields[fields[0]]
+    if len(fields) > 1 or kind not in (str, bool, bytes):
+        return lambda values: list(map(key_of, values))
+    get = attrgetter(fields[0])
+    exact = {kind}
+
+    def keys_of(values: list[Any]) -> list[Any]:
+        raw = list(map(get, values))
+        return raw if set(map(type, raw)) <= exact else list(map(key_of, values))
+
+    return keys_of
