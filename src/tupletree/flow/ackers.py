@@ -1,0 +1,109 @@
+"""The acker task: its share of the trees, and the verdicts that go to the spout tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tupletree.errors import InternalError
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Drop, HighWater, Mail, Now, Track, Verdicts
+from tupletree.flow.outbox import Outbox
+from tupletree.plan import Task
+from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
+
+__all__ = ["AckerMachine"]
+
+
+class AckerMachine(Machine):
+    """Serves the roots whose number modulo the number of ackers is its index.
+
+    Args:
+        task: the acker task.
+        timeout_s, buckets, high_water: see `Acker`.
+        spout_tasks: who hears of high water.
+        sink_tasks: who hears of acks that nobody waits for: rows of an attempt that was over before they came.
+        now_s: monotonic time of the start.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        timeout_s: float | None,
+        buckets: int,
+        high_water: int | None,
+        spout_tasks: Sequence[int],
+        sink_tasks: Sequence[int],
+        now_s: float,
+    ) -> None:
+        super().__init__(task)
+        self._acker = Acker(timeout_s=timeout_s, buckets=buckets, high_water=high_water, now_s=now_s)
+        self._spout_tasks = tuple(spout_tasks)
+        self._sink_tasks = tuple(sink_tasks)
+        self._above = False
+
+    @property
+    def counters(self) -> AckerCounters:
+        """Totals of its trees."""
+        return self._acker.counters
+
+    @property
+    def open_count(self) -> int:
+        """Trees without a verdict."""
+        return self._acker.open_count
+
+    @property
+    def size(self) -> int:
+        """Everything that takes memory."""
+        return self._acker.size
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Take in `Track`s, all of them as one batch."""
+        openings: list[Opening] = []
+        deltas: list[Delta] = []
+        failures: list[TreeFailure] = []
+        for track in mail:
+            if not isinstance(track, Track):
+                raise InternalError("an acker got mail that is not for it", got=type(track).__name__)
+            openings += track.openings
+            deltas += track.deltas
+            failures += track.failures
+        acker = self._acker
+        decided = acker.apply(openings, deltas, failures, now.monotonic_s)
+        for track in mail:
+            for root in track.extended if isinstance(track, Track) else ():
+                acker.extend(root, now.monotonic_s)
+        if decided.completed or decided.failed:
+            by_spout: dict[int, Verdicts] = {}
+            for spout_task, roots in decided.completed:
+                by_spout.setdefault(spout_task, Verdicts()).completed.append(roots)
+            for spout_task, root, failure in decided.failed:
+                by_spout.setdefault(spout_task, Verdicts()).failed.append((root, failure))
+            out.mail += by_spout.items()
+        self._drop_unclaimed(out)
+        self._watch(out)
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Rotate when it is time."""
+        if now.monotonic_s < self._acker.next_rotation_s():
+            return False
+        for spout_task, roots in self._acker.rotate(now.monotonic_s):
+            out.mail.append((spout_task, Verdicts(expired=roots)))
+        self._drop_unclaimed(out)
+        self._watch(out)
+        return True
+
+    def next_due_s(self) -> float | None:
+        """The next rotation."""
+        return self._acker.next_rotation_s()
+
+    def _drop_unclaimed(self, out: Outbox) -> None:
+        unclaimed = self._acker.take_unclaimed()
+        if unclaimed:
+            out.mail += [(sink_task, Drop(unclaimed)) for sink_task in self._sink_tasks]
+
+    def _watch(self, out: Outbox) -> None:
+        above = self._acker.above_high_water
+        if above is not self._above:
+            self._above = above
+            out.mail += [(spout_task, HighWater(self.task.task_id, above)) for spout_task in self._spout_tasks]

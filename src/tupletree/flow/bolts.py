@@ -1,0 +1,159 @@
+"""The bolt task: frames in, frames and deltas out.
+
+Owns what dispatch refuses to know: where outputs go, their edge ids, and what the ackers hear. Per frame they hear one
+value per root: the frame's own edge XOR the edges of all frames that the root's tuples went on in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tupletree.dispatch import BoltTask
+from tupletree.effects import StateCell, TaskPlace, Worked
+from tupletree.failing import FailureMaker
+from tupletree.flow.batching import BatchTask
+from tupletree.flow.emitting import Emitter
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Now
+from tupletree.flow.outbox import Note, Outbox
+from tupletree.frames import Frame
+from tupletree.ids import RandomBits
+from tupletree.plan import Plan, Task
+from tupletree.state.keys import key_functions
+from tupletree.topology.model import BoltSpec
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["BoltMachine", "EmittingMachine"]
+
+
+class EmittingMachine(Machine):
+    """What bolt tasks of all kinds share: where the effects of a call go.
+
+    Args:
+        plan: the topology laid out.
+        task: the bolt task.
+        random_bits: draws edge ids.
+        attempts: root → attempt of those beyond the first; spout machines keep it.
+
+    Attributes:
+        place: the context that user code sees.
+        worked: tuples so far.
+        late_verdicts: second verdicts of tuples that were settled already.
+    """
+
+    def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
+        super().__init__(task)
+        self.worked = 0
+        self.late_verdicts = 0
+        self.place = TaskPlace(
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            attempts=attempts,
+        )
+        self._emitter = Emitter(plan, task, random_bits)
+        self._fail = FailureMaker(task.component, task.task_id)
+
+    def carry_out(self, worked: Worked, out: Outbox) -> None:
+        """Turn what came of a call into frames, deltas and failures."""
+        failures = worked.failures
+        for output in worked.outputs:
+            for root, value, error in self._emitter.send(output, out):
+                self._fail.blame(worked, root, value, error)
+        for frame_id, roots in worked.done:
+            out.add_delta(frame_id, roots)
+        if failures:
+            out.fail_trees(failures)
+        if worked.extended:
+            out.extend(worked.extended)
+        self.late_verdicts += worked.late_verdicts
+        if worked.stray_count:
+            out.notes.append(Note(self.task.component, _strays(worked.stray_count, worked.strays)))
+
+
+class BoltMachine(EmittingMachine):
+    """See `Machine`. What user code raises fails messages; only what its `open` and `close` raise comes out.
+
+    Args:
+        plan, task, random_bits, attempts: as for `EmittingMachine`.
+        cell: the task's keyed state, if the bolt declares state.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        *,
+        random_bits: RandomBits,
+        attempts: dict[int, int],
+        cell: StateCell | None = None,
+    ) -> None:
+        super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
+        component = plan.spec.components[task.component]
+        spec: BoltSpec = component.body
+        self._batching: BatchTask | None = None
+        self._max_age_s = spec.batch_max_age_s
+        self._held_since_s = 0.0
+        self._bolt: BoltTask | BatchTask
+        if spec.style == "batch":
+            self._bolt = self._batching = BatchTask(component, self.place)
+        else:
+            keys = key_functions(plan.spec, component) if cell is not None else None
+            self._bolt = BoltTask(component, self.place, cell, keys)
+
+    def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - opening has no effects
+        """Open the bolt."""
+        self.place.epoch_time_s = now.wall_s
+        self._bolt.open()
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
+        """Close the bolt."""
+        self._bolt.close()
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:
+        """Work a frame."""
+        self.place.epoch_time_s = now.wall_s
+        self.worked += len(frame.values)
+        batching = self._batching
+        if batching is None:
+            self.carry_out(self._bolt.work(frame), out)
+            return
+        if not batching.held:
+            self._held_since_s = now.monotonic_s
+        before = batching.held
+        self.carry_out(batching.work(frame), out)
+        if batching.held < before + len(frame.values):
+            self._held_since_s = now.monotonic_s  # a batch went out; what is left came with this frame
+
+    def tick(self, now: Now, out: Outbox) -> None:
+        """Tell the bolt that time passed."""
+        self.place.epoch_time_s = now.wall_s
+        self.carry_out(self._bolt.tick(now.wall_s), out)
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Work a batch that is old enough."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now.monotonic_s:
+            return False
+        return self.flush(now, out)
+
+    def next_due_s(self) -> float | None:
+        """When the batch that is held is old enough."""
+        if self._batching is None or not self._batching.held or self._max_age_s is None:
+            return None
+        return self._held_since_s + self._max_age_s
+
+    def flush(self, now: Now, out: Outbox) -> bool:
+        """Work the batch that is held, however small."""
+        if self._batching is None or not self._batching.held:
+            return False
+        self.place.epoch_time_s = now.wall_s
+        self.carry_out(self._batching.flush(), out)
+        return True
+
+
+def _strays(count: int, strays: Sequence[Failure]) -> str:
+    some = "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in strays)
+    return f"{count} errors that fail no message (untracked tuples, or tuples settled before), such as {some}"

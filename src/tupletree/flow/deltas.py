@@ -1,0 +1,77 @@
+"""Deltas: one XOR value per root and step, however many frames the step took in and sent out.
+
+Owns the arithmetic by which an executor's step becomes one message per acker. Frames share their lists of roots by
+reference, so values are first merged by list: an edge that is born and acked within the step cancels out before any
+root is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tupletree.frames import Root, roots_of
+from tupletree.tracking.acker import Delta
+
+__all__ = ["DeltaPool", "combined", "split_by_acker"]
+
+ONLY_INT = {int}
+
+
+class DeltaPool:
+    """Gathers (edge, roots) pairs of one step."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[int, tuple[list[int], Sequence[Root]]] = {}  # by identity of the list, which it keeps alive
+
+    def add(self, value: int, roots: Sequence[Root]) -> None:
+        """XOR a value into each root of a list as it stands in a frame (see `Frame.roots`); nobody changes it later."""
+        group = self._groups.get(id(roots))
+        if group is None:
+            self._groups[id(roots)] = [value], roots
+        else:
+            group[0][0] ^= value
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def take(self) -> list[Delta]:
+        """What was gathered, each root in one list only; the pool is empty afterwards."""
+        groups = self._groups
+        if not groups:
+            return []
+        self._groups = {}
+        return [delta for delta in combined((value, roots) for (value,), roots in groups.values()) if delta[0]]
+
+
+def combined(groups: Iterable[tuple[int, Sequence[Root]]]) -> list[Delta]:
+    """Merge (value, roots) groups so that each root stands in one list only, with the XOR of its values.
+
+    Within a group a root counts once, 0 counts for nothing, and a tuple of roots counts for each of them. Lists that
+    need no change come out as the same objects. Values may be 0.
+    """
+    kept = [group for group in groups if group[0]]
+    if not kept:
+        return []
+    every: set[Root] = set().union(*(roots for _, roots in kept))
+    if len(every) == sum(len(roots) for _, roots in kept) and 0 not in every and set(map(type, every)) == ONLY_INT:
+        return kept  # type: ignore[return-value]  # just checked: every root is an int
+    values: dict[int, int] = {}
+    for value, roots in kept:
+        for root in {one for entry in roots for one in roots_of(entry)}:
+            values[root] = values.get(root, 0) ^ value
+    by_value: dict[int, list[int]] = {}
+    for root, value in values.items():
+        by_value.setdefault(value, []).append(root)
+    return [*by_value.items()]
+
+
+def split_by_acker(roots: list[int], ackers: int) -> list[tuple[int, list[int]]]:
+    """(acker index, its roots): an acker's share is root mod ackers. A list of one share comes out as it is."""
+    if ackers == 1:
+        return [(0, roots)] if roots else []
+    shares = {root % ackers for root in roots}
+    if len(shares) == 1:
+        return [(shares.pop(), roots)]
+    return [(share, [root for root in roots if root % ackers == share]) for share in sorted(shares)]

@@ -1,0 +1,96 @@
+"""Sending tuples on: from what a task emitted to frames with edge ids, for spouts and bolts alike.
+
+Owns edge ids. An edge id is drawn per frame, that is per target task and emit; all roots of the frame share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tupletree.effects import Output
+from tupletree.errors import ProcessingError
+from tupletree.flow.deltas import combined
+from tupletree.flow.outbox import Outbox
+from tupletree.frames import Frame, Root, segments_of
+from tupletree.ids import RandomBits
+from tupletree.plan import Plan, Task
+from tupletree.routing import Batch, Router
+from tupletree.tracking.acker import Delta
+from tupletree.tracking.tree import draw_edges
+
+__all__ = ["Emitter", "Refused"]
+
+Refused = tuple[Root, Any, Exception]
+"""(root, tuple, why it could not be dealt)."""
+
+
+class Emitter:
+    """Deals what one task emits to the tasks that read it.
+
+    Args:
+        plan: where the tasks are.
+        task: the emitting task.
+        random_bits: draws edge ids.
+    """
+
+    def __init__(self, plan: Plan, task: Task, random_bits: RandomBits) -> None:
+        self._component = task.component
+        streams = plan.spec.components[task.component].outputs
+        self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in streams}
+        self._random_bits = random_bits
+
+    def send(self, output: Output, out: Outbox) -> list[Refused]:
+        """Put frames for all targets into the outbox, and their edges into the trees of their roots.
+
+        Returns:
+            The tuples that could not be dealt; they went to no task.
+        """
+        batches, refused = self._deal(output)
+        for batch, edge in zip(batches, self._edges(len(batches))):
+            out.frames.append(
+                Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge)
+            )
+            out.add_delta(edge, batch.roots)
+        return refused
+
+    def launch(self, output: Output, out: Outbox) -> tuple[list[Delta], list[Refused]]:
+        """Do what `send` does for a spout, whose trees are to be opened with the values that come back.
+
+        Returns:
+            (XOR of first edges, roots) for every root that went to somebody, and the tuples that could not be dealt.
+        """
+        batches, refused = self._deal(output)
+        while True:
+            edges = self._edges(len(batches))
+            first = combined((edge, batch.roots) for edge, batch in zip(edges, batches))
+            if all(value for value, _ in first):  # else some siblings would look like none: draw anew
+                break
+        out.frames += [
+            Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge)
+            for batch, edge in zip(batches, edges)
+        ]
+        return first, refused
+
+    def _edges(self, count: int) -> list[int]:
+        return draw_edges(count, self._random_bits)
+
+    def _deal(self, output: Output) -> tuple[list[Batch], list[Refused]]:
+        router = self._routers[output.stream]
+        values, roots, ends = output.values, output.roots, output.ends
+        if output.direct_task is not None:
+            try:
+                return [router.route_direct(output.direct_task, values, roots, ends)], []
+            except ProcessingError as error:
+                return [], [(root, value, error) for root, value in _rows(output)]
+        batches, errors = router.route(values, roots, ends)
+        if not errors:
+            return batches, []
+        rows = [*_rows(output)]
+        return batches, [(*rows[position], error) for position, error in errors]
+
+
+def _rows(output: Output) -> Iterator[tuple[Root, Any]]:
+    for root, part in segments_of(output.values, output.roots, output.ends):
+        for value in part:
+            yield root, value

@@ -1,0 +1,56 @@
+"""What all machines have in common, so that whoever drives them needs to know no kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tupletree.errors import InternalError
+from tupletree.flow.mail import Mail, Now
+from tupletree.flow.outbox import Outbox
+from tupletree.frames import Frame
+from tupletree.plan import Task
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """One task. Calls come one at a time: `start`, then any of the others, then `stop`.
+
+    An exception that comes out is a fault of the component or of ours, never of a message: the topology is to be
+    restarted, and the machine is not to be used again, except for what its class says.
+
+    Attributes:
+        task: which task it is.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Open the component."""
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:  # noqa: ARG002 - for machines that get frames
+        """Take a frame that is addressed to this task."""
+        raise InternalError("a task got a frame that gets none", where=self.task.component, got=frame.component)
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - for those that get mail
+        """Take mail, in order of arrival."""
+        raise InternalError("a task got mail that is not for it", where=self.task.component, got=repr(mail)[:200])
+
+    def tick(self, now: Now, out: Outbox) -> None:
+        """The component's tick is due."""
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - nothing to do
+        """Do what time brings; whether there was anything. `paused`: too much is in flight already."""
+        return False
+
+    def next_due_s(self) -> float | None:
+        """When `poll` will have something to do at the latest (monotonic); None: nothing but mail will bring it."""
+        return None
+
+    def flush(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - nothing to do
+        """Nothing more will come for now: let go of what is held back to be worked on together; whether any was."""
+        return False
+
+    def stop(self, now: Now, out: Outbox) -> None:
+        """Close the component. What is held is not let go of: call `flush` before, unless its messages have failed."""

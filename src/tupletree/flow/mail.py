@@ -1,0 +1,129 @@
+"""What travels between tasks besides frames: mail, on a control lane that data can never block.
+
+Plain records. Data goes as `Frame`s, which carry their task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from tupletree.tracking.acker import Delta, Opening, TreeFailure
+from tupletree.tracking.outcomes import Failure
+
+__all__ = [
+    "Drop",
+    "Finished",
+    "HighWater",
+    "Mail",
+    "Now",
+    "Release",
+    "SinkReset",
+    "Track",
+    "Verdicts",
+    "Written",
+]
+
+
+class Now(NamedTuple):
+    """One reading of the clock.
+
+    Attributes:
+        monotonic_s: seconds that never go back.
+        wall_s: seconds since the Unix epoch.
+    """
+
+    monotonic_s: float
+    wall_s: float
+
+
+@dataclass(slots=True)
+class Track:
+    """To an acker: everything that one step of an executor has to say about trees of this acker's share.
+
+    Attributes:
+        openings: sent before any copy of their messages.
+        deltas: every root has at most one value in here, so no order of applying them completes a tree early.
+        failures: roots that failed.
+        extended: roots whose timeout starts anew.
+    """
+
+    openings: list[Opening] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
+    failures: list[TreeFailure] = field(default_factory=list)
+    extended: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """To a spout task, from an acker. The lists may be those of the openings: read only."""
+
+    completed: list[list[int]] = field(default_factory=list)
+    failed: list[tuple[int, Failure]] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class HighWater:
+    """To every spout task: an acker's open trees rose above the high water, or fell below it again."""
+
+    acker_task: int
+    above: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Release:
+    """To every sink task: these trees completed, so write what is anchored to them, and answer with `Written`.
+
+    Asking again is harmless: a sink that holds nothing (more) of them answers at once.
+
+    Attributes:
+        spout_task, number: who asks, and the name of the question.
+        roots: attempts whose trees completed.
+        hurry: nothing else is about to come, so waiting for more rows gains nothing.
+    """
+
+    spout_task: int
+    number: int
+    roots: list[int]
+    hurry: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Drop:
+    """To every sink task: these attempts failed; rows that belong to no other attempt go away."""
+
+    roots: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Written:
+    """To a spout task: all rows of its release are written, but those of `refused` roots.
+
+    `incarnation` tells a sink task that lost its rows from the one that took them.
+    """
+
+    sink_task: int
+    incarnation: int
+    number: int
+    refused: dict[int, Failure]
+
+
+@dataclass(slots=True, frozen=True)
+class SinkReset:
+    """To every spout task: this sink task started anew, so the rows that it held are gone."""
+
+    sink_task: int
+    incarnation: int
+
+
+@dataclass(slots=True, frozen=True)
+class Finished:
+    """To an async bolt task: a call that it asked for has ended, with results or with what it raised."""
+
+    call: int
+    results: list[Any]
+    error: BaseException | None = None
+
+
+Mail: TypeAlias = "Track | Verdicts | HighWater | Release | Drop | Written | SinkReset | Finished"

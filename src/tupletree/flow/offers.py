@@ -1,0 +1,108 @@
+"""What the user's spout offers: asked for in its own batches, handed on in batches that fit the limits.
+
+Owns the messages that a spout gave and nobody has emitted yet, the spout's position behind them, and whether its input
+is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.failing import safe_text
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
+
+__all__ = ["Offered", "Offers"]
+
+PLAIN = {Emit}
+
+
+@dataclass(slots=True)
+class Offered:
+    """A batch, sorted.
+
+    Attributes:
+        ids, values: messages with an id.
+        untracked: values of messages without one.
+        rejects: what the source could not turn into values.
+    """
+
+    ids: list[MessageId] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    untracked: list[Any] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+
+
+class Offers:
+    """One spout's. Its parts are handed on to the next task of that spout after a restart.
+
+    Attributes:
+        ended: nothing will ever come again.
+        position: the spout's snapshot after the last batch it gave; None if it has none.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.position: Any = None
+        self._held: list[Emit[Any] | Reject] = []
+        self._taken = 0
+
+    @property
+    def held(self) -> int:
+        """Messages that wait to be emitted."""
+        return len(self._held) - self._taken
+
+    def take(self, spout: Spout[Any], room: int, *, ask: bool) -> list[Emit[Any] | Reject]:
+        """Up to `room` messages; the spout is asked only if none are held and `ask` allows it."""
+        if not self.held:
+            if self.ended or not ask:
+                return []
+            try:
+                given = spout.next()
+            except EndOfInput:
+                self.ended = True
+                return []
+            if given is None:
+                return []
+            self._held, self._taken = [*given] if isinstance(given, Sequence) else [given], 0
+            self.position = spout.snapshot()
+        batch = self._held[self._taken : self._taken + room]
+        self._taken += len(batch)
+        return batch
+
+    def let_go(self) -> list[MessageId]:
+        """Forget what is held; returns the ids, for the source to hear of."""
+        ids = [one.message_id for one in self._held[self._taken :] if one.message_id is not None]
+        self._held, self._taken = [], 0
+        return ids
+
+
+def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> Offered:
+    """Sort a batch; without tracking every message is untracked.
+
+    Raises:
+        ConnectorError: something in it is no message.
+    """
+    if tracking and set(map(type, batch)) == PLAIN:
+        ids = [one.message_id for one in batch]
+        if None not in ids:
+            return Offered(ids, [one.value for one in batch])  # type: ignore[arg-type,union-attr]  # just checked
+    offered = Offered()
+    for one in batch:
+        if isinstance(one, Reject):
+            offered.rejects.append(one)
+        elif not isinstance(one, Emit):
+            raise ConnectorError(
+                "a spout gave something that is no message",
+                where=component,
+                got=safe_text(one, 200),
+                expected="an Emit, a Reject, a list of them, or None",
+            )
+        elif one.message_id is None or not tracking:
+            offered.untracked.append(one.value)
+        else:
+            offered.ids.append(one.message_id)
+            offered.values.append(one.value)
+    return offered

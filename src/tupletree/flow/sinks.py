@@ -1,0 +1,285 @@
+"""The sink task: holds rows until the messages they belong to are complete, then writes them.
+
+A row is written when none of its roots is open any more and at least one completed; it goes away when all of them
+failed. The tuples themselves are acked as they are taken: their tree does not wait for the sink, the spout task does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tupletree.effects import TaskPlace
+from tupletree.errors import InternalError
+from tupletree.failing import FailureMaker
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Drop, Mail, Now, Release, Written
+from tupletree.flow.outbox import Note, Outbox
+from tupletree.frames import UNTRACKED, Frame, Root, all_failed, done_roots, roots_of
+from tupletree.plan import Plan, Task
+from tupletree.sinks.files import SinkRowsError
+from tupletree.topology.components import Sink, SinkBatch
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["SinkMachine"]
+
+MAX_ROWS = 10_000
+"""Rows that are ready to be written make a batch at this number, however much longer it might wait."""
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """One release on its way: its rows, and how many lots that it shares with open roots it waits for.
+
+    `has_rows`: something of it is to be written, so the answer waits for the next batch.
+    """
+
+    release: Release
+    rows: list[Any] = field(default_factory=list)
+    row_roots: list[Root] = field(default_factory=list)
+    missing: int = 0
+    has_rows: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """Rows with several roots. `live`: a root of them completed."""
+
+    rows: list[Any]
+    roots: tuple[int, ...]
+    waiting: set[int]
+    live: bool = False
+    answers: list[_Answer] = field(default_factory=list)
+
+
+class SinkMachine(Machine):
+    """See `Machine`.
+
+    Args:
+        plan: the topology laid out.
+        task: the sink task.
+        sink: the user's object, for this task alone.
+        run: names the run in batch ids.
+        incarnation: a number that no other start of this task has.
+        linger_s: how long rows that are ready may wait for more, where each batch costs much (a file); 0: not at all.
+    """
+
+    def __init__(
+        self, plan: Plan, task: Task, sink: Sink[Any], *, run: str, incarnation: int, linger_s: float = 0.0
+    ) -> None:
+        super().__init__(task)
+        self.sink = sink
+        self.rows_written = 0
+        self.place = TaskPlace(
+            plan.spec.name, task.component, task.task_id, task.index, plan.parallelism(task.component)
+        )
+        self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
+        self._incarnation = incarnation
+        self._linger_s = linger_s
+        self._fail = FailureMaker(task.component, task.task_id)
+        self._held: dict[int, list[Any]] = {}
+        self._shared: dict[int, list[_Shared]] = {}
+        self._rows: list[Any] = []
+        self._row_roots: list[Root] = []
+        self._answers: list[_Answer] = []
+        self._idle: list[_Answer] = []
+        self._ready_since_s = 0.0
+        self._hurry = False
+        self._batches = 0
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this start."""
+        return self._incarnation
+
+    @property
+    def held(self) -> int:
+        """Roots with rows that wait for them."""
+        return len(self._held) + len(self._shared)
+
+    def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - opening has no effects
+        """Open the sink."""
+        self.place.epoch_time_s = now.wall_s
+        self.sink.open(self.place)
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
+        """Close the sink; rows of messages that are still open go away with it."""
+        self.sink.close()
+
+    # --- rows in ----------------------------------------------------------------------------------------------
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:
+        """Hold the rows and ack them."""
+        held = self._held
+        start = 0
+        for root, end in zip(frame.roots, frame.ends):
+            values = frame.values[start:end]
+            start = end
+            if type(root) is int and root:
+                rows = held.get(root)
+                if rows is None:
+                    held[root] = values
+                else:
+                    rows += values
+            elif root == UNTRACKED:
+                self._make_ready(values, [root] * len(values), now)
+            else:
+                self._share(values, roots_of(root))
+        out.add_delta(frame.id, done_roots(frame, {}))
+
+    def _share(self, values: list[Any], roots: tuple[int, ...]) -> None:
+        shared = _Shared(values, roots, set(roots))
+        for root in shared.waiting:
+            self._shared.setdefault(root, []).append(shared)
+
+    # --- verdicts ---------------------------------------------------------------------------------------------
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Take releases and drops."""
+        for one in mail:
+            match one:
+                case Release():
+                    self._release(one, now)
+                case Drop():
+                    self._drop(one.roots, now)
+                case _:
+                    raise InternalError("a sink got mail that is not for it", got=type(one).__name__)
+        if self._idle:
+            idle, self._idle = self._idle, []
+            self._answer(idle, {}, out)
+        if self._answers and not self._rows:  # what they waited for went away
+            self._write(now, out)
+
+    def _release(self, release: Release, now: Now) -> None:
+        answer = _Answer(release)
+        held, rows, row_roots = self._held, answer.rows, answer.row_roots
+        for root in release.roots:
+            values = held.pop(root, None)
+            if values is not None:
+                rows += values
+                row_roots += [root] * len(values)
+        if self._shared:
+            for root in release.roots:
+                self._let_go(root, now, answer)
+        self._hurry = self._hurry or release.hurry
+        answer.has_rows = answer.has_rows or bool(rows)
+        if not answer.missing:
+            self._complete(answer, now)
+
+    def _drop(self, roots: list[int], now: Now) -> None:
+        for root in roots:
+            self._held.pop(root, None)
+            self._let_go(root, now, None)
+
+    def _let_go(self, root: int, now: Now, answer: _Answer | None) -> None:
+        """A root of shared rows is not open any more; `answer` is that of its release, None if it failed."""
+        for shared in self._shared.pop(root, ()):
+            shared.waiting.discard(root)
+            if answer is not None:
+                shared.live = True
+                shared.answers.append(answer)
+                answer.missing += 1
+                answer.has_rows = True
+            if shared.waiting:
+                continue
+            if shared.live:
+                self._make_ready(shared.rows, [shared.roots] * len(shared.rows), now)
+            for waiting in shared.answers:
+                waiting.missing -= 1
+                if not waiting.missing and waiting is not answer:
+                    self._complete(waiting, now)
+
+    def _complete(self, answer: _Answer, now: Now) -> None:
+        (self._answers if answer.has_rows else self._idle).append(answer)
+        self._make_ready(answer.rows, answer.row_roots, now)
+
+    def _make_ready(self, rows: list[Any], row_roots: list[Root], now: Now) -> None:
+        if not self._rows:
+            self._ready_since_s = now.monotonic_s
+        self._rows += rows
+        self._row_roots += row_roots
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Write what is ready, if it is time."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now.monotonic_s:
+            return False
+        self._write(now, out)
+        return True
+
+    def flush(self, now: Now, out: Outbox) -> bool:
+        """Write what is ready."""
+        if not self._rows:
+            return False
+        self._write(now, out)
+        return True
+
+    def next_due_s(self) -> float | None:
+        """When the rows that are ready have waited long enough for more."""
+        if not self._rows:
+            return None
+        if self._hurry or len(self._rows) >= MAX_ROWS:
+            return self._ready_since_s
+        return self._ready_since_s + self._linger_s
+
+    def _write(self, now: Now, out: Outbox) -> None:
+        rows, row_roots = self._rows, self._row_roots
+        answers = self._answers
+        self._rows, self._row_roots, self._answers, self._hurry = [], [], [], False
+        refused: dict[int, Failure] = {}
+        if rows:
+            self._batches += 1
+            self.place.epoch_time_s = now.wall_s
+            batch_id = f"{self._batch_prefix}-{self._batches:08d}"
+            while rows:
+                try:
+                    self.sink.write(SinkBatch(batch_id, rows))
+                except SinkRowsError as error:
+                    rows, row_roots = self._without(error, rows, row_roots, refused, out)
+                except Exception as error:  # noqa: BLE001 - user code may raise anything; its messages fail
+                    failure = self._fail.of(rows[0], error, FailureKind.PUBLISH)
+                    refused.update((root, failure) for roots in row_roots for root in roots_of(roots))
+                    self._note_untracked(row_roots.count(UNTRACKED), failure, out)
+                    rows = []
+                else:
+                    self.rows_written += len(rows)
+                    break
+        self._answer(answers, refused, out)
+
+    def _without(
+        self,
+        error: SinkRowsError,
+        rows: list[Any],
+        row_roots: list[Root],
+        refused: dict[int, Failure],
+        out: Outbox,
+    ) -> tuple[list[Any], list[Root]]:
+        """The rows of the other messages. A message whose row is refused writes none of this batch."""
+        positions = set()
+        for row in error.rows:
+            positions.add(row.position)
+            roots = row_roots[row.position]
+            text = f"{row.error_type}: {row.reason}"
+            failure = self._fail.of(rows[row.position], text, FailureKind.PUBLISH)
+            refused.update((root, failure) for root in roots_of(roots) if root not in refused)
+            self._note_untracked(int(roots == UNTRACKED), failure, out)
+        kept = [
+            (row, roots)
+            for position, (row, roots) in enumerate(zip(rows, row_roots))
+            if position not in positions and not all_failed(roots, refused)
+        ]
+        return [row for row, _ in kept], [roots for _, roots in kept]
+
+    def _note_untracked(self, rows: int, failure: Failure, out: Outbox) -> None:
+        if rows:
+            out.notes.append(Note(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
+
+    def _answer(self, answers: list[_Answer], refused: dict[int, Failure], out: Outbox) -> None:
+        for answer in answers:
+            release = answer.release
+            mine = {root: refused[root] for root in release.roots if root in refused} if refused else {}
+            written = Written(self.task.task_id, self._incarnation, release.number, mine)
+            out.mail.append((release.spout_task, written))

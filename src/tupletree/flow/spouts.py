@@ -1,0 +1,414 @@
+"""The spout task: asks the user's spout for messages, opens their trees, and tells it how they ended.
+
+Owns the messages of one task (`Pending`), the limit on how many are open, retries, and the last step of a verdict:
+a message is acked when its tree is complete AND every sink has written the rows that are anchored to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tupletree.config import Options
+from tupletree.effects import Output, TaskPlace
+from tupletree.errors import InternalError
+from tupletree.failing import FailureMaker, safe_text
+from tupletree.flow.emitting import Emitter
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Drop, HighWater, Mail, Now, SinkReset, Verdicts, Written
+from tupletree.flow.offers import Offers, sort
+from tupletree.flow.outbox import Note, Outbox
+from tupletree.flow.releases import Releases
+from tupletree.flow.shares import ShareDraw
+from tupletree.frames import UNTRACKED, Root
+from tupletree.ids import RandomBits
+from tupletree.plan import Plan, Task
+from tupletree.topology.components import Emit, Reject, Spout
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.retry import RetryPolicy
+from tupletree.tracking.verdicts import Died, Emission, Released, SourceRetry
+
+__all__ = ["DEFAULT_MAX_PENDING", "Handover", "SpoutMachine"]
+
+DEFAULT_MAX_PENDING = 128
+
+MAX_LAUNCH = 1024
+"""Messages that go out in one step: enough to make the cost per frame vanish, few enough to share them out."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What one spout machine leaves to the one that takes its place after a restart of the topology.
+
+    Attributes:
+        pending: its messages; those that were in flight wait for their next attempt.
+        draw: draws root ids, for `pending`.
+        offers: what the spout gave and nobody has emitted yet, and its position.
+    """
+
+    pending: Pending
+    draw: ShareDraw
+    offers: Offers
+
+
+class SpoutMachine(Machine):
+    """See `Machine`. A user's spout that raises brings the topology down: it is infrastructure, no message.
+
+    Args:
+        plan: the topology laid out.
+        task: the spout task.
+        spout: the user's object, for this task alone.
+        options: limits, attempts, pauses.
+        random_bits: draws root ids and edge ids.
+        random: uniform floats in [0, 1), for jitter.
+        sinks: sink task → its incarnation.
+        attempts: root → attempt of those beyond the first; shared with bolts, which read it.
+        handover: what the machine before this one left.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        spout: Spout[Any],
+        options: Options,
+        *,
+        random_bits: RandomBits,
+        random: Callable[[], float],
+        sinks: Mapping[int, int],
+        attempts: MutableMapping[int, int],
+        handover: Handover | None = None,
+    ) -> None:
+        component = plan.spec.components[task.component]
+        ((self._stream, stream),) = component.outputs.items()
+        super().__init__(task)
+        self.spout = spout
+        self.place = TaskPlace(
+            plan.spec.name, task.component, task.task_id, task.index, plan.parallelism(task.component)
+        )
+        self._class = stream.schema.cls
+        self._tracking = options.acker_tasks > 0
+        self._ackers = options.acker_tasks
+        if handover is None:
+            draw = ShareDraw(random_bits, options.acker_tasks)
+            handover = Handover(Pending(RetryPolicy.from_options(options), draw, random), draw, Offers())
+            handover.pending.register(task.task_id, task.component, component.replay)
+        self.pending, self._draw, self._offers = handover.pending, handover.draw, handover.offers
+        self._emitter = Emitter(plan, task, random_bits)
+        self._fail = FailureMaker(task.component, task.task_id)
+        self._max_pending = options.max_spout_pending or DEFAULT_MAX_PENDING
+        self._max_writing = max(options.epoch_max_messages, self._max_pending)
+        self._timeout_s = options.message_timeout_s
+        self._releases = Releases(task.task_id, sinks)
+        self._attempts = attempts
+        self._above: set[int] = set()
+        self._burying: set[int] = set()
+        self._untold: set[int] = set()
+        self._pulling = self._retrying = True
+        self._hears_acks = type(spout).ack is not Spout.ack
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
+        """Open the spout and let it run."""
+        self.place.epoch_time_s = now.wall_s
+        self.spout.open(self.place)
+        if self._offers.position is not None:
+            self.spout.restore(self._offers.position)
+        self.spout.activate()
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
+        """Close the spout."""
+        try:
+            self.spout.deactivate()
+        finally:
+            self.spout.close()
+
+    def pause(self) -> None:
+        """Emit nothing for now; acks and fails still come."""
+        if self._pulling:
+            self._pulling = self._retrying = False
+            self.spout.deactivate()
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        if not self._pulling:
+            self._pulling = self._retrying = True
+            self.spout.activate()
+
+    def drain(self) -> None:
+        """Ask for nothing any more, and start no retry. What the spout has given already still goes out."""
+        self._pulling = self._retrying = False
+
+    def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - shaped like `hand_over`
+        """Fail every open message to its source, and let go of it: the end of a drain that ran out of time."""
+        failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
+        released = self.pending.release()
+        self._releases.clear()
+        for message_id in [*(one.message_id for one in released), *self._offers.let_go()]:
+            self.spout.fail(message_id, failure)
+        return released
+
+    def hand_over(self, now: Now, out: Outbox) -> Handover:
+        """Fail every attempt that is out, and give the messages to the machine that comes after a restart.
+
+        The runtime's retries wait their turn there; a source that replays by itself hears of each failed attempt.
+        """
+        lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the topology was restarted")
+        self._releases.clear()
+        for root in self.pending.roots_in_flight():
+            self._fail_root(root, lost, now, out)
+        return Handover(self.pending, self._draw, self._offers)
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        """Messages without an end: in flight, waiting for a retry, awaited from their source, being written."""
+        return self.pending.open_count(self.task.task_id) + self.pending.awaiting_source(self.task.task_id)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages with an attempt out, those that are being written among them."""
+        return self.pending.in_flight(self.task.task_id)
+
+    @property
+    def writing(self) -> int:
+        """Messages whose trees are complete and whose rows are not written yet."""
+        return self._releases.count
+
+    @property
+    def ended(self) -> bool:
+        """Whether its input is over."""
+        return self._offers.ended
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its input is over and every message of it has ended."""
+        return self.ended and not self.open_count and self.is_drained
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is in flight, and nothing that the spout gave is left to emit."""
+        return not self._offers.held and not self.in_flight and not self._burying
+
+    def next_due_s(self) -> float | None:
+        """The next retry."""
+        return self.pending.next_due_s() if self._retrying else None
+
+    # --- emission ---------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
+        """Emit what the limits allow: retries that are due first, then new messages."""
+        if self._timeout_s is not None and self._releases:
+            out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
+        if paused or self._above:
+            return False
+        self._draw.turn()
+        retried = self._retry_due(now, out) if self._retrying else 0
+        writing = self._releases.count
+        room = self._max_pending - (self.pending.open_count(self.task.task_id) - writing)
+        room = min(room, self._max_writing - writing, MAX_LAUNCH)
+        if room <= 0:
+            return retried > 0
+        batch = self._offers.take(self.spout, room, ask=self._pulling)
+        if batch:
+            self._take(batch, now, out)
+        return retried > 0 or bool(batch)
+
+    def _take(self, batch: list[Emit[Any] | Reject], now: Now, out: Outbox) -> None:
+        offered = sort(batch, self.task.component, tracking=self._tracking)
+        if offered.untracked:
+            self._send_untracked(offered.untracked, out)
+            if not self._tracking:
+                for one in batch:
+                    if isinstance(one, Emit) and one.message_id is not None:
+                        self.spout.ack(one.message_id)
+        if offered.ids:
+            task_id = self.task.task_id
+            emitted = self.pending.emit_many(task_id, offered.ids, offered.values, now.monotonic_s, now.wall_s)
+            self._launch(emitted.roots, emitted.values, emitted.attempts, now, out)
+        if offered.rejects:
+            self._reject(offered.rejects, now, out)
+
+    def _send_untracked(self, values: list[Any], out: Outbox) -> None:
+        self.pending.counters.untracked += len(values)
+        for value in values:
+            if type(value) is not self._class:
+                out.notes.append(Note(self.task.component, f"an untracked value is lost: {self._wrong_class(value)}"))
+        values = [value for value in values if type(value) is self._class]
+        if values:
+            refused = self._emitter.send(Output(self._stream, values, [UNTRACKED], [len(values)]), out)
+            out.notes += [Note(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused]
+
+    def _reject(self, rejects: list[Reject], now: Now, out: Outbox) -> None:
+        for one in rejects:
+            emission = self.pending.emit(self.task.task_id, one.message_id, one.payload, now.monotonic_s, now.wall_s)
+            if isinstance(emission, Emission):
+                failure = Failure(
+                    kind=FailureKind.REJECTED,
+                    component=self.task.component,
+                    task_id=self.task.task_id,
+                    error=one.reason,
+                    failing_tuple=safe_text(one.payload),
+                    permanent=True,
+                )
+                self._fail_root(emission.root, failure, now, out)
+
+    def _retry_due(self, now: Now, out: Outbox) -> int:
+        due_s = self.pending.next_due_s()
+        if due_s is None or due_s > now.monotonic_s:
+            return 0
+        due = self.pending.due(now.monotonic_s, MAX_LAUNCH)
+        if due:
+            roots, values = [one.root for one in due], [one.value for one in due]
+            self._launch(roots, values, [one.attempt for one in due], now, out)
+        return len(due)
+
+    def _launch(self, roots: list[int], values: list[Any], attempts: list[int], now: Now, out: Outbox) -> None:
+        if not roots:
+            return
+        if max(attempts) > 1:
+            self._attempts.update((root, attempt) for root, attempt in zip(roots, attempts) if attempt > 1)
+        failures: dict[int, Failure] = {}
+        if set(map(type, values)) != {self._class}:
+            for root, value in zip(roots, values):
+                if type(value) is not self._class:
+                    self._fail.note(failures, root, value, self._wrong_class(value))
+            kept = [(root, value) for root, value in zip(roots, values) if root not in failures]
+            roots, values = [root for root, _ in kept], [value for _, value in kept]
+        framed: list[Root] = roots  # type: ignore[assignment]  # the same list, so that its edges add up by identity
+        first, refused = self._emitter.launch(Output(self._stream, values, framed, [*range(1, len(values) + 1)]), out)
+        for one, value, error in refused:
+            self._fail.note(failures, one, value, error)
+        opened = sum(len(part) for _, part in first)
+        if opened + len(refused) < len(roots):  # some went to nobody: complete as they open
+            known = {root for _, part in first for root in part}
+            first.append((0, [root for root in roots if root not in known and root not in failures]))
+        for value, part in first:
+            out.open_trees((self.task.task_id, value, part, now.monotonic_s))
+        for root, failure in failures.items():
+            self._fail_root(root, failure, now, out)
+
+    def _wrong_class(self, value: object) -> TypeError:
+        return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {self._class.__qualname__}")
+
+    # --- verdicts ---------------------------------------------------------------------------------------------
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Take verdicts, word of sinks, and high water."""
+        for one in mail:
+            match one:
+                case Verdicts():
+                    self._judge(one, now, out)
+                case Written():
+                    self._note_written(one, now, out)
+                case HighWater():
+                    (self._above.add if one.above else self._above.discard)(one.acker_task)
+                case SinkReset():
+                    self._note_reset(one.sink_task, one.incarnation, now, out)
+                case _:
+                    raise InternalError("a spout got mail that is not for it", got=type(one).__name__)
+
+    def acker_lost(self, acker_index: int, now: Now, out: Outbox) -> None:
+        """An acker died with its trees: the attempts that it knew of have failed."""
+        lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the acker of its tree was lost")
+        complete = self._releases.roots()
+        for root in self.pending.roots_in_flight():
+            if root % self._ackers == acker_index and root not in complete:
+                self._fail_root(root, lost, now, out)
+
+    def _judge(self, verdicts: Verdicts, now: Now, out: Outbox) -> None:
+        for root, failure in verdicts.failed:
+            self._fail_root(root, failure, now, out)
+        for root in verdicts.expired:
+            failure = Failure(
+                kind=FailureKind.TIMEOUT,
+                component=self.task.component,
+                error=f"its tuple tree was not complete within the message timeout ({self._timeout_s:g} s)",
+            )
+            self._fail_root(root, failure, now, out)
+        sinks = self._releases.sinks
+        if not sinks:
+            for roots in verdicts.completed:
+                self._ack(roots, now, out)
+            return
+        if verdicts.completed:
+            coming = sum(map(len, verdicts.completed))
+            hurry = not self._may_emit_more(coming)
+            for roots in verdicts.completed:
+                release = self._releases.ask(roots, now.monotonic_s, hurry=hurry)
+                out.mail += [(sink, release) for sink in sinks]
+
+    def _may_emit_more(self, completing: int) -> bool:
+        """Whether more rows may come, so that it pays for a sink to wait for them."""
+        writing = self._releases.count + completing
+        if self.in_flight > writing:
+            return True
+        return (self._offers.held > 0 or (self._pulling and not self.ended)) and writing < self._max_writing
+
+    def _note_written(self, written: Written, now: Now, out: Outbox) -> None:
+        self._note_reset(written.sink_task, written.incarnation, now, out)
+        answer = self._releases.written(written)
+        if answer is None:
+            return
+        roots, refused = answer
+        for root, failure in refused.items():
+            self._fail_root(root, failure, now, out)
+        self._ack(roots, now, out)
+
+    def _note_reset(self, sink_task: int, incarnation: int, now: Now, out: Outbox) -> None:
+        """If a sink task lost its rows: every attempt that is out may have had some among them."""
+        if not self._releases.is_from_another(sink_task, incarnation):
+            return
+        self._releases.clear()
+        lost = Failure(kind=FailureKind.LOST, component=self.task.component, error=f"sink task {sink_task} was lost")
+        in_flight = self.pending.roots_in_flight()
+        out.fail_trees(dict.fromkeys(in_flight, lost))
+        for root in in_flight:
+            self._fail_root(root, lost, now, out)
+
+    def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
+        acked = self.pending.ack_many(roots, now.monotonic_s)
+        if self._attempts:
+            for root in roots:
+                self._attempts.pop(root, None)
+        out.acked.append(acked)
+        if self._hears_acks:
+            ack = self.spout.ack
+            for one in acked:
+                ack(one.message_id)
+
+    def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
+        what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
+        self._attempts.pop(root, None)
+        if what is None:
+            return
+        out.mail += [(sink, Drop([root])) for sink in self._releases.sinks]
+        if isinstance(what, Died):
+            self._bury(what, out)
+        elif isinstance(what, SourceRetry):
+            self.spout.fail(what.message_id, what.failure)
+            if self.ended:
+                self._give_up(now, out)
+
+    def _give_up(self, now: Now, out: Outbox) -> None:
+        """A source that said that nothing will come again does not emit its failed messages again."""
+        for died in self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s):
+            self._untold.add(died.root)  # it heard of this very failure already
+            self._bury(died, out)
+
+    def _bury(self, died: Died, out: Outbox) -> None:
+        self._burying.add(died.root)
+        out.died.append(died)
+
+    def buried(self, died: Sequence[Died]) -> None:
+        """The dead letters of these messages are durable: tell the source."""
+        for one in died:
+            self._burying.discard(one.root)
+            if one.root in self._untold:
+                self._untold.discard(one.root)
+            else:
+                self.spout.fail(one.message_id, one.failure)

@@ -1,0 +1,144 @@
+"""Drives the machines of a whole topology in one thread, on virtual time, in the order in which things were sent."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+from tupletree import Topology
+from tupletree.config import Options
+from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.bolts import BoltMachine
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Mail, Now
+from tupletree.flow.outbox import Outbox
+from tupletree.flow.sinks import SinkMachine
+from tupletree.flow.spouts import SpoutMachine
+from tupletree.frames import Frame
+from tupletree.plan import ACKER, Plan
+from tupletree.state.cells import ValueCell
+from tupletree.tracking.verdicts import Died
+
+
+class Driver:
+    def __init__(self, topology: Topology, options: Options | None = None, seed: int = 0) -> None:
+        self.options = options or Options(**topology.build().options)
+        self.spec = topology.build()
+        self.plan = Plan.of(self.spec, self.options)
+        self.now_s = 1000.0
+        self.out = Outbox(self.plan.task_ids_of(ACKER))
+        self.queue: deque[Frame | tuple[int, Mail]] = deque()
+        self.died: list[Died] = []
+        self.notes: list[str] = []
+        self.attempts: dict[int, int] = {}
+        self.random = random.Random(seed)
+        bits = self.random.getrandbits
+        self.machines: dict[int, Machine] = {}
+        spouts = [t.task_id for t in self.plan.tasks if self._kind(t.component) == "spout"]
+        sinks = [t.task_id for t in self.plan.tasks if self._kind(t.component) == "sink"]
+        for task in self.plan.tasks:
+            kind = self._kind(task.component)
+            if kind == "acker":
+                self.machines[task.task_id] = AckerMachine(
+                    task,
+                    timeout_s=self.options.message_timeout_s,
+                    buckets=self.options.timeout_buckets,
+                    high_water=None,
+                    spout_tasks=spouts,
+                    sink_tasks=sinks,
+                    now_s=self.now_s,
+                )
+            elif kind == "spout":
+                body = self.spec.components[task.component].body
+                self.machines[task.task_id] = SpoutMachine(
+                    self.plan,
+                    task,
+                    body,
+                    self.options,
+                    random_bits=bits,
+                    random=self.random.random,
+                    sinks=dict.fromkeys(sinks, 1),
+                    attempts=self.attempts,
+                )
+            elif kind == "bolt":
+                state = self.spec.components[task.component].body.state
+                cell: ValueCell[Any] | None = ValueCell({}, state.default) if state else None
+                self.machines[task.task_id] = BoltMachine(
+                    self.plan, task, random_bits=bits, attempts=self.attempts, cell=cell
+                )
+            elif kind == "sink":
+                body = self.spec.components[task.component].body
+                self.machines[task.task_id] = SinkMachine(self.plan, task, body, run="test", incarnation=1)
+        for machine in self.machines.values():
+            machine.start(self.now, self.out)
+
+    def _kind(self, component: str) -> str:
+        if component in self.spec.components:
+            return self.spec.components[component].kind
+        return "acker" if component == ACKER else "system"
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_s, 1_700_000_000.0 + self.now_s)
+
+    @property
+    def spouts(self) -> list[SpoutMachine]:
+        return [machine for machine in self.machines.values() if isinstance(machine, SpoutMachine)]
+
+    @property
+    def sinks(self) -> list[SinkMachine]:
+        return [machine for machine in self.machines.values() if isinstance(machine, SinkMachine)]
+
+    @property
+    def ackers(self) -> list[AckerMachine]:
+        return [machine for machine in self.machines.values() if isinstance(machine, AckerMachine)]
+
+    def carry_out(self) -> None:
+        """Take what the step asked for to where it belongs."""
+        self.queue += self.out.take_tracks()
+        self.queue += self.out.take_frames()
+        self.queue += self.out.take_mail()
+        died, self.out.died = self.out.died, []
+        self.died += died
+        for one in died:
+            self.machines[one.spout_task].buried([one])  # type: ignore[attr-defined]
+        self.notes += [note.text for note in self.out.notes]
+        self.out.notes.clear()
+        self.out.acked.clear()
+
+    def step(self) -> bool:
+        """Deliver one thing; whether there was one."""
+        if not self.queue:
+            return False
+        one = self.queue.popleft()
+        if isinstance(one, Frame):
+            self.machines[one.task].work(one, self.now, self.out)
+        else:
+            task, mail = one
+            self.machines[task].receive([mail], self.now, self.out)
+        self.carry_out()
+        return True
+
+    def settle(self, limit: int = 100_000) -> None:
+        """Deliver and poll until nothing happens any more at this time."""
+        for _ in range(limit):
+            if self.step():
+                continue
+            polled = [machine.poll(self.now, self.out) for machine in self.machines.values()]
+            if not any(polled):
+                self.carry_out()
+                if not self.queue:
+                    return
+            self.carry_out()
+        raise AssertionError("the flow does not come to rest")
+
+    def run(self, limit: int = 100_000) -> None:
+        """Settle, moving time to the next thing that is due, until every spout is finished."""
+        for _ in range(limit):
+            self.settle()
+            if all(spout.is_finished for spout in self.spouts):
+                return
+            due = [due_s for machine in self.machines.values() if (due_s := machine.next_due_s()) is not None]
+            self.now_s = max(self.now_s + 0.001, min(due))
+        raise AssertionError("the flow does not end")
