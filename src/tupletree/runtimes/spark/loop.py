@@ -18,12 +18,12 @@ from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.runtimes.crash import crash_point
+from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.engine import Engine, Verdicts
 from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
 from tupletree.runtimes.spark.journal import write_epoch
-from tupletree.runtimes.spark.meter import Meter
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans

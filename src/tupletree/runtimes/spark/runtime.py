@@ -20,13 +20,13 @@ from tupletree.errors import ConfigError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.java import find_java
+from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.endings import reason, stop_query
 from tupletree.runtimes.spark.engine import Engine
 from tupletree.runtimes.spark.intake import Intake, SpoutTask
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
-from tupletree.runtimes.spark.meter import Meter
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
 from tupletree.runtimes.spark.recovery import Recovered, adopt_open_trees, recover, verdicts_of

@@ -15,7 +15,7 @@ SAMPLES_PER_EPOCH = 200
 
 
 class Meter:
-    """Fed by the settling thread, read by any other; reads may be a moment old."""
+    """Fed by one thread, read by any other; reads may be a moment old."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Meter:
         self._acked: deque[tuple[float, int]] = deque(maxlen=1_000)
 
     def settled(self, acked: list[Acked]) -> None:
-        """Note an epoch's acks."""
+        """Note acks that came together."""
         self._acked.append((self._clock.monotonic(), len(acked)))
         step = max(1, len(acked) // SAMPLES_PER_EPOCH)
         self._latencies.extend(one.latency_s for one in acked[::step])
