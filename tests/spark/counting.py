@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
-from tupletree import KeyedState, TaskContext, Topology, bolt
+from tupletree import KeyedState, Spout, TaskContext, Topology, bolt
 from tupletree.config import resolve_options
+from tupletree.errors import EndOfInput
 from tupletree.runtimes import base
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
 from tupletree.targets import TargetRef
-from tupletree.topology.components import MessageId
+from tupletree.topology.components import Emit, MessageId
 from tupletree.tracking.outcomes import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,28 +41,68 @@ class Count(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeardLines(TextLines[Line]):
-    """Lines of a file; what it is told is written down in another, one JSON list a line."""
+    """Lines of a file, from a position; what it is told is written down in another, one JSON list a line."""
 
-    def __init__(self, path: Path, heard: Path, batch_size: int) -> None:
-        super().__init__([path], message_type=Line, batch_size=batch_size)
-        self.heard = heard
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        super().__init__([folder / "text"], message_type=Line, batch_size=batch_size)
+        self.folder = folder
 
     def ack(self, message_id: MessageId) -> None:
-        self._note("acked", message_id)
+        _note(self.folder, "acked", message_id)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
-        self._note("dead", message_id)
+        _note(self.folder, "dead", message_id)
 
-    def _note(self, what: str, message_id: MessageId) -> None:
+
+class Broker(Spout[Line]):
+    """The same lines from a source without a position: it delivers again what it was told nothing about.
+
+    As with a broker's delivery tags, a verdict about a message that this connection has not delivered goes unheard.
+    """
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        self.folder = folder
+        self.batch_size = batch_size
+
+    def open(self, context: TaskContext) -> None:
+        settled = {number for _, number in heard(self.folder)}
+        path = self.folder / "text"
+        lines = [Line(text, str(path), number) for number, text in enumerate(path.read_text().splitlines(), 1)]
+        self._queue = [line for line in lines if line.number not in settled]
+        self._delivered: set[int] = set()
+
+    def next(self) -> list[Emit[Line]]:
+        batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
+        if not batch:
+            raise EndOfInput
+        self._delivered.update(line.number for line in batch)
+        return [Emit(line, (line.path, line.number)) for line in batch]
+
+    def ack(self, message_id: MessageId) -> None:
+        self._settle("acked", message_id)
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        self._settle("dead", message_id)
+
+    def _settle(self, what: str, message_id: MessageId) -> None:
         assert isinstance(message_id, tuple)
-        with self.heard.open("ab") as file:
-            file.write(json.dumps([what, message_id[1]]).encode() + b"\n")
+        if message_id[1] in self._delivered:
+            _note(self.folder, what, message_id)
+
+
+def _note(folder: Path, what: str, message_id: MessageId) -> None:
+    assert isinstance(message_id, tuple)
+    with (folder / "heard").open("ab") as file:
+        file.write(json.dumps([what, message_id[1]]).encode() + b"\n")
+
+
+SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {"file": HeardLines, "broker": Broker}
 
 
 @bolt
 def split(line: Line, context: TaskContext) -> Iterator[Word]:
-    """Poisoned lines always fail; flaky ones on their first attempt."""
-    if "poison" in line.text:
+    """Poisoned lines fail until the file `mended` is beside the text; flaky ones on their first attempt."""
+    if "poison" in line.text and not Path(line.path).with_name("mended").exists():
         raise ValueError(f"line {line.number} is poison")
     if "flaky" in line.text and context.attempt == 1:
         raise ConnectionError(f"line {line.number} is flaky")
@@ -79,10 +123,10 @@ def stumble(counted: Count, context: TaskContext) -> Count:
     return counted
 
 
-def topology(folder: Path, batch_size: int = 10) -> Topology:
+def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topology:
     """Count the words of `text` in the folder."""
     t = Topology("crash-count")
-    lines = t.spout("source", HeardLines(folder / "text", folder / "heard", batch_size))
+    lines = t.spout("source", SOURCES[source](folder, batch_size))
     words = t.bolt("split", split, parallelism=3).shuffle(lines)
     counts = t.bolt("count", count, parallelism=2).fields(words, "word")
     passed = t.bolt("stumble", stumble).shuffle(counts)
@@ -128,11 +172,13 @@ def main(plan: dict[str, Any]) -> None:
     from tupletree.runtimes.spark import engine
 
     folder = Path(plan["folder"])
+    if plan["asleep"]:  # at its crash point it falls asleep, as a driver does whose machine hangs
+        patch("tupletree.runtimes.crash.signal", SimpleNamespace(SIGKILL=signal.SIGSTOP)).start()
     # No option shortens this; what happens at a base does not depend on when one is due.
     engine.BASE_EPOCHS = plan["base_epochs"]
     options = resolve_options(code={**QUICK, **plan["options"]})
     handle = base.run(
-        topology(folder, plan["batch_size"]),
+        topology(folder, plan["batch_size"], plan["source"]),
         options=options,
         target=target(),
         state_dir=folder / "state",

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,47 +31,80 @@ HANG_S = 240.0
 PROGRAM = "import json, sys; from tests.spark.counting import main; main(json.loads(sys.argv[1]))"
 
 
-def start_process(folder: Path, *, crash: str = "", base_epochs: int = 64, master: str = "local[1]") -> Any:
+@dataclass(frozen=True)
+class How:
+    """How a process counts.
+
+    Attributes:
+        base_epochs: a settle entry holds a base after this many.
+        master: Spark master. One core does most of the work of two with half the Python workers to start.
+        source: of `counting.SOURCES`.
+        asleep: fall asleep at the crash point, instead of dying.
+        options: on top of `OPTIONS`.
+        batch_size: lines that the source gives at once.
+    """
+
+    base_epochs: int = 64
+    master: str = "local[1]"
+    source: str = "file"
+    asleep: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    batch_size: int = EPOCH_LINES
+
+
+def start_process(folder: Path, how: How, crash: str = "") -> subprocess.Popen[bytes]:
     """Start the count of a folder in a process and session of its own."""
-    plan = {
-        "folder": str(folder),
-        "base_epochs": base_epochs,
-        "batch_size": EPOCH_LINES,
-        "options": OPTIONS,
-        "master": master,
-    }
+    plan = {"folder": str(folder), **asdict(how), "options": {**OPTIONS, **how.options}}
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     # These processes live for seconds: the second compiler would never pay for itself.
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     if crash:
         environment[VARIABLE] = crash
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, json.dumps(plan)],
-        cwd=ROOT,
-        env=environment,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(plan)],
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
 
 
-def die_at(folder: Path, crash: str, *, alone: bool = False, **how: Any) -> None:
+def die_at(folder: Path, crash: str, how: How | None = None, *, alone: bool = False) -> None:
     """Run until the process dies at a crash point, and make sure that it did die there.
 
     Args:
         folder: of the count.
         crash: point, or `point:pass`.
+        how: see `How`.
         alone: leave what the process started to die by itself: its JVM and workers outlive it for a moment.
-        how: see `start_process`.
     """
-    process = start_process(folder, crash=crash, **how)
+    process = start_process(folder, how or How(), crash)
     try:
-        _, said = process.communicate(timeout=HANG_S)
+        process.wait(HANG_S)
     finally:
         if not alone or process.returncode is None:
             kill_session(process.pid)
-    assert process.returncode == -signal.SIGKILL, f"it did not die at {crash}:\n{said.decode()[-3000:]}"
+    assert process.returncode == -signal.SIGKILL, f"it did not die at {crash}:\n{said(folder)}"
+
+
+def sleep_at(folder: Path, crash: str, how: How) -> subprocess.Popen[bytes]:
+    """Start a process and wait until it sleeps at a crash point. Let go of the lock, as another machine would."""
+    process = start_process(folder, replace(how, asleep=True), crash)
+    until = time.monotonic() + HANG_S
+    while _state_of(process.pid) != "T":
+        assert process.poll() is None, f"it ended before {crash}:\n{said(folder)}"
+        assert time.monotonic() < until, f"it did not come to {crash}"
+        os.sched_yield()
+    (folder / "state" / "lock").unlink()
+    return process
+
+
+def said(folder: Path) -> str:
+    """The end of what the processes of this folder printed."""
+    return (folder / "said").read_text(errors="replace")[-3000:]
 
 
 def kill_session(session: int) -> None:
@@ -89,15 +123,25 @@ def kill_session(session: int) -> None:
 def _sessions() -> Mapping[int, int]:
     """Process → session, of all processes that are not dead already."""
     found: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name, in parentheses, may hold anything; state, parent, group and session follow it.
-            state, _, _, session = status.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state not in "ZX":
-            found[int(status.parent.name)] = int(session)
+    for folder in Path("/proc").glob("[0-9]*"):
+        status = _status(folder)
+        if status is not None and status[0] not in "ZX":
+            found[int(folder.name)] = int(status[3])
     return found
+
+
+def _state_of(process: int) -> str:
+    status = _status(Path(f"/proc/{process}"))
+    return status[0] if status is not None else ""
+
+
+def _status(folder: Path) -> list[str] | None:
+    """State, parent, group and session of a process."""
+    try:
+        # The name, in parentheses, may hold anything.
+        return (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def texts_of(folder: Path) -> list[str]:

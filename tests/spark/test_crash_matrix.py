@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,17 @@ from tests.spark.conftest import RunTopology
 from tests.spark.counting import topology, write_text
 from tests.spark.crashing import (
     EPOCH_LINES,
+    HANG_S,
     LINES,
     OPTIONS,
+    How,
+    check_clean,
     check_crashed,
     check_ended,
     die_at,
     kill_session,
+    said,
+    sleep_at,
     start_process,
 )
 from tupletree.runtimes.base import Summary
@@ -44,7 +51,8 @@ MATRIX = {
 }
 """Crash point → at which pass: mostly the second, so that something is committed already."""
 
-BASE_EPOCHS = 2
+
+HOW = How(base_epochs=2)
 
 
 @pytest.fixture
@@ -53,8 +61,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def resume(folder: Path, run_topology: RunTopology) -> Summary:
-    return run_topology(topology(folder, EPOCH_LINES), folder / "state", **OPTIONS)
+def resume(folder: Path, run_topology: RunTopology, source: str = "file") -> Summary:
+    return run_topology(topology(folder, EPOCH_LINES, source), folder / "state", **OPTIONS)
 
 
 def test_the_matrix_has_every_crash_point() -> None:
@@ -63,7 +71,7 @@ def test_the_matrix_has_every_crash_point() -> None:
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_everything_is_there_once_after_a_kill(point: str, folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, f"{point}:{MATRIX[point]}", base_epochs=BASE_EPOCHS)
+    die_at(folder, f"{point}:{MATRIX[point]}", HOW)
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 
@@ -74,15 +82,24 @@ def test_everything_is_there_once_after_a_kill(point: str, folder: Path, run_top
 def test_everything_is_there_once_after_two_kills_at_the_same_point(
     point: str, folder: Path, run_topology: RunTopology
 ) -> None:
-    die_at(folder, f"{point}:{MATRIX[point]}", base_epochs=BASE_EPOCHS)
+    die_at(folder, f"{point}:{MATRIX[point]}", HOW)
     check_crashed(folder)
-    die_at(folder, point, base_epochs=BASE_EPOCHS)
+    die_at(folder, point, HOW)
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 
 
+@pytest.mark.parametrize("point", ["epoch.after_log", "settle.after_log", "callbacks.before", "callbacks.after"])
+def test_a_message_that_its_source_delivers_again_after_a_kill_is_not_processed_again(
+    point: str, folder: Path, run_topology: RunTopology
+) -> None:
+    die_at(folder, f"{point}:2", How(source="broker"))
+    before = check_crashed(folder)
+    check_ended(folder, resume(folder, run_topology, "broker"), before)
+
+
 def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "settle.before_log", master="local[2]")
+    die_at(folder, "settle.before_log", How(master="local[2]"))
     check_crashed(folder)
     state = folder / "state"
     assert numbered(state / "settles", ".settle") == []
@@ -91,22 +108,52 @@ def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(folder: Path, run_topo
 
 
 def test_what_a_killed_driver_leaves_running_does_no_harm(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "epoch.after_log:2", alone=True, master="local[2]")
+    die_at(folder, "epoch.after_log:2", How(master="local[2]"), alone=True)
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 
 
 def test_a_run_goes_on_with_fewer_cores_than_it_began_with(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "settle.after_run:2", master="local[3]")
+    die_at(folder, "settle.after_run:2", How(master="local[3]"))
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 
 
-def test_a_run_that_is_left_alone_ends_clean(folder: Path) -> None:
-    process = start_process(folder, base_epochs=BASE_EPOCHS)
+def test_a_driver_that_was_only_asleep_may_still_commit(folder: Path, run_topology: RunTopology) -> None:
+    sleeper = sleep_at(folder, "settle.before_log:2", HOW)
     try:
-        _, said = process.communicate(timeout=240.0)
+        die_at(folder, "settle.after_run", HOW)  # another start has taken over, but not committed anything
+        os.kill(sleeper.pid, signal.SIGCONT)
+        sleeper.wait(HANG_S)
+    finally:
+        kill_session(sleeper.pid)
+    before = check_crashed(folder)
+    assert numbered(folder / "state" / "settles", ".settle")[:2] == [0, 1]
+    check_ended(folder, resume(folder, run_topology), before)
+
+
+def test_a_driver_that_was_only_asleep_stops_when_another_has_committed(
+    folder: Path, run_topology: RunTopology
+) -> None:
+    sleeper = sleep_at(folder, "settle.before_log:2", HOW)
+    try:
+        check_ended(folder, resume(folder, run_topology))
+        os.kill(sleeper.pid, signal.SIGCONT)
+        sleeper.wait(HANG_S)
+    finally:
+        kill_session(sleeper.pid)
+    assert sleeper.returncode == 1
+    assert "another start of this run has taken over; this one stops" in said(folder)
+    # What it had written stays hidden, and goes with the next start.
+    check_ended(folder, resume(folder, run_topology))
+
+
+def test_a_run_that_is_left_alone_ends_clean(folder: Path) -> None:
+    process = start_process(folder, HOW)
+    try:
+        process.wait(HANG_S)
     finally:
         kill_session(process.pid)
-    assert process.returncode == 0, said.decode()[-3000:]
+    assert process.returncode == 0, said(folder)
     check_crashed(folder)
+    check_clean(folder)
