@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,12 @@ def test_any_fault_unbalances_the_books(
 @pytest.mark.spark
 def test_the_demo_accounts_for_every_line(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "tupletree", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tupletree", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # what the demo keeps goes when the test's folder goes
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert "equal to an independent count: yes" in ended.stdout
