@@ -19,6 +19,10 @@ __all__ = ["id_from_key", "id_from_plain", "message_key", "plain_id"]
 _INT64 = 1 << 63
 
 
+_PLAIN = frozenset({str, int})
+"""Parts that are their own key, and a tuple of them too: text never equals a number, and bool is another type."""
+
+
 def message_key(message_id: MessageId) -> Hashable:
     """Return a dictionary key that is equal for two ids only if values and types are equal, also within tuples.
 
@@ -32,7 +36,10 @@ def message_key(message_id: MessageId) -> Hashable:
     if kind is bytes or kind is bool:
         return kind, message_id
     if kind is tuple:
-        return tuple, *map(message_key, cast("tuple[MessageId, ...]", message_id))
+        parts = cast("tuple[MessageId, ...]", message_id)
+        if _PLAIN.issuperset(map(type, parts)):
+            return parts
+        return tuple, *map(message_key, parts)
     raise ConnectorError(
         "a spout gave a message id of a type that cannot name a message",
         got=f"{message_id!r} of type {kind.__qualname__}",
@@ -43,7 +50,7 @@ def message_key(message_id: MessageId) -> Hashable:
 
 def id_from_key(key: Hashable) -> MessageId:
     """Undo `message_key`."""
-    if not isinstance(key, tuple):
+    if not isinstance(key, tuple) or _PLAIN.issuperset(map(type, key)):
         return cast("MessageId", key)
     if key[0] is tuple:
         return tuple(map(id_from_key, key[1:]))

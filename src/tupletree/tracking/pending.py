@@ -124,11 +124,7 @@ class Pending:
     def emit_many(
         self, spout_task: int, message_ids: Sequence[MessageId | None], values: list[Any], now_s: float, wall_s: float
     ) -> Emitted:
-        """Do what `emit` does for a batch, at a fraction of the price.
-
-        Raises:
-            ConnectorError: an id is of a type that cannot name a message; none of the batch is taken then.
-        """
+        """Do what `emit` does for a batch, at a fraction of the price; if an id raises, none of the batch is taken."""
         keys: list[Any] = [
             one if type(one) is str or type(one) is int or one is None else message_key(one) for one in message_ids
         ]
@@ -352,6 +348,10 @@ class Pending:
     def awaiting_source(self, spout_task: int) -> int:
         """Messages that the source was told to emit again."""
         return len(self._tasks[spout_task].awaiting)
+
+    def open_ids(self, spout_task: int) -> list[MessageId]:
+        """Ids of the messages in flight or waiting, oldest first."""
+        return [message.message_id for message in self._tasks[spout_task].messages.values()]
 
     def unconfirmed_count(self, spout_task: int) -> int:
         """Settled messages that the source has yet to confirm."""

@@ -22,9 +22,14 @@ class Closing(Exception):  # noqa: N818 - a signal to Spark's thread, not an err
 def stop_query(query: Any) -> None:
     """Between batches if possible: stopping during an action is legal but loud."""
     until = time.monotonic() + 2.0
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+    while query.isActive and _is_working(query.status) and time.monotonic() < until:
         time.sleep(0.005)
     query.stop()
+
+
+def _is_working(status: dict[str, Any]) -> bool:
+    """Whether a batch is in hand. While the source waits for the next epoch, Spark calls its trigger active, too."""
+    return bool(status["isTriggerActive"]) and not status["message"].startswith("Getting offsets")
 
 
 def reason(error: BaseException, state_dir: Path) -> TupletreeError:

@@ -169,6 +169,7 @@ class Intake:
                 continue
             batch: Sequence[Emit[Any] | Reject] = given if isinstance(given, Sequence) else [given]
             if batch:
+                self._accounts.ended.discard(task_id)
                 self._take(spout, batch)
                 came = True
             spout.position = spout.spout.snapshot()
@@ -254,11 +255,7 @@ class Intake:
                     edges.append(frame.id)
                     edge_roots.append(wire.root_array(frame.roots))
             if failures:
-                header.unsendable += [
-                    Unsendable(root, to_jsonable(value), failures[root])
-                    for root, value in zip(spout.roots, spout.values, strict=True)
-                    if root in failures
-                ]
+                header.unsendable += self._unsendable(spout, failures)
             if spout.position is not None:
                 self._accounts.positions[task_id] = spout.position
             if spout.ended:
@@ -271,6 +268,23 @@ class Intake:
         roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
         record = EpochRecord(header, roots, openings_of(roots, edges, edge_roots), columns.retried(), failures)
         return record, sections
+
+    def _unsendable(self, spout: SpoutTask, failures: dict[int, Failure]) -> list[Unsendable]:
+        """What failed before any bolt saw it.
+
+        A value that cannot travel cannot wait for another attempt either: it could not be read back from the journal,
+        and no attempt would carry it.
+        """
+        codec = self._codecs[spout.name, spout.stream]
+        found: list[Unsendable] = []
+        for root, value in zip(spout.roots, spout.values, strict=True):
+            failure = failures.get(root)
+            if failure is None:
+                continue
+            if not failure.permanent and codec.check_each([value]):
+                failure = failures[root] = msgspec.structs.replace(failure, permanent=True)
+            found.append(Unsendable(root, to_jsonable(value), failure))
+        return found
 
     def _sections(self, header: EpochHeader, columns: _Columns, rows: list[wire.Row]) -> list[bytes]:
         messages = columns.encode()
@@ -298,7 +312,7 @@ class Intake:
                     kind=FailureKind.REJECTED,
                     component=spout.name,
                     task_id=spout.task.task_id,
-                    error=reject.reason,
+                    error=safe_text(reject.reason),
                     failing_tuple=safe_text(reject.payload),
                     permanent=True,
                 )

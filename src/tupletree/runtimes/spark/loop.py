@@ -93,6 +93,7 @@ class Loop:
         self._first = accounts.settled + 1
         self._fault: BaseException | None = None
         self._closing = False
+        self._ready = False
         self._next_check_s = 0.0
         self._stop_at_s: float | None = None
 
@@ -156,7 +157,7 @@ class Loop:
                 raise self._fault
             now_s = self._clock.monotonic()
             stopping = self._stop_at_s is not None
-            if not stopping:
+            if not stopping and self._is_ready():
                 useful = self._replays.read_inbox() or useful
                 useful = intake.pull() or useful
             ahead = self._next_epoch - 1 - accounts.settled
@@ -176,6 +177,11 @@ class Loop:
                 busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
                 self._wake.wait(BUSY_POLL_S if busy else idle_s)
 
+    def _is_ready(self) -> bool:
+        """Whether Spark asks for epochs: the timeout of a message runs from its emission, so none is pulled before."""
+        self._ready = self._ready or self._directory.ready.exists()
+        return self._ready
+
     def _check_query(self, query: Any, now_s: float) -> None:
         """Notice a query that died outside our own code."""
         if now_s < self._next_check_s:
@@ -190,7 +196,7 @@ class Loop:
         if ahead >= 2 or self._fault is not None:
             return False
         if ahead == 1:
-            return intake.is_full and not stopping
+            return not stopping and (intake.is_full or (intake.has_ended and intake.buffered > 0))
         if not stopping:
             intake.add_due(now_s)
         if intake.buffered:

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from tupletree.clock import Clock
+from tupletree.errors import ProcessingError
 from tupletree.runtimes.deadletters import Request, carried_out, letters_of, requests
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.tracking.identity import id_from_plain
@@ -79,7 +80,11 @@ class Replays:
                 logger.warning("dead letter %s cannot be replayed: %s", letter_id, reason)
                 continue
             task = task_of[letter.spout]
-            value = accounts.decode_value(task, letter.payload)
+            try:
+                value = accounts.decode_value(task, letter.payload)
+            except ProcessingError as error:
+                logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
+                continue
             now_s, wall_s = self._clock.monotonic(), self._clock.wall()
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
             if isinstance(back, Retry):

@@ -31,7 +31,7 @@ from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
 from tupletree.runtimes.spark.recovery import Recovered, adopt_open_trees, recover, verdicts_of
 from tupletree.runtimes.spark.replays import Replays
-from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect
+from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect, warm_up
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
@@ -97,6 +97,7 @@ class SparkRun(RunHandle):
         self._clock = SystemClock()
         self._meter = Meter(self._clock)
         self._loop: Loop | None = None
+        self._blob = b""
         self._stop_at_s: float | None = None
         self._fault: BaseException | None = None
         self._ended = threading.Event()
@@ -199,9 +200,10 @@ class SparkRun(RunHandle):
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         replays = Replays(self._directory.path, accounts, self._clock)
         search_path = [self._request.target.search_path] if self._request.target else []
+        self._blob = pack_program(plan, search_path)
         engine = Engine(
             plan,
-            pack_program(plan, search_path),
+            self._blob,
             self._options,
             self._directory,
             accounts,
@@ -249,6 +251,7 @@ class SparkRun(RunHandle):
         try:
             loop.sweep_orphans()
             query = self._start_query(session, plan, loop, first)
+            warm_up(session, self._blob, plan.partitions)
             self._state = "processing"
             if self._stop_at_s is not None:  # asked for before there was a loop
                 loop.stop(self._stop_at_s)
@@ -286,10 +289,12 @@ class SparkRun(RunHandle):
             self._spec.name, spout.name, task.task_id, task.index, plan.parallelism(spout.name), self._clock.wall()
         )
         spout.spout.open(place)
-        spout.ended = task.task_id in accounts.ended
         if task.task_id in accounts.positions:
+            # Its input may have grown since it ended: it knows where to go on, and says at once if there is nothing.
             spout.position = accounts.positions[task.task_id]
             spout.spout.restore(spout.position)
+        else:
+            spout.ended = task.task_id in accounts.ended
         spout.spout.activate()
 
     def _finish_last(self, recovered: Recovered, spouts: list[SpoutTask]) -> None:
@@ -312,13 +317,14 @@ class SparkRun(RunHandle):
         from tupletree.runtimes.spark.source import EpochSource
 
         session.dataSource.register(EpochSource)
-        for old in sorted(self._directory.spark.parent.glob("*")) if self._directory.spark.parent.exists() else ():
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(self._directory.spark.parent, ignore_errors=True)  # what earlier starts left
+        self._directory.spark.parent.mkdir(mode=0o700)
         frame = (
             session.readStream.format(EpochSource.name())
             .option("directory", str(self._directory.epochs))
             .option("first", str(first))
             .option("partitions", str(plan.partitions))
+            .option("ready", str(self._directory.ready))
             .load()
         )
 

@@ -28,7 +28,11 @@ POLL_STEP_S = 0.001
 
 
 class EpochSource(DataSource):
-    """`format("tupletree_epochs")` with options `directory` (of epoch logs), `first` (epoch) and `partitions`."""
+    """`format("tupletree_epochs")` with these options.
+
+    `directory` of the epoch logs, number of the `first` epoch, `partitions`, and `ready`: a file to make when Spark
+    first asks for an epoch, so that no message is pulled before it can be worked on.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -57,12 +61,17 @@ class _EpochReader(DataSourceStreamReader):
         self._directory = Path(options["directory"])
         self._first = int(options["first"])
         self._partitions = int(options["partitions"])
+        self._ready = Path(options["ready"])
+        self._is_ready = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"next": self._first}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's
         """The next epoch if its log is there: one epoch per batch, so that batch and epoch numbers run together."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._ready.touch()
         path = epoch_path(self._directory, start["next"])
         until = time.monotonic() + LONG_POLL_S
         while not path.exists():
