@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import site
+import sysconfig
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
+import tupletree
 from tupletree.errors import CheckpointError, InternalError, TupletreeError
 
 __all__ = ["Closing", "reason", "stop_query"]
+
+_PACKAGE = str(Path(tupletree.__file__).parent)
 
 _IN_WORKER = re.compile(r"tupletree\.errors\.CheckpointError: (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
 """How the text of a CheckpointError that a worker raised stands at the end of Spark's own."""
@@ -42,11 +48,20 @@ def reason(error: BaseException, state_dir: Path) -> TupletreeError:
         failed = InternalError if isinstance(error, AssertionError) else TupletreeError
         raised = failed(
             "the run failed",
+            where=_place_of(error),
             got=f"{type(error).__qualname__}: {text.partition(chr(10))[0][:500]}",
             next_step=f"mend the cause and resume with --state-dir {state_dir}: nothing is lost",
         )
     raised.__cause__ = error
     return raised
+
+
+def _place_of(error: BaseException) -> str:
+    """The line of the user's own code, a source's as a rule, that raised this in the driver; empty if none did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = (_PACKAGE, *site.getsitepackages(), sysconfig.get_path("stdlib"))
+    own = [frame for frame in frames if not frame.filename.startswith(packages)]
+    return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}" if own else ""
 
 
 def _from_worker(text: str) -> CheckpointError | None:

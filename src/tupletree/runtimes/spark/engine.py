@@ -143,6 +143,11 @@ class Engine:
         remove([*counted.dropped, *superseded])
         return verdicts
 
+    def rehearse(self, frame: Any) -> None:
+        """Run the plan over nothing: every worker is started, has imported the topology, and Spark has compiled."""
+        control = Control(run_id=self._directory.run_id, epoch=-1, run=0, generation=0, time_s=0.0)
+        self._run_plan(frame, control)
+
     def _run_until_it_counts(self, record: EpochRecord, frame: Any) -> _Counted:
         settlement = Settlement.start(record)
         dropped: list[Path] = []
@@ -159,8 +164,8 @@ class Engine:
             crash_point("settle.before_rerun")
 
     def _execute(self, record: EpochRecord, settlement: Settlement, frame: Any) -> list[tuple[int, bytes, bytes]]:
-        """The whole plan as one Spark job with one action: a second action could mix two executions."""
-        control = control_bytes(
+        return self._run_plan(
+            frame,
             Control(
                 run_id=self._directory.run_id,
                 epoch=record.epoch,
@@ -172,13 +177,17 @@ class Engine:
                 state=self._accounts.state,
                 state_directory=str(self._directory.state),
                 sink_directories=self._sinks,
-            )
+            ),
         )
+
+    def _run_plan(self, frame: Any, control: Control) -> list[tuple[int, bytes, bytes]]:
+        """The whole plan as one Spark job with one action: a second action could mix two executions."""
+        encoded = control_bytes(control)
         rows = frame
         for stage in self._plan.stages:
             if stage.index:
                 rows = rows.repartitionById(self._plan.partitions, "place")
-            rows = rows.mapInArrow(_stage_function(self._blob, control, stage.index), wire.SPARK_SCHEMA)
+            rows = rows.mapInArrow(_stage_function(self._blob, encoded, stage.index), wire.SPARK_SCHEMA)
         table: pa.Table = rows.toArrow()
         columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("kind", "head", "body")]
         return list(zip(*columns, strict=True))

@@ -93,7 +93,7 @@ class Loop:
         self._first = accounts.settled + 1
         self._fault: BaseException | None = None
         self._closing = False
-        self._ready = False
+        self._rehearsed = False
         self._next_check_s = 0.0
         self._stop_at_s: float | None = None
 
@@ -105,19 +105,29 @@ class Loop:
         self._wake.set()
 
     def on_batch(self, batch: Any, batch_id: int) -> None:
-        """What `foreachBatch` calls: settle the epoch that this batch carries."""
+        """What `foreachBatch` calls: settle the epoch that this batch carries.
+
+        The first batch is a rehearsal. No message is pulled before it: a message's time runs from its emission, and
+        should not go by while Spark starts its workers.
+        """
         with self._settling:
             try:
-                record = self._records[self._first + batch_id]
-                verdicts = self._engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
+                if batch_id == 0:
+                    self._engine.rehearse(batch)
+                    self._rehearsed = True
+                else:
+                    self._settle(self._records[self._first + batch_id - 1], batch)
             except BaseException as error:
                 if not self._closing:
                     self._fault = self._fault or error
-                self._wake.set()
                 raise
-            self._meter.settled(verdicts.acked)
-            self._verdicts.append(verdicts)
-            self._wake.set()
+            finally:
+                self._wake.set()
+
+    def _settle(self, record: EpochRecord, batch: Any) -> None:
+        verdicts = self._engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
+        self._meter.settled(verdicts.acked)
+        self._verdicts.append(verdicts)
 
     def _await_callbacks(self, epoch: int) -> None:
         """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
@@ -157,7 +167,7 @@ class Loop:
                 raise self._fault
             now_s = self._clock.monotonic()
             stopping = self._stop_at_s is not None
-            if not stopping and self._is_ready():
+            if not stopping and self._rehearsed:
                 useful = self._replays.read_inbox() or useful
                 useful = intake.pull() or useful
             ahead = self._next_epoch - 1 - accounts.settled
@@ -176,11 +186,6 @@ class Loop:
                 can_pull = not (intake.has_ended or intake.is_full)
                 busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
                 self._wake.wait(BUSY_POLL_S if busy else idle_s)
-
-    def _is_ready(self) -> bool:
-        """Whether Spark asks for epochs: the timeout of a message runs from its emission, so none is pulled before."""
-        self._ready = self._ready or self._directory.ready.exists()
-        return self._ready
 
     def _check_query(self, query: Any, now_s: float) -> None:
         """Notice a query that died outside our own code."""

@@ -31,7 +31,7 @@ from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
 from tupletree.runtimes.spark.recovery import Recovered, adopt_open_trees, recover, verdicts_of
 from tupletree.runtimes.spark.replays import Replays
-from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect, warm_up
+from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
@@ -97,7 +97,6 @@ class SparkRun(RunHandle):
         self._clock = SystemClock()
         self._meter = Meter(self._clock)
         self._loop: Loop | None = None
-        self._blob = b""
         self._stop_at_s: float | None = None
         self._fault: BaseException | None = None
         self._ended = threading.Event()
@@ -200,10 +199,9 @@ class SparkRun(RunHandle):
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         replays = Replays(self._directory.path, accounts, self._clock)
         search_path = [self._request.target.search_path] if self._request.target else []
-        self._blob = pack_program(plan, search_path)
         engine = Engine(
             plan,
-            self._blob,
+            pack_program(plan, search_path),
             self._options,
             self._directory,
             accounts,
@@ -251,7 +249,6 @@ class SparkRun(RunHandle):
         try:
             loop.sweep_orphans()
             query = self._start_query(session, plan, loop, first)
-            warm_up(session, self._blob, plan.partitions)
             self._state = "processing"
             if self._stop_at_s is not None:  # asked for before there was a loop
                 loop.stop(self._stop_at_s)
@@ -318,13 +315,11 @@ class SparkRun(RunHandle):
 
         session.dataSource.register(EpochSource)
         shutil.rmtree(self._directory.spark.parent, ignore_errors=True)  # what earlier starts left
-        self._directory.spark.parent.mkdir(mode=0o700)
         frame = (
             session.readStream.format(EpochSource.name())
             .option("directory", str(self._directory.epochs))
             .option("first", str(first))
             .option("partitions", str(plan.partitions))
-            .option("ready", str(self._directory.ready))
             .load()
         )
 

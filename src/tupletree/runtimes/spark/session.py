@@ -111,23 +111,6 @@ def _with_attempts(master: str) -> str:
     return f"local[{plain[1] or 1},{TASK_ATTEMPTS}]" if plain else master
 
 
-def warm_up(session: Any, blob: bytes, partitions: int) -> None:
-    """Have every Python worker that an epoch needs started, and the topology's modules imported there.
-
-    It takes a second or two, which otherwise the first messages would wait for. Two stages in one task, because a
-    task of an epoch uses two workers: one reads the source, one runs the first stage.
-    """
-
-    def load(batches: Any) -> Any:
-        from tupletree.runtimes.spark import stage
-
-        stage.prepare(blob)
-        yield from batches
-
-    rows = session.range(0, partitions, 1, partitions)
-    rows.mapInArrow(load, "id long").mapInArrow(load, "id long").toArrow()
-
-
 def partitions_of(session: Any) -> int:
     """How many partitions a plan is spread over: the cores Spark has."""
     return max(1, int(session.sparkContext.defaultParallelism))

@@ -30,8 +30,10 @@ POLL_STEP_S = 0.001
 class EpochSource(DataSource):
     """`format("tupletree_epochs")` with these options.
 
-    `directory` of the epoch logs, number of the `first` epoch, `partitions`, and `ready`: a file to make when Spark
-    first asks for an epoch, so that no message is pulled before it can be worked on.
+    `directory` of the epoch logs, number of the `first` epoch, and `partitions`.
+
+    The first batch is a rehearsal without rows: Spark makes one anyway if a new query finds nothing, so it is better
+    to have it always, and batch n + 1 is then the n-th epoch.
     """
 
     @classmethod
@@ -61,17 +63,14 @@ class _EpochReader(DataSourceStreamReader):
         self._directory = Path(options["directory"])
         self._first = int(options["first"])
         self._partitions = int(options["partitions"])
-        self._ready = Path(options["ready"])
-        self._is_ready = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {"next": self._first}
+        return {"next": self._first - 1}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's
         """The next epoch if its log is there: one epoch per batch, so that batch and epoch numbers run together."""
-        if not self._is_ready:
-            self._is_ready = True
-            self._ready.touch()
+        if start["next"] < self._first:
+            return {"next": self._first}
         path = epoch_path(self._directory, start["next"])
         until = time.monotonic() + LONG_POLL_S
         while not path.exists():
@@ -81,6 +80,8 @@ class _EpochReader(DataSourceStreamReader):
         return {"next": start["next"] + 1}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if start["next"] < self._first:  # every worker that an epoch needs takes part in the rehearsal
+            return [_Slice("", []) for _ in range(self._partitions)]
         slices: list[InputPartition] = []
         for epoch in range(start["next"], end["next"]):
             path = epoch_path(self._directory, epoch)

@@ -34,7 +34,7 @@ from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["prepare", "run_stage"]
+__all__ = ["run_stage"]
 
 logger = logging.getLogger("tupletree.spark.stage")
 
@@ -61,11 +61,6 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
         yield wire.rows_to_batch(passed)
     if run.has_work:
         yield wire.rows_to_batch(run.work())
-
-
-def prepare(blob: bytes) -> None:
-    """Load the program now, so that the first epoch finds it."""
-    load_program(blob)
 
 
 class StageRun:

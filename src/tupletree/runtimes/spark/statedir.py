@@ -84,11 +84,6 @@ class StateDirectory:
         """Spark's own checkpoint of this generation. Disposable: the journal is what recovery reads."""
         return self.path / "spark" / f"{self.generation:06d}"
 
-    @property
-    def ready(self) -> Path:
-        """Made once Spark asks for epochs."""
-        return self.path / "spark" / f"{self.generation:06d}.ready"
-
     def name_spouts(self, spout_of: Mapping[int, str]) -> None:
         """Write down which spout task is which component, for readers from outside."""
         write_once(self.path / "spouts.json", msgspec.json.encode({str(task): name for task, name in spout_of.items()}))
