@@ -90,6 +90,13 @@ class Options:
         storm="topology.executor.receive.buffer.size",
         at_least=1,
     )
+    local_threads: int = _option(
+        2,
+        "threads",
+        "local runtime: 2 serves spouts and ackers apart from bolts, 1 serves all on one; blocking bolts get their own",
+        at_least=1,
+        at_most=2,
+    )
     max_attempts: int = _option(5, "attempts", "attempts in total before a message is dead", at_least=1)
     backoff_initial_ms: float = _option(100.0, "milliseconds", "delay before the second attempt", at_least=0)
     backoff_factor: float = _option(2.0, "factor", "growth of the delay with each further attempt", at_least=1)

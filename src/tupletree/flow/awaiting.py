@@ -60,6 +60,11 @@ class AsyncBoltMachine(EmittingMachine):
         """Tuples that wait for a call or for its end."""
         return len(self._waiting) + len(self._running)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is to end or to be made."""
+        return self.held > 0
+
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Line the tuples up, and start as many as may run."""
         self.place.epoch_time_s = now.wall_s

@@ -145,6 +145,11 @@ class BoltMachine(EmittingMachine):
             return None
         return self._held_since_s + self._max_age_s
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is held."""
+        return self._batching is not None and self._batching.held > 0
+
     def flush(self, now: Now, out: Outbox) -> bool:
         """Work the batch that is held, however small."""
         if self._batching is None or not self._batching.held:

@@ -48,6 +48,11 @@ class Machine:
         """When `poll` will have something to do at the latest (monotonic); None: nothing but mail will bring it."""
         return None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is held back that `flush`, or the end of a call, would let go of."""
+        return False
+
     def flush(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - nothing to do
         """Nothing more will come for now: let go of what is held back to be worked on together; whether any was."""
         return False

@@ -210,6 +210,11 @@ class SinkMachine(Machine):
         self._write(now, out)
         return True
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether rows are ready to be written."""
+        return bool(self._rows)
+
     def flush(self, now: Now, out: Outbox) -> bool:
         """Write what is ready."""
         if not self._rows:

@@ -66,6 +66,7 @@ class SpoutMachine(Machine):
         sinks: sink task → its incarnation.
         attempts: root → attempt of those beyond the first; shared with bolts, which read it.
         handover: what the machine before this one left.
+        active: False starts it paused.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SpoutMachine(Machine):
         sinks: Mapping[int, int],
         attempts: MutableMapping[int, int],
         handover: Handover | None = None,
+        active: bool = True,
     ) -> None:
         component = plan.spec.components[task.component]
         ((self._stream, stream),) = component.outputs.items()
@@ -106,7 +108,7 @@ class SpoutMachine(Machine):
         self._above: set[int] = set()
         self._burying: set[int] = set()
         self._untold: set[int] = set()
-        self._pulling = self._retrying = True
+        self._pulling = self._retrying = active
         self._hears_acks = type(spout).ack is not Spout.ack
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -117,7 +119,8 @@ class SpoutMachine(Machine):
         self.spout.open(self.place)
         if self._offers.position is not None:
             self.spout.restore(self._offers.position)
-        self.spout.activate()
+        if self._pulling:
+            self.spout.activate()
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
         """Close the spout."""

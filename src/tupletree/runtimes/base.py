@@ -125,10 +125,10 @@ def run(
 
     Args:
         topology: what to run; it is checked, and every fault is reported together.
-        runtime: "spark".
+        runtime: "spark" or "local".
         options: settings; None resolves them from the topology and the environment.
         target: where workers import the topology's module from; None if its module is importable anyway.
-        state_dir: resume what is there, or start there; None makes a fresh `.tupletree/<name>/<run>`.
+        state_dir: resume what is there (Spark), or start there; None makes a fresh `.tupletree/<name>/<run>`.
         append: let file sinks write beside what another run wrote.
         master: Spark master, where no session exists yet.
         redact: see `Redact`.
@@ -138,12 +138,18 @@ def run(
         RuntimeUnavailableError: this machine cannot run it (no Java, unsuited packages).
         CheckpointError: the state directory is in use, damaged, or of another topology.
     """
-    if runtime != "spark":
-        raise RuntimeUnavailableError(
-            "there is no such runtime here", got=runtime, expected="spark", next_step="use --runtime spark"
-        )
     from tupletree.config import resolve_options
-    from tupletree.runtimes.spark.runtime import start
 
+    if runtime not in {"spark", "local"}:
+        raise RuntimeUnavailableError(
+            "there is no such runtime here",
+            got=runtime,
+            expected="spark or local",
+            next_step="use --runtime spark or --runtime local",
+        )
     resolved = options or resolve_options(code=topology.build().options, environment=os.environ)
+    if runtime == "local":
+        from tupletree.runtimes.local.runtime import start
+    else:
+        from tupletree.runtimes.spark.runtime import start
     return start(RunRequest(topology, resolved, target, state_dir, append, master, redact))

@@ -1,0 +1,1 @@
+"""The local runtime: a topology in one process, on threads with ring buffers."""

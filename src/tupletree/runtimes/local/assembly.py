@@ -1,0 +1,206 @@
+"""Assembly: from a plan to machines on executors, wired up and not yet started."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tupletree.clock import Clock
+from tupletree.config import Options
+from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.awaiting import AsyncBoltMachine
+from tupletree.flow.bolts import BoltMachine
+from tupletree.flow.clockwork import SystemMachine
+from tupletree.flow.machine import Machine
+from tupletree.flow.sinks import SinkMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
+from tupletree.plan import ACKER, SYSTEM, Plan, Task
+from tupletree.runtimes.local.executor import Executor, Hub
+from tupletree.runtimes.local.ring import Ring, capacity_for
+from tupletree.sinks.files import FileSink
+from tupletree.state.cells import ValueCell
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["Assembly", "Legacy", "assemble"]
+
+FILE_LINGER_S = 0.1
+"""How long rows may wait for more before they become a file: a file costs two flushes to the disk."""
+
+
+@dataclass
+class Legacy:
+    """What outlives a restart of the topology.
+
+    Attributes:
+        handovers: spout task → its messages and position.
+        cells: bolt task → its keyed state.
+        starts: how often the topology was started.
+        rows: sink → rows written by machines that are gone.
+    """
+
+    handovers: dict[int, Handover] = field(default_factory=dict)
+    cells: dict[int, ValueCell[Any]] = field(default_factory=dict)
+    starts: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Assembly:
+    """Everything that runs.
+
+    Attributes:
+        machines: by task id.
+        owners: executor of each task, by task id.
+    """
+
+    plan: Plan
+    machines: Mapping[int, Machine]
+    executors: list[Executor]
+    owners: list[Executor]
+
+    def spouts(self) -> list[SpoutMachine]:
+        """The spout machines."""
+        return [machine for machine in self.machines.values() if isinstance(machine, SpoutMachine)]
+
+    def sinks(self) -> list[SinkMachine]:
+        """The sink machines."""
+        return [machine for machine in self.machines.values() if isinstance(machine, SinkMachine)]
+
+    def groups(self) -> list[list[int]]:
+        """Task ids in the order of activation: ackers, bolts and sinks, spouts, system."""
+        groups: dict[str, list[int]] = {"acker": [], "bolt": [], "spout": [], "system": []}
+        for task in self.plan.tasks:
+            kind = kind_of(self.plan, task)
+            groups["bolt" if kind == "sink" else kind].append(task.task_id)
+        return list(groups.values())
+
+
+def kind_of(plan: Plan, task: Task) -> str:
+    """`system`, `acker`, `bolt`, `sink` or `spout`."""
+    if task.component in (SYSTEM, ACKER):
+        return "system" if task.component == SYSTEM else "acker"
+    return plan.spec.components[task.component].kind
+
+
+def assemble(
+    plan: Plan, options: Options, *, clock: Clock, hub: Hub, run_id: str, legacy: Legacy, random: Random
+) -> Assembly:
+    """Construct system, ackers, bolts and sinks, then spouts, and the executors that serve them.
+
+    Args:
+        plan: the topology laid out for one partition.
+        options: the run's settings.
+        clock: where time comes from.
+        hub: the run.
+        run_id: names the run in batch ids.
+        legacy: what outlives a restart; the assembly takes it up and adds to it.
+        random: draws ids and jitter; every executor draws from a generator of its own, seeded by this one.
+    """
+    legacy.starts += 1
+    maker = _Maker(plan, options, clock, run_id, legacy, random)
+    machines: dict[int, Machine] = {}
+    for kind in ("system", "acker", "bolt", "sink", "spout"):
+        machines.update((task.task_id, maker.make(task, kind)) for task in plan.tasks if kind_of(plan, task) == kind)
+    executors = []
+    for name, task_ids in _shared_out(plan, options):
+        executors.append(
+            Executor(
+                name,
+                Ring(capacity_for(options.ring_size, len(task_ids))),
+                {task_id: machines[task_id] for task_id in task_ids},
+                acker_tasks=plan.task_ids_of(ACKER),
+                clock=clock,
+                hub=hub,
+                idle_s=options.spout_idle_wait_ms / 1000.0,
+            )
+        )
+    owner_of = {task_id: executor for executor in executors for task_id in executor.machines}
+    owners = [owner_of[task.task_id] for task in plan.tasks]
+    for executor in executors:
+        executor.connect(owners, executors)
+    return Assembly(plan, machines, executors, owners)
+
+
+def _shared_out(plan: Plan, options: Options) -> Iterable[tuple[str, tuple[int, ...]]]:
+    """Executors as planned; in the cooperative mode one serves all that does not ask for a thread of its own."""
+    planned = [(executor.name, executor.task_ids) for executor in plan.executors]
+    if options.local_threads > 1:
+        return planned
+    together = [entry for entry in planned if entry[0] in {"spouts", "bolts"}]
+    merged = tuple(sorted(task_id for _, task_ids in together for task_id in task_ids))
+    return [("all", merged), *(entry for entry in planned if entry not in together)]
+
+
+class _Maker:
+    def __init__(self, plan: Plan, options: Options, clock: Clock, run_id: str, legacy: Legacy, random: Random) -> None:
+        self._plan = plan
+        self._options = options
+        self._clock = clock
+        self._run_id = run_id
+        self._legacy = legacy
+        self._random = random
+        self._attempts: dict[int, int] = {}
+        self._spouts = [task.task_id for task in plan.tasks if kind_of(plan, task) == "spout"]
+        self._sinks = {task.task_id: legacy.starts for task in plan.tasks if kind_of(plan, task) == "sink"}
+
+    def make(self, task: Task, kind: str) -> Machine:
+        if kind == "system":
+            return SystemMachine(task, self._plan, self._options)
+        if kind == "acker":
+            return self._acker(task)
+        component = self._plan.spec.components[task.component]
+        if kind == "bolt":
+            return self._bolt(task, component)
+        if kind == "sink":
+            return SinkMachine(
+                self._plan,
+                task,
+                _instance(component.body, self._plan.parallelism(task.component)),
+                run=self._run_id,
+                incarnation=self._legacy.starts,
+                linger_s=FILE_LINGER_S if isinstance(component.body, FileSink) else 0.0,
+            )
+        # A generator per machine: drawing from one of them on several threads would cost a lock or randomness.
+        own = Random(self._random.getrandbits(128))
+        return SpoutMachine(
+            self._plan,
+            task,
+            _instance(component.body, self._plan.parallelism(task.component)),
+            self._options,
+            random_bits=own.getrandbits,
+            random=own.random,
+            sinks=self._sinks,
+            attempts=self._attempts,
+            handover=self._legacy.handovers.pop(task.task_id, None),
+        )
+
+    def _acker(self, task: Task) -> Machine:
+        options = self._options
+        pending = options.max_spout_pending or DEFAULT_MAX_PENDING
+        return AckerMachine(
+            task,
+            timeout_s=options.message_timeout_s,
+            buckets=options.timeout_buckets,
+            # Each acker may hold all of them: messages are dealt to ackers by the turn, not evenly at any moment.
+            high_water=int(options.high_water_factor * pending * len(self._spouts)),
+            spout_tasks=self._spouts,
+            sink_tasks=[*self._sinks],
+            now_s=self._clock.monotonic(),
+        )
+
+    def _bolt(self, task: Task, component: ComponentSpec) -> Machine:
+        bits = Random(self._random.getrandbits(128)).getrandbits
+        if component.body.is_async:
+            return AsyncBoltMachine(self._plan, task, random_bits=bits, attempts=self._attempts)
+        cell = None
+        if component.body.state is not None:
+            cell = self._legacy.cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
+        return BoltMachine(self._plan, task, random_bits=bits, attempts=self._attempts, cell=cell)
+
+
+def _instance(body: Any, parallelism: int) -> Any:
+    """An object for one task. What a single task holds (queues, clients) stays its maker's; several get copies."""
+    return copy.copy(body) if parallelism == 1 else copy.deepcopy(body)

@@ -1,0 +1,418 @@
+"""An executor: one thread, or one turn of a cooperative loop, that serves the machines of several tasks.
+
+Owns the order of work within a step: mail first, then a bounded number of frames, then what time brings; then all
+effects are carried out together, so that ackers hear one message per step. Whatever a machine raises ends the executor
+and is told to the supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from tupletree.clock import Clock
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Mail, Now
+from tupletree.flow.outbox import AsyncCall, Outbox
+from tupletree.flow.spouts import Handover, SpoutMachine
+from tupletree.frames import Frame
+from tupletree.runtimes.local.ring import Ring
+from tupletree.tracking.verdicts import Acked, Died
+
+__all__ = ["Executor", "Hub"]
+
+logger = logging.getLogger("tupletree.local")
+
+T = TypeVar("T")
+
+Action = Callable[[Now, Outbox], T]
+"""What `Executor.submit` takes."""
+
+TICK = object()
+"""On a control lane: the task's tick is due."""
+
+FRAMES_PER_STEP = 64
+SHORTEST_NAP_S = 0.0005
+LONGEST_NAP_S = 1.0
+SLOW_NEXT_S = 1.0
+
+
+class Hub(Protocol):
+    """What executors need of the run that they belong to. Called from their threads."""
+
+    @property
+    def ending(self) -> bool:
+        """Nothing new will come: let go of what is held back whenever there is nothing else to do."""
+
+    def bury(self, died: Sequence[Died]) -> None:
+        """Store dead letters durably."""
+
+    def acked(self, acked: list[Acked]) -> None:
+        """Note acks, for meters."""
+
+    def call(self, task: int, number: int, call: AsyncCall) -> None:
+        """Run an async call; its end comes back as mail."""
+
+    def idle(self, executor: Executor) -> None:
+        """An executor has nothing to do for now."""
+
+    def failed(self, executor: Executor, error: BaseException) -> None:
+        """An executor ended by an error."""
+
+
+class Executor:
+    """Serves tasks. All methods but `step` and `run` may be called from any thread.
+
+    Args:
+        name: of the thread and in reports.
+        ring: where others put things for its tasks.
+        machines: its tasks, by id.
+        acker_tasks: see `Outbox`.
+        clock: where time comes from.
+        hub: the run.
+        idle_s: longest pause before a spout that had nothing is asked again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ring: Ring,
+        machines: Mapping[int, Machine],
+        *,
+        acker_tasks: Sequence[int],
+        clock: Clock,
+        hub: Hub,
+        idle_s: float,
+    ) -> None:
+        self.name = name
+        self.ring = ring
+        self.machines = dict(machines)
+        self.handled = 0
+        self.spouts = [machine for machine in machines.values() if isinstance(machine, SpoutMachine)]
+        self.in_hand: int | None = None
+        self._others: list[Machine] = []  # that are open
+        self._emitting: list[SpoutMachine] = []  # that are open
+        self._owners: Sequence[Executor] = ()
+        self._rings: Sequence[Ring] = ()
+        self._out = Outbox(acker_tasks)
+        self._clock = clock
+        self._hub = hub
+        self._idle_s = idle_s
+        self._nap_s = SHORTEST_NAP_S
+        self._local: deque[Frame] = deque()
+        self._mail: list[tuple[int, Mail]] = []
+        self._started: list[Machine] = []
+        self.handovers: dict[int, Handover] = {}
+        self._halted = False
+        self._over = False
+        self._slow: set[int] = set()
+        self.thread: threading.Thread | None = None
+
+    def connect(self, owners: Sequence[Executor], executors: Sequence[Executor]) -> None:
+        """Say which executor serves each task, before anything runs."""
+        self._owners = owners
+        self._rings = [executor.ring for executor in executors]
+
+    # --- from outside -----------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the thread."""
+        self.thread = threading.Thread(target=self.run, name=f"tupletree-{self.name}", daemon=True)
+        self.thread.start()
+
+    def submit(self, action: Action[T]) -> Future[T]:
+        """Have something done between two steps, on the executor's thread; its effects are carried out.
+
+        The future is cancelled if the executor ends before.
+        """
+        future: Future[T] = Future()
+        self.ring.send((action, future))
+        if self._over:
+            future.cancel()
+        return future
+
+    def start_task(self, task: int) -> Future[None]:
+        """Open a task's component."""
+        machine = self.machines[task]
+
+        def start(now: Now, out: Outbox) -> None:
+            self._started.append(machine)  # `stop` is due also when `start` raised
+            machine.start(now, out)
+            if isinstance(machine, SpoutMachine):
+                self._emitting.append(machine)
+            else:
+                self._others.append(machine)
+
+        return self.submit(start)
+
+    def stop_task(self, task: int) -> Future[None]:
+        """Close a task's component."""
+        machine = self.machines[task]
+
+        def stop(now: Now, out: Outbox) -> None:
+            if machine in self._started:
+                self._started.remove(machine)
+                for polled in (self._emitting, self._others):
+                    if machine in polled:
+                        polled.remove(machine)  # type: ignore[arg-type]  # it is in there
+                machine.stop(now, out)
+
+        return self.submit(stop)
+
+    def probe(self) -> Future[tuple[bool, int]]:
+        """(whether nothing is left to work on here, how much was worked on so far)."""
+        return self.submit(lambda _, __: (self._is_quiet(), self.handled))
+
+    def _is_quiet(self) -> bool:
+        busy = any(machine.is_busy for machine in self._others)
+        return not (self._local or self._mail or busy) and self.ring.is_empty
+
+    def halt(self) -> None:
+        """End after the step at hand, and close what is still open."""
+        self._halted = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Look around again."""
+        self.ring.send((_nothing, None))
+
+    def stack(self) -> str:
+        """Where its thread is now, as text; empty if it has ended."""
+        frame = sys._current_frames().get(self.thread.ident or 0) if self.thread else None  # noqa: SLF001 - documented
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Step until halted. The thread's main function."""
+        try:
+            while not self._halted:
+                if not self.step():
+                    self.ring.wait(self._nap())
+        except BaseException as error:  # noqa: BLE001 - the supervisor decides what becomes of it
+            self._hub.failed(self, error)
+        finally:
+            self._abort()
+
+    def step(self) -> bool:
+        """Do one bounded round of work; whether there was any."""
+        now = Now(self._clock.monotonic(), self._clock.wall())
+        worked = self._read_mail(now)
+        worked = self._work_frames(now) or worked
+        worked = self._poll(now) or worked
+        self._carry_out(now)
+        if worked:
+            self._nap_s = SHORTEST_NAP_S
+        elif self._hub.ending and self._flush(now):
+            worked = True
+        else:
+            self._hub.idle(self)
+        return worked or bool(self._mail) or bool(self._local)
+
+    def _read_mail(self, now: Now) -> bool:
+        control = self.ring.take_control()
+        mail, self._mail = self._mail, []
+        if not control and not mail:
+            return False
+        by_task: dict[int, list[Mail]] = {}
+        actions: list[tuple[Action[Any], Future[Any] | None]] = []
+        ticks: list[int] = []
+        for task, one in mail:
+            by_task.setdefault(task, []).append(one)
+        for what, content in control:
+            if type(what) is not int:
+                actions.append((what, content))
+            elif content is TICK:
+                ticks.append(what)
+            else:
+                by_task.setdefault(what, []).append(content)
+        for task, letters in by_task.items():
+            self.in_hand = task
+            self.machines[task].receive(letters, now, self._out)
+        for task in ticks:
+            self.in_hand = task
+            self.machines[task].tick(now, self._out)
+        self.in_hand = None
+        self.handled += len(by_task) + len(ticks)
+        for action, future in actions:
+            self._act(action, future, now)
+        return bool(by_task) or bool(ticks)
+
+    def _act(self, action: Action[Any], future: Future[Any] | None, now: Now) -> None:
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = action(now, self._out)
+        except BaseException as error:
+            self._carry_out(now)
+            future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._carry_out(now)
+            future.set_result(result)
+
+    def _work_frames(self, now: Now) -> bool:
+        local, machines, out = self._local, self.machines, self._out
+        if len(local) < FRAMES_PER_STEP:
+            local += self.ring.take_frames(FRAMES_PER_STEP)
+        if not local:
+            return False
+        consumed = 0
+        for _ in range(FRAMES_PER_STEP):
+            frame = local.popleft()
+            self.in_hand = frame.task
+            machines[frame.task].work(frame, now, out)
+            consumed += len(frame.values)
+            if out.frames:
+                self._pass_on(out.take_frames())
+            if not local:
+                break
+        self.in_hand = None
+        self.handled += consumed
+        self.ring.consumed(consumed)
+        return True
+
+    def _pass_on(self, frames: list[Frame]) -> None:
+        """Own frames to the own line, the others to their rings."""
+        owners = self._owners
+        outgoing: dict[Executor, list[Frame]] = {}
+        tuples = 0
+        for frame in frames:
+            owner = owners[frame.task]
+            if owner is self:
+                self._local.append(frame)
+                tuples += len(frame.values)
+            else:
+                outgoing.setdefault(owner, []).append(frame)
+        if tuples:
+            self.ring.consumed(-tuples)  # they are in flight here as if they had come through the ring
+        for owner, theirs in outgoing.items():
+            owner.ring.publish(theirs)
+
+    def _poll(self, now: Now) -> bool:
+        worked = False
+        out = self._out
+        for machine in self._others:
+            worked = machine.poll(now, out) or worked
+        if self._emitting:
+            paused = any(ring.is_full for ring in self._rings)
+            before_s = self._clock.monotonic()
+            for spout in self._emitting:
+                self.in_hand = spout.task.task_id
+                worked = spout.poll(now, out, paused=paused) or worked
+                after_s = self._clock.monotonic()
+                if after_s - before_s > SLOW_NEXT_S:
+                    self._warn_slow(spout, after_s - before_s)
+                before_s = after_s
+            self.in_hand = None
+        return worked
+
+    def _warn_slow(self, spout: SpoutMachine, seconds: float) -> None:
+        if spout.task.task_id not in self._slow:
+            self._slow.add(spout.task.task_id)
+            logger.warning(
+                "spout %s blocked for %.1f s, and acks and timeouts with it: `next` should return None when nothing is "
+                "there yet (said once)",
+                spout.task.component,
+                seconds,
+            )
+
+    def _flush(self, now: Now) -> bool:
+        flushed = False
+        for machine in self._others:
+            flushed = machine.flush(now, self._out) or flushed
+        self._carry_out(now)
+        return flushed
+
+    def _carry_out(self, now: Now) -> None:
+        out, owners = self._out, self._owners
+        for task, track in out.take_tracks():
+            self._send(task, track)
+        if out.frames:
+            self._pass_on(out.take_frames())
+        if out.mail:
+            for task, one in out.take_mail():
+                self._send(task, one)
+        if out.ticks:
+            ticks, out.ticks = out.ticks, []
+            for task in ticks:
+                owners[task].ring.send((task, TICK))
+        if out.calls:
+            calls, out.calls = out.calls, []
+            for task, number, call in calls:
+                self._hub.call(task, number, call)
+        if out.acked:
+            for acked in out.acked:
+                self._hub.acked(acked)
+            out.acked.clear()
+        if out.notes:
+            for note in out.notes:
+                logger.warning("%s: %s", note.component, note.text)
+            out.notes.clear()
+        if out.died:
+            self._bury(now)
+
+    def _bury(self, now: Now) -> None:
+        died, self._out.died = self._out.died, []
+        self._hub.bury(died)
+        by_task: dict[int, list[Died]] = {}
+        for one in died:
+            by_task.setdefault(one.spout_task, []).append(one)
+        for spout in self.spouts:
+            spout.buried(by_task.get(spout.task.task_id, ()))
+        if self._out.died:  # a callback made more of them
+            self._bury(now)
+
+    def _send(self, task: int, mail: Mail) -> None:
+        owner = self._owners[task]
+        if owner is self:
+            self._mail.append((task, mail))
+        else:
+            owner.ring.send((task, mail))
+
+    def _nap(self) -> float:
+        """How long to sleep at most."""
+        now_s = self._clock.monotonic()
+        nap_s = LONGEST_NAP_S
+        if self._emitting:
+            nap_s = min(self._nap_s, self._idle_s)
+            self._nap_s = min(2 * self._nap_s, self._idle_s)
+        for machine in self._started:
+            due_s = machine.next_due_s()
+            if due_s is not None:
+                nap_s = min(nap_s, due_s - now_s)
+        # What is due and cannot be done yet (spouts are paused) must not spin.
+        return max(SHORTEST_NAP_S, nap_s) if self._idle_s else nap_s
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _abort(self) -> None:
+        """Leave what the tasks have to those that come after a restart, and close them; nothing may stop this."""
+        now = Now(self._clock.monotonic(), self._clock.wall())
+        for spout in [one for one in self.spouts if one in self._started]:
+            try:
+                self.handovers[spout.task.task_id] = spout.hand_over(now, self._out)
+                self._bury(now)
+            except Exception:
+                logger.exception("%s: handing over its messages failed", spout.task.component)
+        for machine in reversed(self._started):
+            try:
+                machine.stop(now, self._out)
+            except Exception:
+                logger.exception("%s: closing a task failed", machine.task.component)
+        self._started.clear()
+        self._over = True
+        for _, future in self.ring.take_control():
+            if isinstance(future, Future):
+                future.cancel()
+
+
+def _nothing(now: Now, out: Outbox) -> None:
+    """Wake up."""

@@ -1,0 +1,348 @@
+"""The local runtime: the handle of a run, and what its executors ask of it.
+
+A supervising thread lives one `Life` after the other: a fault of a component ends a life, and after a pause the next
+one takes over its messages. What a bolt raises is no fault: it fails a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from random import Random, SystemRandom
+
+from tupletree.clock import SystemClock
+from tupletree.errors import ConfigError, ConnectorError, TupletreeError
+from tupletree.flow.mail import Finished
+from tupletree.flow.outbox import AsyncCall
+from tupletree.flow.spouts import SpoutMachine
+from tupletree.payloads import to_jsonable
+from tupletree.plan import Plan
+from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
+from tupletree.runtimes.deadletters import write_letters
+from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
+from tupletree.runtimes.local.calls import CallRunner
+from tupletree.runtimes.local.executor import Executor
+from tupletree.runtimes.local.life import Control, Life
+from tupletree.runtimes.local.statedir import LocalStateDirectory
+from tupletree.runtimes.local.supported import refuse_unsupported
+from tupletree.runtimes.meter import Meter
+from tupletree.sinks.files import FileSink, claim_directory
+from tupletree.topology.model import TopologySpec
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.retry import RestartPolicy
+from tupletree.tracking.verdicts import Acked, Died, PendingCounters
+
+__all__ = ["LocalRun", "start"]
+
+logger = logging.getLogger("tupletree.local")
+
+ANSWER_TIMEOUT_S = 5.0
+STOP_MARGIN_S = 20.0
+"""How long `stop` waits for the end beyond the drain: hung tasks are given up one after the other."""
+
+
+def start(request: RunRequest) -> RunHandle:
+    """Check what was asked for, claim the sinks' folders and the state directory, and start. See `base.run`."""
+    spec = request.topology.build()
+    refuse_unsupported(spec)
+    directory = LocalStateDirectory.make(request.state_dir, spec.name)
+    _claim_sinks(spec, directory.run_id, append=request.append)
+    run = LocalRun(request, spec, directory)
+    run.begin()
+    return run
+
+
+def _claim_sinks(spec: TopologySpec, run_id: str, *, append: bool) -> None:
+    folders = {
+        component.name: component.body.directory.absolute()
+        for component in spec.components.values()
+        if component.kind == "sink" and isinstance(component.body, FileSink)
+    }
+    shared = [name for name, folder in folders.items() if list(folders.values()).count(folder) > 1]
+    if shared:
+        raise ConfigError(
+            "two sinks write to one folder", where=", ".join(shared), next_step="give each sink a folder of its own"
+        )
+    for name, folder in folders.items():
+        claim_directory(folder, run_id, sink=name, append=append)
+
+
+class LocalRun(RunHandle):
+    """One run in this process; the handle that `run` returns. It is the `Hub` of its executors."""
+
+    def __init__(self, request: RunRequest, spec: TopologySpec, directory: LocalStateDirectory) -> None:
+        self._request = request
+        self._options = request.options
+        self._spec = spec
+        self._directory = directory
+        self._plan = Plan.of(spec, request.options)
+        self._clock = SystemClock()
+        self._meter = Meter(self._clock)
+        self._calls = CallRunner()
+        self._legacy = Legacy()
+        self._random = Random(SystemRandom().getrandbits(128))
+        self._policy = RestartPolicy()
+        self._control = Control()
+        self._assembly: Assembly | None = None
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._burying = threading.Lock()
+        self._letters = 0
+        self._started_s = self._clock.monotonic()
+        self._seconds: float | None = None
+        self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
+
+    # --- the handle -------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the supervising thread."""
+        self._thread.start()
+
+    def progress(self) -> Progress:
+        """See `RunHandle.progress`."""
+        totals, open_now = self._totals()
+        return Progress(
+            emitted=totals.acked + totals.dead + open_now,
+            acked=totals.acked,
+            failed=totals.failed,
+            retried=totals.retried,
+            dead=totals.dead,
+            open=open_now,
+            rate_per_s=self._meter.rate_per_s(),
+            latency_p50_ms=self._meter.latency_ms(0.5),
+            latency_p95_ms=self._meter.latency_ms(0.95),
+            seconds=self._elapsed_s(),
+            state=self._control.state,
+        )
+
+    def wait(self, timeout_s: float | None = None) -> Summary:
+        """See `RunHandle.wait`."""
+        if not self._ended.wait(timeout_s):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        totals, _ = self._totals()
+        return Summary(
+            topology=self._spec.name,
+            runtime="local",
+            emitted=totals.emitted,
+            acked=totals.acked,
+            failed=totals.failed,
+            retried=totals.retried,
+            dead=totals.dead,
+            open=totals.emitted - totals.acked - totals.dead,
+            seconds=self._elapsed_s(),
+            state_dir=self._directory.path,
+            outputs=dict(self._rows()),
+        )
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """See `RunHandle.stop`. A later call may only shorten the time."""
+        limit_s = self._options.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        at_s = self._clock.monotonic() + limit_s
+        control = self._control
+        control.stop_at_s = at_s if control.stop_at_s is None else min(at_s, control.stop_at_s)
+        control.wake.set()
+        self._ended.wait(limit_s + STOP_MARGIN_S)
+
+    def pause(self) -> None:
+        """Let spouts emit nothing for now; what is in flight goes on."""
+        self._on_spouts(SpoutMachine.pause)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self._on_spouts(SpoutMachine.resume)
+
+    def describe(self) -> str:
+        """Tasks, executors and rings as text, one line each."""
+        lines = [f"{self._spec.name}: {self._control.state}"]
+        assembly = self._assembly
+        for executor in assembly.executors if assembly else ():
+            ring = executor.ring
+            lines.append(f"  executor {executor.name}: {ring.depth} of {ring.capacity} tuples in its ring")
+            for task_id in sorted(executor.machines):
+                task = self._plan.tasks[task_id]
+                in_hand = ", at work" if executor.in_hand == task_id else ""
+                lines.append(f"    task {task_id} {task.component}[{task.index}]{in_hand}")
+        return "\n".join(lines)
+
+    def _elapsed_s(self) -> float:
+        return self._seconds if self._seconds is not None else self._clock.monotonic() - self._started_s
+
+    def _totals(self) -> tuple[PendingCounters, int]:
+        """Sums over all spout tasks, and the messages that are open now."""
+        assembly = self._assembly
+        books: dict[int, Pending] = {task: one.pending for task, one in self._legacy.handovers.copy().items()}
+        if assembly is not None:
+            books.update((spout.task.task_id, spout.pending) for spout in assembly.spouts())
+        totals = PendingCounters()
+        open_now = 0
+        for task, pending in books.items():
+            counters = pending.counters
+            totals.emitted += counters.emitted
+            totals.untracked += counters.untracked
+            totals.acked += counters.acked
+            totals.failed += counters.failed
+            totals.retried += counters.retried
+            totals.dead += counters.dead
+            open_now += pending.open_count(task) + pending.awaiting_source(task)
+        return totals, open_now
+
+    def _rows(self) -> dict[str, int]:
+        rows = {component.name: 0 for component in self._spec.components.values() if component.kind == "sink"}
+        for name, count in self._legacy.rows.items():
+            rows[name] += count
+        for sink in self._assembly.sinks() if self._assembly else ():
+            rows[sink.task.component] += sink.rows_written
+        return rows
+
+    def _on_spouts(self, action: Callable[[SpoutMachine], None]) -> None:
+        assembly = self._assembly
+        if assembly is None:
+            return
+        for spout in assembly.spouts():
+            self._on_spout(assembly.owners[spout.task.task_id], spout, action)
+
+    @staticmethod
+    def _on_spout(executor: Executor, spout: SpoutMachine, action: Callable[[SpoutMachine], None]) -> None:
+        executor.submit(lambda _, __: action(spout)).result(ANSWER_TIMEOUT_S)
+
+    # --- what executors ask for, on their threads ---------------------------------------------------------------
+
+    @property
+    def ending(self) -> bool:
+        """See `Hub.ending`."""
+        return self._control.ending
+
+    def bury(self, died: Sequence[Died]) -> None:
+        """See `Hub.bury`."""
+        if not died:
+            return
+        letters = [one.letter(self._spec.name, to_jsonable(one.value), type(one.value).__qualname__) for one in died]
+        redact = self._request.redact
+        with self._burying:
+            write_letters(self._directory.dead, self._letters, [redact(one) for one in letters] if redact else letters)
+            self._letters += 1
+
+    def acked(self, acked: list[Acked]) -> None:
+        """See `Hub.acked`."""
+        self._meter.settled(acked)
+
+    def call(self, task: int, number: int, call: AsyncCall) -> None:
+        """See `Hub.call`."""
+        assert self._assembly is not None
+        ring = self._assembly.owners[task].ring
+
+        def tell(finished: Finished) -> None:
+            ring.send((task, finished))
+
+        self._calls.run(number, call, tell)
+
+    def idle(self, executor: Executor) -> None:
+        """See `Hub.idle`. All spouts live on one executor, so what holds for its spouts holds for all."""
+        spouts, control = executor.spouts, self._control
+        if not spouts or not (control.draining or all(spout.ended for spout in spouts)):
+            return
+        if not control.ending:
+            control.ending = True
+            for other in self._assembly.executors if self._assembly else ():
+                other.nudge()
+        if not control.finished and all(spout.is_finished for spout in spouts):
+            control.finished = True
+            control.wake.set()
+        if control.draining and not control.drained and all(spout.is_drained for spout in spouts):
+            control.drained = True
+            control.wake.set()
+
+    def failed(self, executor: Executor, error: BaseException) -> None:
+        """See `Hub.failed`. Errors that come together are one restart: the first one is its reason."""
+        if self._control.fault is None:
+            self._control.fault = _fault_of(self._plan, executor, error)
+        self._control.wake.set()
+
+    # --- the supervising thread -----------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while not self._live():
+                pass
+            self._control.state = "stopped"
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the end hears of it
+            self._error = error
+            self._control.state = "failed"
+        finally:
+            self._calls.close()
+            self._seconds = self._clock.monotonic() - self._started_s
+            self._ended.set()
+
+    def _live(self) -> bool:
+        """One life; whether it was the last one. Raises the fault that no restart mends."""
+        control = self._control
+        control.begin_life()
+        assembly = self._assembly = assemble(
+            self._plan,
+            self._options,
+            clock=self._clock,
+            hub=self,
+            run_id=self._directory.run_id,
+            legacy=self._legacy,
+            random=self._random,
+        )
+        life = Life(assembly, self._options, self._clock, control)
+        came_up = False
+        try:
+            life.activate()
+            came_up = True
+            self._policy.started(self._clock.monotonic())
+            life.process()
+            life.shut_down()
+        except Exception as error:  # noqa: BLE001 - judged below, when everything has ended
+            control.fault = control.fault or error
+        finally:
+            life.halt()
+        fault = control.fault
+        if fault is None:
+            return True
+        self._inherit(assembly)
+        if life.hung or not (came_up or self._legacy.starts > 1):
+            raise fault  # nothing to build on, or an error that was there from the start
+        return self._await_restart(fault)
+
+    def _inherit(self, assembly: Assembly) -> None:
+        for executor in assembly.executors:
+            self._legacy.handovers.update(executor.handovers)
+        for sink in assembly.sinks():
+            rows = self._legacy.rows
+            rows[sink.task.component] = rows.get(sink.task.component, 0) + sink.rows_written
+        self._assembly = None
+
+    def _await_restart(self, fault: BaseException) -> bool:
+        """Wait before the next life; True if a stop comes first, which is final."""
+        control = self._control
+        delay_s = self._policy.failed(self._clock.monotonic())
+        if delay_s is None:
+            raise fault
+        logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
+        restart_at_s = self._clock.monotonic() + delay_s
+        while control.stop_at_s is None:
+            left_s = restart_at_s - self._clock.monotonic()
+            if left_s <= 0:
+                return False
+            control.wake.wait(left_s)
+            control.wake.clear()
+        return True
+
+
+def _fault_of(plan: Plan, executor: Executor, error: BaseException) -> BaseException:
+    """The error as a user should see it."""
+    if isinstance(error, TupletreeError) or executor.in_hand is None:
+        return error
+    component = plan.tasks[executor.in_hand].component
+    fault = ConnectorError(
+        f"{component!r} failed: {type(error).__name__}: {error}",
+        where=plan.spec.components[component].where if component in plan.spec.components else component,
+        next_step="its traceback is the cause of this error; run with --debug to see it",
+    )
+    fault.__cause__ = error
+    return fault

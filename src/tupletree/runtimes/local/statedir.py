@@ -1,0 +1,74 @@
+"""The state directory of a local run: its identity, and its dead letters. There is nothing in it to resume from."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from tupletree.durable import write_once
+from tupletree.errors import CheckpointError
+
+__all__ = ["LocalStateDirectory"]
+
+FORMAT = 1
+
+
+class _Identity(msgspec.Struct):
+    """What `tupletree.json` says. The Spark runtime's has no `runtime`."""
+
+    format: int
+    topology: str
+    run_id: str
+    created_s: float
+    runtime: str = ""
+
+
+class LocalStateDirectory:
+    """Made fresh for each run.
+
+    Attributes:
+        path: the folder, absolute.
+        run_id: names the run.
+        dead: where its dead letters go.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.dead = path / "dead"
+        self.dead.mkdir(mode=0o700, exist_ok=True)
+
+    @classmethod
+    def make(cls, path: Path | None, topology: str) -> LocalStateDirectory:
+        """Make the folder; without a path, a new one below `.tupletree/<topology>`, named by time.
+
+        Raises:
+            CheckpointError: a run used this folder before, be it local or on Spark.
+        """
+        if path is None:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            path = Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+        path = path.absolute()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = path / "tupletree.json"
+        identity = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), "local")
+        if not write_once(file, msgspec.json.format(msgspec.json.encode(identity))):
+            raise CheckpointError(
+                "the local runtime resumes nothing, and this state directory belongs to an earlier run",
+                where=str(path),
+                got=_description(file),
+                expected="a folder that no run has used",
+                next_step="leave --state-dir out, name a new folder, or resume a Spark run with --runtime spark",
+            )
+        return cls(path, identity.run_id)
+
+
+def _description(file: Path) -> str:
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Identity)
+    except (OSError, msgspec.MsgspecError):
+        return "an identity that cannot be read"
+    return f"{found.runtime or 'Spark'} run {found.run_id[:8]} of {found.topology!r}"
