@@ -50,8 +50,9 @@ class Feed(Spout[T], Generic[T]):
     def next(self) -> list[Emit[T] | Reject]:
         if self.taken >= len(self.mine):
             raise EndOfInput
-        self.taken += self.batch
-        return list(self.mine[self.taken - self.batch : self.taken])
+        given = self.mine[self.taken : self.taken + self.batch]
+        self.taken += len(given)
+        return list(given)
 
     def snapshot(self) -> int:
         return self.taken

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -201,7 +201,11 @@ class Intake:
         accounts = self._accounts
         with accounts.lock:
             accounts.pending.counters.untracked += len(batch) - len(ids) - len(rejected)
-            out = accounts.pending.emit_many(spout.task.task_id, ids, values, now_s, wall_s)
+            try:
+                out = accounts.pending.emit_many(spout.task.task_id, ids, values, now_s, wall_s)
+            except ConnectorError as error:
+                found = [replace(finding, where=f"spout {spout.name!r}") for finding in error.findings]
+                raise ConnectorError(error.what, findings=found) from error
             spout.ids.extend(id_ for id_ in out.message_ids if id_ is not None)
             spout.roots.extend(out.roots)
             spout.values.extend(out.values)
