@@ -59,7 +59,7 @@ def combined(groups: Iterable[tuple[int, Sequence[Root]]]) -> list[Delta]:
         return kept  # type: ignore[return-value]  # just checked: every root is an int
     values: dict[int, int] = {}
     for value, roots in kept:
-        for root in {one for entry in roots for one in roots_of(entry)}:
+        for root in dict.fromkeys(one for entry in roots for one in roots_of(entry)):
             values[root] = values.get(root, 0) ^ value
     by_value: dict[int, list[int]] = {}
     for root, value in values.items():

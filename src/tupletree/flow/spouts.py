@@ -207,6 +207,8 @@ class SpoutMachine(Machine):
         """Emit what the limits allow: retries that are due first, then new messages."""
         if self._timeout_s is not None and self._releases:
             out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
+        if self.ended and self.pending.awaiting_source(self.task.task_id):
+            self._give_up(now, out)
         if paused or self._above:
             return False
         self._draw.turn()
@@ -394,8 +396,6 @@ class SpoutMachine(Machine):
             self._bury(what, out)
         elif isinstance(what, SourceRetry):
             self.spout.fail(what.message_id, what.failure)
-            if self.ended:
-                self._give_up(now, out)
 
     def _give_up(self, now: Now, out: Outbox) -> None:
         """A source that said that nothing will come again does not emit its failed messages again."""

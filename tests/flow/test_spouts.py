@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from tests.flow.driving import Driver
+from tests.flow.streams import Gathering, Line, Script, Word, lines
+from tupletree import Emit, Topology, bolt
+from tupletree.config import Options
+from tupletree.flow.mail import HighWater, SinkReset
+from tupletree.flow.spouts import SpoutMachine
+from tupletree.topology.components import Reject
+from tupletree.tracking.outcomes import FailureKind
+
+
+@bolt
+def word(line: Line) -> Word:
+    if line.text.startswith("bad"):
+        raise ValueError(line.text)
+    return Word(line.text)
+
+
+def driver_of(script: Script, options: Options | None = None, *, replay: str = "runtime") -> Driver:
+    t = Topology("words")
+    words = t.bolt("word", word).shuffle(t.spout("lines", script, replay=replay))  # type: ignore[arg-type]
+    t.sink("out", Gathering()).shuffle(words)
+    return Driver(t, options)
+
+
+def test_a_reject_is_dead_at_once_and_the_stream_goes_on() -> None:
+    script = Script([[Reject(b"\xff", "r", "not UTF-8"), *lines("a")]])
+    driver = driver_of(script)
+    driver.run()
+    assert [(one.message_id, one.failure.kind, one.attempts) for one in driver.died] == [("r", FailureKind.REJECTED, 1)]
+    assert [message_id for message_id, _ in script.failed] == ["r"]
+    assert script.acked == [0]
+
+
+def test_a_value_of_another_class_fails_its_message_alone() -> None:
+    script = Script([[Emit(Word("no line"), "w"), *lines("a")]])
+    driver = driver_of(script, Options(max_attempts=1))
+    driver.run()
+    assert [one.message_id for one in driver.died] == ["w"]
+    assert "stream is Line" in driver.died[0].failure.error
+    assert script.acked == [0]
+
+
+def test_a_source_that_replays_by_itself_hears_of_each_failed_attempt() -> None:
+    bad = Emit(Line("bad"), "b")
+    script = Script([bad, None], ends=False)
+    driver = driver_of(script, Options(max_attempts=3), replay="source")
+    driver.settle()
+    assert len(script.failed) == 1
+    assert driver.spouts[0].open_count == 1
+    script.steps.append(bad)
+    driver.settle()
+    script.steps.append(bad)
+    driver.settle()
+    assert [message_id for message_id, _ in script.failed] == ["b"] * 3
+    assert [one.attempts for one in driver.died] == [3]
+    assert driver.spouts[0].open_count == 0
+
+
+def test_a_source_that_ended_does_not_replay_so_its_failed_messages_are_dead_and_it_hears_once() -> None:
+    script = Script(lines("bad"))
+    driver = driver_of(script, replay="source")
+    driver.run()
+    assert [one.message_id for one in driver.died] == [0]
+    assert len(script.failed) == 1
+
+
+def test_a_redelivery_of_an_open_message_joins_it() -> None:
+    script = Script([lines("bad"), Emit(Line("bad"), 0)])
+    driver = driver_of(script, Options(max_attempts=2))
+    driver.run()
+    assert driver.spouts[0].pending.counters.joined == 1
+    assert driver.spouts[0].pending.counters.emitted == 1
+    assert len(driver.died) == 1
+
+
+def test_a_drain_emits_what_was_given_asks_for_nothing_and_starts_no_retry() -> None:
+    script = Script([lines("bad", *(f"w{number}" for number in range(9)))], ends=False)
+    driver = driver_of(script, Options(max_spout_pending=2, backoff_initial_ms=1.0))
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    driver.carry_out()
+    asked = script.asked
+    spout.drain()
+    driver.settle()
+    driver.now_s += 60.0
+    driver.settle()
+    assert spout.is_drained
+    assert script.asked == asked
+    assert len(script.acked) == 9
+    (left,) = spout.abandon(driver.now, driver.out)
+    assert left.message_id == 0
+    assert [(one, failure.kind) for one, failure in script.failed] == [(0, FailureKind.STOPPED)]
+    assert spout.open_count == 0
+
+
+def test_what_is_abandoned_in_flight_is_failed_to_its_source_and_late_verdicts_change_nothing() -> None:
+    script = Script([lines("a", "b")], ends=False)
+    driver = driver_of(script)
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    driver.carry_out()
+    assert [one.message_id for one in spout.abandon(driver.now, driver.out)] == [0, 1]
+    driver.settle()
+    assert script.acked == []
+    assert [one for one, _ in script.failed] == [0, 1]
+
+
+def test_high_water_pauses_the_spout_and_fails_nothing() -> None:
+    script = Script([lines("a")], ends=False)
+    driver = driver_of(script)
+    spout = driver.spouts[0]
+    spout.receive([HighWater(1, above=True)], driver.now, driver.out)
+    assert not spout.poll(driver.now, driver.out)
+    assert script.asked == 0
+    spout.receive([HighWater(1, above=False)], driver.now, driver.out)
+    driver.settle()
+    assert script.acked == [0]
+
+
+def test_a_full_ring_pauses_the_spout() -> None:
+    script = Script([lines("a")], ends=False)
+    driver = driver_of(script)
+    assert not driver.spouts[0].poll(driver.now, driver.out, paused=True)
+    assert script.asked == 0
+
+
+def test_pause_and_resume_tell_the_spout_and_verdicts_still_come() -> None:
+    script = Script([lines("a"), lines("b")], ends=False)
+    driver = driver_of(script)
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    driver.carry_out()
+    spout.pause()
+    driver.settle()
+    assert script.acked == [0]
+    assert script.asked == 1
+    spout.resume()
+    assert script.life == ["open", "activate", "deactivate", "activate"]
+
+
+def test_an_inactive_start_asks_for_nothing_until_it_is_resumed() -> None:
+    script = Script([lines("a")], ends=False)
+    driver = driver_of(script)
+    old = driver.spouts[0]
+    spout = SpoutMachine(
+        driver.plan,
+        old.task,
+        script,
+        driver.options,
+        random_bits=driver.random.getrandbits,
+        random=driver.random.random,
+        sinks={driver.sinks[0].task.task_id: 1},
+        attempts={},
+        active=False,
+    )
+    script.life.clear()
+    spout.start(driver.now, driver.out)
+    assert not spout.poll(driver.now, driver.out)
+    assert script.life == ["open"]
+    spout.resume()
+    assert spout.poll(driver.now, driver.out)
+    assert script.life == ["open", "activate"]
+
+
+def test_a_restart_hands_messages_over_and_they_are_tried_again_under_new_roots() -> None:
+    script = Script([lines("a", "b", "c")], ends=False)
+    driver = driver_of(script, Options(max_spout_pending=2))
+    old = driver.spouts[0]
+    old.poll(driver.now, driver.out)
+    roots = old.pending.roots_in_flight()
+    handover = old.hand_over(driver.now, driver.out)
+    fresh = SpoutMachine(
+        driver.plan,
+        old.task,
+        script,
+        driver.options,
+        random_bits=driver.random.getrandbits,
+        random=driver.random.random,
+        sinks={driver.sinks[0].task.task_id: 1},
+        attempts=driver.attempts,
+        handover=handover,
+    )
+    driver.machines[old.task.task_id] = fresh
+    fresh.start(driver.now, driver.out)
+    driver.carry_out()  # what the old one had sent comes late, and means nothing to the new one
+    driver.settle()
+    driver.now_s += 10.0
+    driver.settle()
+    assert sorted(script.acked) == [0, 1, 2]
+    assert fresh.pending.counters.failed == 2
+    assert not set(roots) & set(fresh.pending.roots_in_flight())
+    assert script.failed == []
+
+
+def test_a_sink_that_lost_its_rows_fails_every_attempt_in_flight() -> None:
+    script = Script([lines("a")], ends=False)
+    driver = driver_of(script, Options(max_attempts=1))
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    driver.carry_out()
+    spout.receive([SinkReset(driver.sinks[0].task.task_id, 2)], driver.now, driver.out)
+    driver.carry_out()
+    assert [one.failure.kind for one in driver.died] == [FailureKind.LOST]
+
+
+def test_an_acker_that_dies_fails_the_attempts_that_it_knew_of() -> None:
+    script = Script([lines("a"), lines("b")], ends=False)
+    driver = driver_of(script, Options(max_attempts=1, acker_tasks=1))
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    spout.acker_lost(0, driver.now, driver.out)
+    driver.carry_out()
+    assert [one.failure.kind for one in driver.died] == [FailureKind.LOST]
+
+
+def test_all_roots_of_one_emission_belong_to_one_acker_and_the_next_to_another() -> None:
+    script = Script([lines(*"abcdefgh"), [Emit(Line("x"), "x"), Emit(Line("y"), "y")]], ends=False)
+    driver = driver_of(script, Options(acker_tasks=3))
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    first = {root % 3 for root in spout.pending.roots_in_flight()}
+    spout.poll(driver.now, driver.out)
+    both = {root % 3 for root in spout.pending.roots_in_flight()}
+    assert len(first) == 1
+    assert len(both) == 2
