@@ -39,7 +39,6 @@ SETTINGS: dict[str, str] = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
     "spark.driver.maxResultSize": "0",
-    "spark.log.level": "ERROR",
 }
 
 LOGGING = Path(__file__).with_name("log4j2.properties")

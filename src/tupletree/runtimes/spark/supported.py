@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from tupletree.config import Options
 from tupletree.errors import Finding, TopologyError
+from tupletree.payloads import registry_of
 from tupletree.plan import Plan
 from tupletree.sinks.files import FileSink
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
@@ -38,13 +39,11 @@ def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
             what, where=f"{component.kind} {component.name!r} ({component.where})", got=got, next_step=next_step
         )
 
-    for stream in component.outputs.values():
-        cls = stream.schema.cls
-        if cls.__module__ == "__main__" and issubclass(cls, msgspec.Struct):
-            yield finding(
-                f"the message class {cls.__qualname__} lives in __main__, where Spark's workers cannot find it",
-                "import it from a module, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
-            )
+    for cls, place in _out_of_reach(component).items():
+        yield finding(
+            f"the structure {cls.__qualname__} lives in {place}, where Spark's workers cannot find it",
+            "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
+        )
     if component.kind == "sink" and not isinstance(component.body, FileSink):
         yield finding(
             "on Spark only file sinks are exactly once, and others are not supported yet",
@@ -53,6 +52,23 @@ def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
         )
     if isinstance(component.body, BoltSpec):
         yield from _bolt(component.body, options, finding)
+
+
+def _out_of_reach(component: ComponentSpec) -> dict[type, str]:
+    """Structures that no worker can import, among what the component emits and keeps, and where they live.
+
+    A dataclass or NamedTuple can be sent as it is; the pickler cannot do that with a structure.
+    """
+    kinds: list[Any] = [stream.schema.cls for stream in component.outputs.values()]
+    if isinstance(component.body, BoltSpec) and component.body.state is not None:
+        kinds.append(component.body.state.value_type)
+    found: dict[type, str] = {}
+    for cls in (cls for kind in kinds for cls in registry_of(kind).values() if issubclass(cls, msgspec.Struct)):
+        if "<locals>" in cls.__qualname__:
+            found[cls] = "a function"
+        elif cls.__module__ == "__main__":
+            found[cls] = "__main__"
+    return found
 
 
 class _FindingMaker(Protocol):
