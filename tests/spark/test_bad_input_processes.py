@@ -1,0 +1,250 @@
+"""Bad input around a run: what stdout holds, classes in `__main__` and in functions, Connect, and what comes later."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.spark.helpers_semantics import Feed, numbered
+from tupletree import Bolt, Collector, Topology, arrow_bolt, batch_bolt, bolt
+from tupletree.errors import RuntimeUnavailableError, TopologyError
+from tupletree.runtimes import base
+from tupletree.sinks import foreach, jsonl, read_rows
+from tupletree.sources import items
+from tupletree.topology.components import SinkBatch
+
+
+class Number(msgspec.Struct, frozen=True):
+    number: int
+
+
+LOUD = """
+    import sys
+    from collections.abc import Iterator
+    import msgspec
+    from tupletree import Topology, bolt
+    from tupletree.sinks import jsonl
+    from tupletree.sources import items
+
+    print("loud at import")
+
+    class Number(msgspec.Struct):
+        number: int
+
+    @bolt
+    def shout(value: Number) -> Number:
+        print("loud in a bolt", value)
+        sys.stdout.write("without a line end")
+        sys.__stdout__.write("loud under the hood")
+        sys.stdout.flush()
+        return value
+
+    def topology(out: str) -> Topology:
+        print("loud in the factory")
+        t = Topology("loud")
+        t.sink("out", jsonl(out)).shuffle(t.bolt("shout", shout).shuffle(t.spout("in", items([Number(1), Number(2)]))))
+        return t
+"""
+
+
+@pytest.mark.spark
+def test_whatever_a_topology_prints_the_last_line_on_stdout_is_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(dedent(LOUD))
+    command = [sys.executable, "-m", "tupletree", "run", "loud.py", "--summary", "json"]
+    command += ["--set", f"out={tmp_path / 'out'}", "--state-dir", str(tmp_path / "state")]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout.splitlines()[-1])
+    assert (summary["emitted"], summary["acked"], summary["outputs"]) == (2, 2, {"out": 2})
+    assert len(ended.stdout.splitlines()) == 1
+    assert "loud at import" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+SCRIPT = """
+    from collections import Counter, namedtuple
+    from dataclasses import dataclass
+    from pathlib import Path
+    from typing import NamedTuple
+    import sys
+    import msgspec
+    from tupletree import KeyedState, Topology, bolt, run
+    from tupletree.sinks import jsonl
+    from tupletree.sources import items
+
+    @dataclass(frozen=True)
+    class Word:
+        word: str
+
+    class Count(NamedTuple):
+        word: str
+        count: int
+
+    @bolt(state=int)
+    def count(word: Word, total: KeyedState[int]) -> Count:
+        total.value += 1
+        return Count(word.word, total.value)
+
+    class Structure(msgspec.Struct):
+        word: str
+
+    @bolt
+    def restructure(count: Count) -> Structure:
+        return Structure(count.word)
+
+    @dataclass
+    class Holder:
+        inside: Structure
+
+    @bolt
+    def hold(count: Count) -> Holder:
+        return Holder(Structure(count.word))
+
+    @bolt(state=list)
+    def keep(word: Word, kept: KeyedState[list[Structure]]) -> None:
+        kept.value.append(Structure(word.word))
+
+    def build(out: Path, with_structures: bool) -> Topology:
+        t = Topology("script")
+        words = t.spout("words", items([Word(word) for word in "a b a a".split()]))
+        counts = t.bolt("count", count, parallelism=2).fields(words, "word")
+        t.sink("out", jsonl(out)).shuffle(counts)
+        if with_structures:
+            for name, one in {"restructure": restructure, "hold": hold}.items():
+                t.sink(f"{name}-out", jsonl(out / name)).shuffle(t.bolt(name, one).shuffle(counts))
+            t.bolt("keep", keep).fields(words, "word")
+        return t
+
+    if __name__ == "__main__":
+        place = Path(sys.argv[1])
+        handle = run(build(place / "out", sys.argv[2] == "structures"), state_dir=place / "state")
+        print(handle.wait(100).acked)
+"""
+
+
+@pytest.mark.spark
+def test_a_script_may_define_dataclasses_and_named_tuples_where_it_runs(tmp_path: Path) -> None:
+    ended = script(tmp_path, "plain")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split()[-1] == "4"
+    assert sorted((row["word"], row["count"]) for row in read_rows(tmp_path / "out")) == [
+        ("a", 1),
+        ("a", 2),
+        ("a", 3),
+        ("b", 1),
+    ]
+
+
+def test_structures_that_workers_cannot_find_are_refused_wherever_they_are_used(tmp_path: Path) -> None:
+    ended = script(tmp_path, "structures")
+    assert ended.returncode == 1
+    error = ended.stderr[ended.stderr.index("TopologyError") :]
+    for component in ("restructure", "hold", "keep"):
+        assert f"bolt {component!r}" in error
+    assert error.count("Structure lives in __main__") == 3
+    assert "use a dataclass" in error
+    assert not (tmp_path / "state").exists()
+
+
+def script(folder: Path, which: str) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(dedent(SCRIPT))
+    command = [sys.executable, str(folder / "script.py"), str(folder), which]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_structure_inside_a_function_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    class Local(msgspec.Struct):
+        number: int
+
+    t = Topology("local")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Local(1)])))
+    with pytest.raises(TopologyError, match=r"Local lives in a function[\s\S]*module"):
+        base.run(t, state_dir=tmp_path / "state")
+
+
+@batch_bolt(size=10)
+def batched(values: list[Number]) -> list[Number]:
+    return values
+
+
+@arrow_bolt(inputs=Number, outputs=Number)
+def columnar(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@bolt
+async def awaited(value: Number) -> AsyncIterator[Number]:
+    yield value
+
+
+class Ticking(Bolt[Number]):
+    tick_interval_s = 1.0
+
+    def process(self, value: Number, collector: Collector[Number]) -> Number:
+        return value
+
+
+@bolt
+def again(value: Number) -> Number:
+    return value
+
+
+def send(batch: SinkBatch[Number]) -> None:
+    raise AssertionError("nothing is ever sent")
+
+
+def test_everything_that_comes_later_is_refused_together_before_anything_starts(tmp_path: Path) -> None:
+    t = Topology("later", allow_cycle=True)
+    source = t.spout("source", Feed("later", Number, numbered([Number(1)])))
+    looped = t.bolt("looped", again).shuffle(source)
+    looped.shuffle(looped)
+    bolts: dict[str, Any] = {"batched": batched, "columnar": columnar, "awaited": awaited, "ticking": Ticking}
+    foreach_sink = t.sink("foreach", foreach(send))
+    for name, one in bolts.items():
+        foreach_sink.shuffle(t.bolt(name, one).shuffle(source))
+    with pytest.raises(TopologyError) as caught:
+        base.run(t, state_dir=tmp_path / "state")
+    text = str(caught.value)
+    for words in ("batch bolts", "arrow bolts", "async bolts", "ticks", "only file sinks", "cycle through 'looped'"):
+        assert words in text
+    assert len(caught.value.findings) == 6
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_spark_connect_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "sc://somewhere")
+    t = Topology("connected")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Number(1)])))
+    with pytest.raises(RuntimeUnavailableError, match=rf"Spark Connect[\s\S]*{variable}[\s\S]*classic"):
+        base.run(t, state_dir=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_graph_of_sixty_diamonds_is_checked_laid_out_and_refused_for_nothing(tmp_path: Path) -> None:
+    t = Topology("diamonds")
+    layer: list[Any] = [t.spout("source", items([Number(1)]))]
+    for depth in range(60):
+        left, right = t.bolt(f"left-{depth}", again), t.bolt(f"right-{depth}", again)
+        for producer in layer:
+            left.shuffle(producer)
+            right.shuffle(producer)
+        layer = [left, right]
+    sink = t.sink("out", jsonl(tmp_path / "out"))
+    for producer in layer:
+        sink.shuffle(producer)
+    from tupletree.config import Options
+    from tupletree.runtimes.spark.supported import refuse_unsupported
+
+    refuse_unsupported(t.build(), Options())
