@@ -75,11 +75,13 @@ class Life:
     Attributes:
         left: messages that were open when a drain ran out of time; their sources heard of it.
         hung: executors that did not answer.
+        cannot_open: a component could not be opened, which is another thing than one that breaks later.
     """
 
     def __init__(self, assembly: Assembly, options: Options, clock: Clock, control: Control) -> None:
         self.left: list[Released] = []
         self.hung: set[Executor] = set()
+        self.cannot_open = False
         self._assembly = assembly
         self._options = options
         self._clock = clock
@@ -102,6 +104,7 @@ class Life:
                 except CancelledError:
                     raise self._control.fault or InternalError("an executor ended without a word") from None
                 except Exception as error:
+                    self.cannot_open = True
                     if isinstance(error, TupletreeError):
                         raise
                     raise ConnectorError(

@@ -290,10 +290,8 @@ class LocalRun(RunHandle):
             random=self._random,
         )
         life = Life(assembly, self._options, self._clock, control)
-        came_up = False
         try:
             life.activate()
-            came_up = True
             self._policy.started(self._clock.monotonic())
             life.process()
             life.shut_down()
@@ -305,7 +303,7 @@ class LocalRun(RunHandle):
         if fault is None:
             return True
         self._inherit(assembly)
-        if life.hung or not (came_up or self._legacy.starts > 1):
+        if life.hung or (life.cannot_open and self._legacy.starts == 1):
             raise fault  # nothing to build on, or an error that was there from the start
         return self._await_restart(fault)
 
