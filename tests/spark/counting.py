@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +18,11 @@ from tupletree import KeyedState, Spout, TaskContext, Topology, bolt
 from tupletree.config import resolve_options
 from tupletree.errors import EndOfInput
 from tupletree.runtimes import base
+from tupletree.runtimes.crash import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
 from tupletree.targets import TargetRef
-from tupletree.topology.components import Emit, MessageId
+from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.tracking.outcomes import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +54,16 @@ class HeardLines(TextLines[Line]):
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         _note(self.folder, "dead", message_id)
+
+
+class EndlessLines(HeardLines):
+    """The same, for a run that goes on until it is stopped."""
+
+    def next(self) -> Sequence[Emit[Line] | Reject]:
+        try:
+            return super().next()
+        except EndOfInput:
+            return []
 
 
 class Broker(Spout[Line]):
@@ -96,7 +108,7 @@ def _note(folder: Path, what: str, message_id: MessageId) -> None:
         file.write(json.dumps([what, message_id[1]]).encode() + b"\n")
 
 
-SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {"file": HeardLines, "broker": Broker}
+SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {"file": HeardLines, "endless": EndlessLines, "broker": Broker}
 
 
 @bolt
@@ -167,13 +179,21 @@ def expected_rows(texts: Sequence[str]) -> Counter[tuple[str, int]]:
     return Counter((word, number) for word, total in totals.items() for number in range(1, total + 1))
 
 
+def _fall_asleep(process: int, _: int) -> None:
+    """In the place of dying at a crash point: what a driver does whose machine hangs. Once."""
+    del os.environ[VARIABLE]
+    os.kill(process, signal.SIGSTOP)
+
+
 def main(plan: dict[str, Any]) -> None:
     """What a process of its own does (`crashing`): run as the plan says, until the end or a crash point."""
     from tupletree.runtimes.spark import engine
 
     folder = Path(plan["folder"])
-    if plan["asleep"]:  # at its crash point it falls asleep, as a driver does whose machine hangs
-        patch("tupletree.runtimes.crash.signal", SimpleNamespace(SIGKILL=signal.SIGSTOP)).start()
+    if plan["asleep"]:
+        patch(
+            "tupletree.runtimes.crash.os", SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=_fall_asleep)
+        ).start()
     # No option shortens this; what happens at a base does not depend on when one is due.
     engine.BASE_EPOCHS = plan["base_epochs"]
     options = resolve_options(code={**QUICK, **plan["options"]})
