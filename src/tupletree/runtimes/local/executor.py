@@ -38,6 +38,9 @@ TICK = object()
 """On a control lane: the task's tick is due."""
 
 FRAMES_PER_STEP = 64
+MAIL_ROUNDS = 4
+"""Enough for a delta to become a verdict, a release, and the word that rows are written."""
+
 SHORTEST_NAP_S = 0.0005
 LONGEST_NAP_S = 1.0
 SLOW_NEXT_S = 1.0
@@ -109,6 +112,7 @@ class Executor:
         self._mail: list[tuple[int, Mail]] = []
         self._started: list[Machine] = []
         self.handovers: dict[int, Handover] = {}
+        self._closed: set[int] = set()
         self._halted = False
         self._over = False
         self._slow: set[int] = set()
@@ -158,6 +162,7 @@ class Executor:
         def stop(now: Now, out: Outbox) -> None:
             if machine in self._started:
                 self._started.remove(machine)
+                self._closed.add(task)  # what still comes for it, after a drain that ran out of time, means nothing
                 for polled in (self._emitting, self._others):
                     if machine in polled:
                         polled.remove(machine)  # type: ignore[arg-type]  # it is in there
@@ -216,33 +221,46 @@ class Executor:
         return worked or bool(self._mail) or bool(self._local)
 
     def _read_mail(self, now: Now) -> bool:
+        """Deliver what is on the control lane, and what tasks of this executor write to each other because of it."""
         control = self.ring.take_control()
-        mail, self._mail = self._mail, []
-        if not control and not mail:
+        if not control and not self._mail:
             return False
-        by_task: dict[int, list[Mail]] = {}
         actions: list[tuple[Action[Any], Future[Any] | None]] = []
         ticks: list[int] = []
-        for task, one in mail:
-            by_task.setdefault(task, []).append(one)
         for what, content in control:
             if type(what) is not int:
                 actions.append((what, content))
             elif content is TICK:
                 ticks.append(what)
             else:
-                by_task.setdefault(what, []).append(content)
-        for task, letters in by_task.items():
-            self.in_hand = task
-            self.machines[task].receive(letters, now, self._out)
+                self._mail.append((what, content))
+        worked = bool(self._mail) or bool(ticks)
+        for _ in range(MAIL_ROUNDS):
+            if not self._mail:
+                break
+            self._deliver(now)
         for task in ticks:
-            self.in_hand = task
-            self.machines[task].tick(now, self._out)
+            if task not in self._closed:
+                self.in_hand = task
+                self.machines[task].tick(now, self._out)
         self.in_hand = None
-        self.handled += len(by_task) + len(ticks)
+        self.handled += len(ticks)
         for action, future in actions:
             self._act(action, future, now)
-        return bool(by_task) or bool(ticks)
+        return worked
+
+    def _deliver(self, now: Now) -> None:
+        mail, self._mail = self._mail, []
+        by_task: dict[int, list[Mail]] = {}
+        for task, one in mail:
+            by_task.setdefault(task, []).append(one)
+        for task, letters in by_task.items():
+            if task not in self._closed:
+                self.in_hand = task
+                self.machines[task].receive(letters, now, self._out)
+        self.in_hand = None
+        self.handled += len(by_task)
+        self._carry_out(now)
 
     def _act(self, action: Action[Any], future: Future[Any] | None, now: Now) -> None:
         if future is None or not future.set_running_or_notify_cancel():
@@ -267,9 +285,10 @@ class Executor:
         consumed = 0
         for _ in range(FRAMES_PER_STEP):
             frame = local.popleft()
-            self.in_hand = frame.task
-            machines[frame.task].work(frame, now, out)
             consumed += len(frame.values)
+            if frame.task not in self._closed:
+                self.in_hand = frame.task
+                machines[frame.task].work(frame, now, out)
             if out.frames:
                 self._pass_on(out.take_frames())
             if not local:

@@ -63,6 +63,10 @@ class Control:
     fault: BaseException | None = None
     wake: threading.Event = field(default_factory=threading.Event)
 
+    def stop_asked(self) -> bool:
+        """Whether somebody asked for a stop."""
+        return self.stop_at_s is not None
+
     def begin_life(self) -> None:
         """Forget the life before."""
         self.ending = self.draining = self.finished = self.drained = False
@@ -116,7 +120,7 @@ class Life:
         """Let it run until its input is over, or a stop is asked for and done. Raises the fault of an executor."""
         control = self._control
         watch = Watch(self._assembly, self._options, self._clock)
-        while not control.finished and control.stop_at_s is None:
+        while not (control.finished or control.stop_asked()):
             self._rest(CHECK_S)
             watch.look()
         self._drain()
@@ -124,7 +128,7 @@ class Life:
     def _drain(self) -> None:
         control = self._control
         self._stop_tasks(self._assembly.groups()[-1])
-        control.draining = control.stop_at_s is not None
+        control.draining = control.stop_asked()
         control.ending = True
         if control.draining:
             control.state = "draining"

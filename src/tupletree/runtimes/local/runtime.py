@@ -318,12 +318,15 @@ class LocalRun(RunHandle):
     def _await_restart(self, fault: BaseException) -> bool:
         """Wait before the next life; True if a stop comes first, which is final."""
         control = self._control
+        if control.stop_asked():
+            logger.error("%s failed while it was being stopped: %s", self._spec.name, fault)
+            return True
         delay_s = self._policy.failed(self._clock.monotonic())
         if delay_s is None:
             raise fault
         logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
         restart_at_s = self._clock.monotonic() + delay_s
-        while control.stop_at_s is None:
+        while not control.stop_asked():
             left_s = restart_at_s - self._clock.monotonic()
             if left_s <= 0:
                 return False
