@@ -53,7 +53,11 @@ def test_a_source_that_replays_by_itself_hears_of_each_failed_attempt() -> None:
     driver.settle()
     script.steps.append(bad)
     driver.settle()
-    assert [message_id for message_id, _ in script.failed] == ["b"] * 3
+    assert [(message_id, failure.permanent) for message_id, failure in script.failed] == [
+        ("b", False),
+        ("b", False),
+        ("b", True),
+    ]
     assert [one.attempts for one in driver.died] == [3]
     assert driver.spouts[0].open_count == 0
 

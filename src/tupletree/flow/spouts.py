@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from tupletree.config import Options
 from tupletree.effects import Output, TaskPlace
 from tupletree.errors import InternalError
@@ -414,4 +416,5 @@ class SpoutMachine(Machine):
             if one.root in self._untold:
                 self._untold.discard(one.root)
             else:
-                self.spout.fail(one.message_id, one.failure)
+                # Final: a source that retries by itself must not emit this one again.
+                self.spout.fail(one.message_id, replace(one.failure, permanent=True))
