@@ -34,6 +34,7 @@ class BatchTask:
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
         spec: BoltSpec = component.body
         self._size = spec.batch_size or 1
+        self._returns_many = spec.returns == "many"
         self._place = place
         self._fail = FailureMaker(component.name, place.task_id)
         self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
@@ -130,7 +131,7 @@ class BatchTask:
         whole: Root = together[0] if len(together) == 1 else together or UNTRACKED
         self._place.root = whole
         answer = self._call([member.value for member in batch])
-        results = [] if answer is None else [*answer]
+        results = [] if answer is None else [*answer] if self._returns_many else [answer]
         if len(results) == len(batch):
             anchored = [(member.root, result) for member, result in zip(batch, results) if result is not None]
         else:
