@@ -5,14 +5,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.flow.streams import Count, Gathering, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin, run
 from tupletree import Bolt, Collector, Emit, KeyedState, TaskContext, Tick, Topology, batch_bolt, bolt
-from tupletree.errors import CheckpointError, ConnectorError, TopologyError, TupletreeError
+from tupletree.errors import CheckpointError, ConfigError, ConnectorError, TopologyError, TupletreeError
 from tupletree.runtimes import deadletters
 from tupletree.sinks import foreach, jsonl
 from tupletree.sources import items
@@ -329,22 +329,48 @@ def test_async_bolts_overlap_their_calls(tmp_path: Path) -> None:
 
 
 class Opening(Bolt[Line]):
+    """Opens at the second try."""
+
+    tries: ClassVar[list[str]] = []
+
     def open(self, context: TaskContext) -> None:
-        raise RuntimeError("no database")
+        self.tries.append("open")
+        if len(self.tries) < 3:
+            raise RuntimeError("no database")
 
-    def process(self, value: Line, collector: Collector[Word]) -> None:
-        """Never called."""
+    def process(self, value: Line, collector: Collector[Word]) -> Word:
+        return Word(value.text)
+
+    def close(self) -> None:
+        self.tries.append("close")
 
 
-def test_a_component_that_cannot_be_opened_ends_the_run_at_once_with_its_error(tmp_path: Path) -> None:
-    script = Script(lines("a"), ends=False)
+def test_a_bolt_that_cannot_be_opened_fails_its_messages_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Opening.tries.clear()
     t = Topology("closed")
-    t.bolt("opening", Opening).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
+    opening = t.bolt("opening", Opening).shuffle(t.spout("lines", Script(lines("a"))))
+    opening.stream(Word, unconsumed=True)
+    summary = run(t, tmp_path / "state", backoff_initial_ms=1.0)
+    assert (summary.acked, summary.failed) == (1, 0)
+    assert Opening.tries == ["open", "close", "open", "close"]
+    assert "no database" in caplog.text
+
+
+def test_a_spout_that_cannot_be_opened_ends_the_run_at_once_with_its_error(tmp_path: Path) -> None:
+    class Closed(Script):
+        def open(self, context: object) -> None:
+            raise RuntimeError("no broker")
+
+    script = Closed(lines("a"), ends=False)
+    t = Topology("closed")
+    t.bolt("split", split).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
     handle = begin(t, tmp_path / "state")
-    with pytest.raises(TupletreeError, match="no database"):
+    with pytest.raises(TupletreeError, match="no broker"):
         handle.wait(HANG_S)
     assert handle.progress().state == "failed"
-    assert script.life == []
+    assert script.life == ["deactivate", "close"]
 
 
 def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,3 +512,9 @@ class Impatient:
     def failed(self, now_s: float) -> float | None:
         self.restarts += 1
         return 0.0 if self.restarts <= 2 else None
+
+
+def test_a_local_run_takes_no_replay_requests_and_says_what_to_do(tmp_path: Path) -> None:
+    run(word_count(["poison"], tmp_path / "out"), tmp_path / "state", max_attempts=1)
+    with pytest.raises(ConfigError, match="dead show"):
+        deadletters.request_replay(tmp_path / "state", None)

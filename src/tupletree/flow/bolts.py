@@ -6,6 +6,7 @@ value per root: the frame's own edge XOR the edges of all frames that the root's
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from tupletree.dispatch import BoltTask
@@ -74,7 +75,7 @@ class EmittingMachine(Machine):
 
 
 class BoltMachine(EmittingMachine):
-    """See `Machine`. What user code raises fails messages; only what its `open` and `close` raise comes out.
+    """See `Machine`. What user code raises fails messages; only what its `close` raises comes out.
 
     Args:
         plan, task, random_bits, attempts: as for `EmittingMachine`.
@@ -93,6 +94,7 @@ class BoltMachine(EmittingMachine):
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
         spec: BoltSpec = component.body
+        self._is_open = False
         self._batching: BatchTask | None = None
         self._max_age_s = spec.batch_max_age_s
         self._held_since_s = 0.0
@@ -103,18 +105,47 @@ class BoltMachine(EmittingMachine):
             keys = key_functions(plan.spec, component) if cell is not None else None
             self._bolt = BoltTask(component, self.place, cell, keys)
 
-    def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - opening has no effects
-        """Open the bolt."""
+    def start(self, now: Now, out: Outbox) -> None:
+        """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
         self.place.epoch_time_s = now.wall_s
-        self._bolt.open()
+        error = self._try_to_open()
+        if error is not None:
+            text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
+            out.notes.append(Note(self.task.component, text))
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
         """Close the bolt."""
-        self._bolt.close()
+        if self._is_open:
+            self._bolt.close()
+
+    def _try_to_open(self) -> BaseException | None:
+        try:
+            self._bolt.open()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
+                self._bolt.close()
+            return error
+        self._is_open = True
+        return None
+
+    def _opened_for(self, frame: Frame, out: Outbox) -> bool:
+        """Whether the bolt is open by now; if not, the frame's messages have failed."""
+        error = self._try_to_open()
+        if error is None:
+            return True
+        worked = Worked()
+        for root in frame.roots:
+            self._fail.blame(worked, root, "(the bolt could not be opened)", error)
+        self.carry_out(worked, out)
+        return False
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Work a frame."""
         self.place.epoch_time_s = now.wall_s
+        if not (self._is_open or self._opened_for(frame, out)):
+            return
         self.worked += len(frame.values)
         batching = self._batching
         if batching is None:
@@ -130,7 +161,8 @@ class BoltMachine(EmittingMachine):
     def tick(self, now: Now, out: Outbox) -> None:
         """Tell the bolt that time passed."""
         self.place.epoch_time_s = now.wall_s
-        self.carry_out(self._bolt.tick(now.wall_s), out)
+        if self._is_open:
+            self.carry_out(self._bolt.tick(now.wall_s), out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Work a batch that is old enough."""
