@@ -88,9 +88,17 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
         selectors: message ids as `dead list` shows them (`SPOUT/ID` or `ID`); None is all.
 
     Raises:
-        ConfigError: a selector names no dead letter (all such at once), or there is none at all.
+        ConfigError: a selector names no dead letter (all such at once), there is none at all, or the run was a local
+            one, which takes no requests.
     """
     letters = letters_of(_existing(state_dir))
+    if b'"runtime": "local"' in (state_dir / "tupletree.json").read_bytes():
+        raise ConfigError(
+            "a local run replays no dead letters",
+            where=str(state_dir),
+            expected="the --state-dir of a Spark run",
+            next_step="`tupletree dead show` has the payloads: mend the cause, and give them to a new run",
+        )
     chosen = list(letters) if selectors is None else _select(letters, selectors)
     if not chosen:
         raise ConfigError("there are no dead letters to replay", where=str(state_dir))
@@ -123,13 +131,15 @@ def requests(state_dir: Path) -> list[Request]:
     return list(_requests_in(state_dir / "inbox"))
 
 
-def carried_out(state_dir: Path, request_id: str) -> None:
-    """Move a request out of the inbox once a settled epoch names it; harmless when repeated."""
-    source = state_dir / "inbox" / f"{request_id}.json"
+def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> None:
+    """Move a request out of the inbox once a settled epoch names it; harmless when repeated.
+
+    `letters` are those of its letters that were brought back, by letter id: they are no dead letters any more.
+    """
     target = state_dir / "dead" / "replayed"
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if source.exists():
-        source.replace(target / source.name)
+    write_once(target / f"{request_id}.json", msgspec.json.encode(Request(request_id, list(letters))))
+    (state_dir / "inbox" / f"{request_id}.json").unlink(missing_ok=True)
 
 
 def _requests_in(directory: Path) -> Iterable[Request]:
