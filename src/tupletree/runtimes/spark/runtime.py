@@ -237,10 +237,11 @@ class SparkRun(RunHandle):
             self._run_loop(session, plan, loop, accounts.settled + 1)
         finally:
             for spout in opened:
-                try:
-                    spout.spout.close()
-                except Exception:
-                    logger.exception("closing spout %s failed", spout.name)
+                for leave in (spout.spout.deactivate, spout.spout.close):
+                    try:
+                        leave()
+                    except Exception:
+                        logger.exception("closing spout %s failed", spout.name)
         replays.clear_inbox()
         loop.sweep_orphans()
 
