@@ -9,7 +9,9 @@ from typing import Any
 from tupletree import Topology
 from tupletree.config import Options
 from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
+from tupletree.flow.clockwork import SystemMachine
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
@@ -22,7 +24,18 @@ from tupletree.tracking.verdicts import Died
 
 
 class Driver:
-    def __init__(self, topology: Topology, options: Options | None = None, seed: int = 0) -> None:
+    """The tasks of a topology. What is under way lies in `queue`, in the order in which it was sent.
+
+    Args:
+        topology: what to drive.
+        options: None takes those of the topology.
+        seed: of every random draw.
+        active: False starts with inactive spouts.
+    """
+
+    def __init__(
+        self, topology: Topology, options: Options | None = None, seed: int = 0, *, active: bool = True
+    ) -> None:
         self.options = options or Options(**topology.build().options)
         self.spec = topology.build()
         self.plan = Plan.of(self.spec, self.options)
@@ -49,8 +62,10 @@ class Driver:
                     sink_tasks=sinks,
                     now_s=self.now_s,
                 )
+            elif kind == "system":
+                self.machines[task.task_id] = SystemMachine(task, self.plan, self.options)
             elif kind == "spout":
-                body = self.spec.components[task.component].body
+                body = self._instance(task.component)
                 self.machines[task.task_id] = SpoutMachine(
                     self.plan,
                     task,
@@ -60,6 +75,11 @@ class Driver:
                     random=self.random.random,
                     sinks=dict.fromkeys(sinks, 1),
                     attempts=self.attempts,
+                    active=active,
+                )
+            elif kind == "bolt" and self.spec.components[task.component].body.is_async:
+                self.machines[task.task_id] = AsyncBoltMachine(
+                    self.plan, task, random_bits=bits, attempts=self.attempts
                 )
             elif kind == "bolt":
                 state = self.spec.components[task.component].body.state
@@ -68,7 +88,7 @@ class Driver:
                     self.plan, task, random_bits=bits, attempts=self.attempts, cell=cell
                 )
             elif kind == "sink":
-                body = self.spec.components[task.component].body
+                body = self._instance(task.component)
                 self.machines[task.task_id] = SinkMachine(self.plan, task, body, run="test", incarnation=1)
         for machine in self.machines.values():
             machine.start(self.now, self.out)
@@ -77,6 +97,10 @@ class Driver:
         if component in self.spec.components:
             return self.spec.components[component].kind
         return "acker" if component == ACKER else "system"
+
+    def _instance(self, component: str) -> Any:
+        """The object for one task: that of the test, so that it sees what it hears."""
+        return self.spec.components[component].body
 
     @property
     def now(self) -> Now:
@@ -99,6 +123,11 @@ class Driver:
         self.queue += self.out.take_tracks()
         self.queue += self.out.take_frames()
         self.queue += self.out.take_mail()
+        ticks, self.out.ticks = self.out.ticks, []
+        for task in ticks:
+            self.machines[task].tick(self.now, self.out)
+            self.queue += self.out.take_tracks()
+            self.queue += self.out.take_frames()
         died, self.out.died = self.out.died, []
         self.died += died
         for one in died:
@@ -142,3 +171,8 @@ class Driver:
             due = [due_s for machine in self.machines.values() if (due_s := machine.next_due_s()) is not None]
             self.now_s = max(self.now_s + 0.001, min(due))
         raise AssertionError("the flow does not end")
+
+    def stop(self) -> None:
+        """Close every component."""
+        for machine in reversed(self.machines.values()):
+            machine.stop(self.now, self.out)
