@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.errors import ProcessingError
@@ -55,7 +56,7 @@ class Replays:
             # One step for a settle in between: it may name the request, and ack its messages.
             with self._accounts.lock:
                 if request.id in self._accounts.replays:
-                    carried_out(self._state_dir, request.id)
+                    self._clear(request)
                 elif request.id not in self._accepted:
                     self._accept(request)
                     came = True
@@ -65,35 +66,39 @@ class Replays:
         """Clear away what is in the journal, so that a letter which was replayed is no letter any more."""
         for request in requests(self._state_dir):
             if request.id in self._accounts.replays:
-                carried_out(self._state_dir, request.id)
+                self._clear(request)
 
     def _accept(self, request: Request) -> None:
-        letters = letters_of(self._state_dir)
         accounts = self._accounts
-        task_of = {name: task for task, name in reversed(accounts.spout_of.items())}
-        for letter_id in request.letters:
-            letter = letters.get(letter_id)
-            if letter is None:
-                continue
-            reason = self._unreplayable(letter, task_of)
-            if reason is not None:
-                logger.warning("dead letter %s cannot be replayed: %s", letter_id, reason)
-                continue
-            task = task_of[letter.spout]
-            try:
-                value = accounts.decode_value(task, letter.payload)
-            except ProcessingError as error:
-                logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
-                continue
+        for letter, task, value in self._replayable(request).values():
             now_s, wall_s = self._clock.monotonic(), self._clock.wall()
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
             if isinstance(back, Retry):
                 accounts.totals.dead -= 1
         self._accepted.append(request.id)
 
-    def _unreplayable(self, letter: DeadLetter, task_of: dict[str, int]) -> str | None:
-        if letter.spout not in task_of:
-            return f"there is no spout {letter.spout!r}"
+    def _clear(self, request: Request) -> None:
+        """A letter that could not be brought back stays where it is."""
+        carried_out(self._state_dir, request.id, list(self._replayable(request)))
+
+    def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
+        """The letters to bring back, with their spout task and value; of the others the log says why."""
+        letters = letters_of(self._state_dir)
+        found: dict[str, tuple[DeadLetter, int, Any]] = {}
+        for letter_id in request.letters:
+            letter = letters.get(letter_id)
+            if letter is None:
+                continue
+            try:
+                found[letter_id] = letter, *self._read(letter)
+            except ProcessingError as error:
+                logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
+        return found
+
+    def _read(self, letter: DeadLetter) -> tuple[int, Any]:
+        task = next((task for task, name in self._accounts.spout_of.items() if name == letter.spout), None)
+        if task is None:
+            raise ProcessingError(f"there is no spout {letter.spout!r}")
         if letter.failure.kind is FailureKind.REJECTED:
-            return "its source could not turn it into a message"
-        return None
+            raise ProcessingError("its source could not turn it into a message")
+        return task, self._accounts.decode_value(task, letter.payload)
