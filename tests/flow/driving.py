@@ -16,9 +16,9 @@ from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
 from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import SpoutMachine
+from tupletree.flow.spouts import Handover, SpoutMachine
 from tupletree.frames import Frame
-from tupletree.plan import ACKER, Plan
+from tupletree.plan import ACKER, Plan, Task
 from tupletree.state.cells import ValueCell
 from tupletree.tracking.verdicts import Died
 
@@ -46,52 +46,52 @@ class Driver:
         self.notes: list[str] = []
         self.attempts: dict[int, int] = {}
         self.random = random.Random(seed)
-        bits = self.random.getrandbits
-        self.machines: dict[int, Machine] = {}
-        spouts = [t.task_id for t in self.plan.tasks if self._kind(t.component) == "spout"]
-        sinks = [t.task_id for t in self.plan.tasks if self._kind(t.component) == "sink"]
-        for task in self.plan.tasks:
-            kind = self._kind(task.component)
-            if kind == "acker":
-                self.machines[task.task_id] = AckerMachine(
-                    task,
-                    timeout_s=self.options.message_timeout_s,
-                    buckets=self.options.timeout_buckets,
-                    high_water=None,
-                    spout_tasks=spouts,
-                    sink_tasks=sinks,
-                    now_s=self.now_s,
-                )
-            elif kind == "system":
-                self.machines[task.task_id] = SystemMachine(task, self.plan, self.options)
-            elif kind == "spout":
-                body = self._instance(task.component)
-                self.machines[task.task_id] = SpoutMachine(
-                    self.plan,
-                    task,
-                    body,
-                    self.options,
-                    random_bits=bits,
-                    random=self.random.random,
-                    sinks=dict.fromkeys(sinks, 1),
-                    attempts=self.attempts,
-                    active=active,
-                )
-            elif kind == "bolt" and self.spec.components[task.component].body.is_async:
-                self.machines[task.task_id] = AsyncBoltMachine(
-                    self.plan, task, random_bits=bits, attempts=self.attempts
-                )
-            elif kind == "bolt":
-                state = self.spec.components[task.component].body.state
-                cell: ValueCell[Any] | None = ValueCell({}, state.default) if state else None
-                self.machines[task.task_id] = BoltMachine(
-                    self.plan, task, random_bits=bits, attempts=self.attempts, cell=cell
-                )
-            elif kind == "sink":
-                body = self._instance(task.component)
-                self.machines[task.task_id] = SinkMachine(self.plan, task, body, run="test", incarnation=1)
+        self.active = active
+        self.incarnations = dict.fromkeys(self._tasks_of_kind("sink"), 1)
+        self.machines: dict[int, Machine] = {task.task_id: self.make(task) for task in self.plan.tasks}
         for machine in self.machines.values():
             machine.start(self.now, self.out)
+
+    def make(self, task: Task, handover: Handover | None = None) -> Machine:
+        """A machine for this task that was not started yet; a spout takes up what the one before it left."""
+        bits = self.random.getrandbits
+        kind = self._kind(task.component)
+        if kind == "acker":
+            return AckerMachine(
+                task,
+                timeout_s=self.options.message_timeout_s,
+                buckets=self.options.timeout_buckets,
+                high_water=None,
+                spout_tasks=self._tasks_of_kind("spout"),
+                sink_tasks=[*self.incarnations],
+                now_s=self.now_s,
+            )
+        if kind == "system":
+            return SystemMachine(task, self.plan, self.options)
+        if kind == "spout":
+            return SpoutMachine(
+                self.plan,
+                task,
+                self._instance(task.component),
+                self.options,
+                random_bits=bits,
+                random=self.random.random,
+                sinks=self.incarnations,
+                attempts=self.attempts,
+                handover=handover,
+                active=self.active,
+            )
+        if kind == "sink":
+            incarnation = self.incarnations[task.task_id]
+            return SinkMachine(self.plan, task, self._instance(task.component), run="test", incarnation=incarnation)
+        body = self.spec.components[task.component].body
+        if body.is_async:
+            return AsyncBoltMachine(self.plan, task, random_bits=bits, attempts=self.attempts)
+        cell: ValueCell[Any] | None = ValueCell({}, body.state.default) if body.state else None
+        return BoltMachine(self.plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
+
+    def _tasks_of_kind(self, kind: str) -> list[int]:
+        return [task.task_id for task in self.plan.tasks if self._kind(task.component) == kind]
 
     def _kind(self, component: str) -> str:
         if component in self.spec.components:
