@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, MutableMapping
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 from tupletree.effects import MAX_STRAYS_KEPT, Worked
@@ -17,6 +17,7 @@ __all__ = ["FailureMaker", "safe_text", "wrong_type"]
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
 MAX_STACK_FRAMES = 30
+MAX_STACKS_KEPT = 256
 OUR_MODULES = ("tupletree.dispatch", "tupletree.collecting", "tupletree.flow.", "tupletree.routing")
 
 
@@ -125,7 +126,38 @@ def _traceback(error: BaseException) -> str:
 
 
 def _formatted(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, _below_dispatch(error), limit=-MAX_STACK_FRAMES))
+    step = _below_dispatch(error)
+    is_plain = error.__cause__ is None and error.__context__ is None and not isinstance(error, BaseExceptionGroup)
+    if step is None or not is_plain:
+        return "".join(traceback.format_exception(type(error), error, step, limit=-MAX_STACK_FRAMES))
+    only = "".join(traceback.format_exception_only(error))
+    return f"Traceback (most recent call last):\n{_stack_text(step)}{only}"
+
+
+_stacks: dict[tuple[int, ...], tuple[str, list[CodeType]]] = {}
+"""Text of stacks that were met before, by the codes (which it keeps alive) and the places in them."""
+
+
+def _stack_text(first: TracebackType) -> str:
+    """The lines of a stack. The same few places fail again and again, and formatting asks the disk about every file.
+
+    Each such question hands the interpreter to another thread, which may keep it for milliseconds.
+    """
+    codes: list[CodeType] = []
+    key: list[int] = []
+    step: TracebackType | None = first
+    while step is not None:
+        code = step.tb_frame.f_code
+        codes.append(code)
+        key += (id(code), step.tb_lasti)
+        step = step.tb_next
+    found = _stacks.get(tuple(key))
+    if found is None:
+        if len(_stacks) >= MAX_STACKS_KEPT:
+            _stacks.clear()
+        found = "".join(traceback.format_tb(first, limit=-MAX_STACK_FRAMES)), codes
+        _stacks[tuple(key)] = found
+    return found[0]
 
 
 def _below_dispatch(error: BaseException) -> TracebackType | None:

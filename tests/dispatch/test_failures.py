@@ -343,3 +343,45 @@ def test_a_bolt_without_auto_ack_keeps_every_tuple_open() -> None:
     assert emitted(worked) == [(1, Word("a")), ((2, 3), Word("b")), (0, Word("c"))]
     assert done(worked) == {}
     assert task.unsettled() == [1, 2, 3]
+
+
+def deep(depth: int) -> None:
+    if depth:
+        deep(depth - 1)
+    raise ValueError(f"at {depth}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: deep(0),
+        lambda: deep(3),
+        lambda: compile("a b", "text", "exec"),
+        lambda: (_ for _ in ()).throw(ExceptionGroup("many", [ValueError("one")])),
+    ],
+)
+def test_the_traceback_is_what_python_would_print_the_first_time_and_later(make: Callable[[], object]) -> None:
+    import traceback
+
+    from tupletree.failing import FailureMaker
+
+    for _ in range(3):
+        try:
+            make()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            whole = "".join(traceback.format_exception(error))
+            assert FailureMaker("bolt", 1).of("value", error).traceback == whole
+
+
+def test_a_cause_is_told_with_its_error() -> None:
+    from tupletree.failing import FailureMaker
+
+    try:
+        try:
+            deep(0)
+        except ValueError as error:
+            raise KeyError("outer") from error
+    except KeyError as error:
+        text = FailureMaker("bolt", 1).of("value", error).traceback
+    assert "at 0" in text
+    assert "direct cause" in text
