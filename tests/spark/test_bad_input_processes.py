@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from textwrap import dedent
@@ -14,8 +16,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed, numbered
-from tupletree import Bolt, Collector, Topology, arrow_bolt, batch_bolt, bolt
+from tupletree import Bolt, Collector, Resource, Topology, arrow_bolt, batch_bolt, bolt
 from tupletree.errors import RuntimeUnavailableError, TopologyError
 from tupletree.runtimes import base
 from tupletree.sinks import foreach, jsonl, read_rows
@@ -230,6 +233,46 @@ def test_spark_connect_is_refused_before_anything_starts(
     with pytest.raises(RuntimeUnavailableError, match=rf"Spark Connect[\s\S]*{variable}[\s\S]*classic"):
         base.run(t, state_dir=tmp_path / "state")
     assert not (tmp_path / "state").exists()
+
+
+def test_packages_that_do_not_suit_are_refused_together_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old = {"pandas": "1.5.3", "pyarrow": "4.0"}
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: old.get(name) or real(name))
+    t = Topology("old-packages")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Number(1)])))
+    with pytest.raises(RuntimeUnavailableError, match=r"pandas: unsuited[\s\S]*1\.5\.3[\s\S]*pyarrow: unsuited"):
+        base.run(t, state_dir=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+class Locked(Feed[Number]):
+    def __init__(self, name: str) -> None:
+        super().__init__(name, Number, numbered([Number(1)]))
+        self.lock = threading.Lock()
+
+
+@bolt
+def with_lock(value: Number, lock: Resource[Any]) -> Number:
+    return value
+
+
+@pytest.mark.spark
+def test_what_can_be_neither_copied_nor_sent_is_named_with_the_way_out(
+    run_topology: RunTopology, tmp_path: Path
+) -> None:
+    t = Topology("locked")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("locked-source", Locked("locked")))
+    with pytest.raises(TopologyError, match=r"locked-source[\s\S]*lock[\s\S]*in `open`"):
+        run_topology(t, tmp_path / "state")
+    t = Topology("unsendable")
+    source = t.spout("source", items([Number(1)]))
+    for name in ("one", "two"):
+        t.bolt(name, with_lock, resources={"lock": threading.Lock()}).shuffle(source).stream(Number, unconsumed=True)
+    with pytest.raises(TopologyError, match=r"bolt 'one'[\s\S]*lock[\s\S]*bolt 'two'[\s\S]*picklable"):
+        run_topology(t, tmp_path / "other-state")
 
 
 def test_a_graph_of_sixty_diamonds_is_checked_laid_out_and_refused_for_nothing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import xxhash
 
 from tupletree.codec import ArrowCodec
+from tupletree.errors import Finding, TopologyError
 from tupletree.plan import Plan
 from tupletree.state.files import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
@@ -62,16 +63,48 @@ class Program:
 
 
 def pack_program(plan: Plan, search_path: list[str]) -> bytes:
-    """Pickle what workers need. Spouts stay in the driver, so their objects are left out."""
-    from pyspark import cloudpickle
+    """Pickle what workers need. Spouts stay in the driver, so their objects are left out.
 
+    Raises TopologyError, with a finding for every component that cannot be sent.
+    """
     spec = plan.spec
     components = {
         name: replace(component, body=None) if component.kind == "spout" else component
         for name, component in spec.components.items()
     }
     light = replace(plan, spec=TopologySpec(spec.name, components, spec.options))
-    return msgspec.msgpack.encode([search_path, cloudpickle.dumps(light)])  # type: ignore[no-untyped-call]  # pyspark's has no hints
+    try:
+        pickled = _pickle(light)
+    except Exception as error:
+        findings = [
+            Finding(
+                "this cannot be sent to Spark's workers",
+                where=f"{component.kind} {component.name!r} ({component.where})",
+                got=fault,
+                next_step="acquire locks, files and connections in `open`; resources must be picklable",
+            )
+            for component in components.values()
+            if (fault := _unpicklable(component))
+        ]
+        if not findings:
+            raise
+        raise TopologyError("the topology cannot be sent to Spark's workers", findings=findings) from error
+    return msgspec.msgpack.encode([search_path, pickled])
+
+
+def _pickle(thing: object) -> bytes:
+    from pyspark import cloudpickle
+
+    pickled: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]  # pyspark's has no hints
+    return pickled
+
+
+def _unpicklable(component: ComponentSpec) -> str:
+    try:
+        _pickle(component)
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from typing import Any
 
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
-from tupletree.errors import ConfigError
+from tupletree.errors import ConfigError, TopologyError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.java import find_java
@@ -31,13 +31,14 @@ from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
 from tupletree.runtimes.spark.recovery import Recovered, adopt_open_trees, recover, verdicts_of
 from tupletree.runtimes.spark.replays import Replays
-from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_connect
+from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.sinks.files import claim_directory
+from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
-from tupletree.topology.model import TopologySpec
+from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
 from tupletree.tracking.verdicts import AlreadySettled
@@ -51,7 +52,7 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec, request.options)
-    refuse_connect()
+    refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)
     directory = StateDirectory.open(path, spec.name, fingerprint(spec))
@@ -266,9 +267,8 @@ class SparkRun(RunHandle):
         for component in self._spec.components.values():
             if component.kind == "spout":
                 (stream,) = component.outputs
-                # Each task has an instance of its own, as if the component had been shipped to it.
                 spouts += [
-                    SpoutTask(task, component.name, stream, copy.deepcopy(component.body))
+                    SpoutTask(task, component.name, stream, _own_copy(component))
                     for task in plan.tasks_of(component.name)
                 ]
         return spouts
@@ -330,3 +330,17 @@ class SparkRun(RunHandle):
             .queryName(f"{self._spec.name} {self._directory.run_id[:8]}-{self._directory.generation}")
             .start()
         )
+
+
+def _own_copy(component: ComponentSpec) -> Spout[Any]:
+    """A spout for one task: each has an instance of its own, as if the component had been shipped to it."""
+    try:
+        spout: Spout[Any] = copy.deepcopy(component.body)
+    except Exception as error:
+        raise TopologyError(
+            "a spout cannot be copied for its tasks",
+            where=f"spout {component.name!r} ({component.where})",
+            got=f"{type(error).__name__}: {error}",
+            next_step="acquire locks, files and connections in `open`, not in `__init__`",
+        ) from error
+    return spout

@@ -15,7 +15,7 @@ from typing import Any
 from tupletree.errors import RuntimeUnavailableError
 from tupletree.runtimes.java import check_packages, find_java
 
-__all__ = ["open_session", "partitions_of", "refuse_connect"]
+__all__ = ["open_session", "partitions_of", "refuse_unsuited"]
 
 TASK_ATTEMPTS = 4
 """Attempts of one Spark task: an infrastructure hiccup must not fail the query. `local[n]` would allow just one."""
@@ -57,10 +57,7 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     An active session is used as it is, whatever `master` says. Raises RuntimeUnavailableError if there is no usable
     Java or package, or if the session is a Spark Connect one.
     """
-    faults = check_packages()
-    if faults:
-        raise RuntimeUnavailableError("the installed packages do not suit the Spark runtime", findings=faults)
-    refuse_connect()
+    refuse_unsuited()
     active = _active_session()
     if active is not None:
         return active, False
@@ -85,8 +82,11 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     return session, True
 
 
-def refuse_connect() -> None:
-    """Raise RuntimeUnavailableError if this process talks to Spark through Connect."""
+def refuse_unsuited() -> None:
+    """Raise RuntimeUnavailableError if packages do not suit, or this process talks to Spark through Connect."""
+    faults = check_packages()
+    if faults:
+        raise RuntimeUnavailableError("the installed packages do not suit the Spark runtime", findings=faults)
     for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # the second is set by a session that connected
         if variable in os.environ:
             raise RuntimeUnavailableError(
