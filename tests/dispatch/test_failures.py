@@ -366,22 +366,24 @@ def test_the_traceback_is_what_python_would_print_the_first_time_and_later(make:
     from tupletree.failing import FailureMaker
 
     for _ in range(3):
-        try:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
             make()
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            whole = "".join(traceback.format_exception(error))
-            assert FailureMaker("bolt", 1).of("value", error).traceback == whole
+        whole = "".join(traceback.format_exception(caught.value))
+        assert FailureMaker("bolt", 1).of("value", caught.value).traceback == whole
 
 
 def test_a_cause_is_told_with_its_error() -> None:
     from tupletree.failing import FailureMaker
 
-    try:
-        try:
-            deep(0)
-        except ValueError as error:
-            raise KeyError("outer") from error
-    except KeyError as error:
-        text = FailureMaker("bolt", 1).of("value", error).traceback
+    with pytest.raises(KeyError) as caught:
+        relabel()
+    text = FailureMaker("bolt", 1).of("value", caught.value).traceback
     assert "at 0" in text
     assert "direct cause" in text
+
+
+def relabel() -> None:
+    try:
+        deep(0)
+    except ValueError as error:
+        raise KeyError("outer") from error
