@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.flow.driving import Driver
 from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tupletree import Emit, Topology, bolt
@@ -131,7 +135,7 @@ def test_a_full_ring_pauses_the_spout() -> None:
 
 
 def test_pause_and_resume_tell_the_spout_and_verdicts_still_come() -> None:
-    script = Script([lines("a"), lines("b")], ends=False)
+    script = Script([lines("a"), None, lines("b")], ends=False)
     driver = driver_of(script)
     spout = driver.spouts[0]
     spout.poll(driver.now, driver.out)
@@ -139,7 +143,7 @@ def test_pause_and_resume_tell_the_spout_and_verdicts_still_come() -> None:
     spout.pause()
     driver.settle()
     assert script.acked == [0]
-    assert script.asked == 1
+    assert script.asked == 2
     spout.resume()
     assert script.life == ["open", "activate", "deactivate", "activate"]
 
@@ -220,7 +224,7 @@ def test_an_acker_that_dies_fails_the_attempts_that_it_knew_of() -> None:
 
 
 def test_all_roots_of_one_emission_belong_to_one_acker_and_the_next_to_another() -> None:
-    script = Script([lines(*"abcdefgh"), [Emit(Line("x"), "x"), Emit(Line("y"), "y")]], ends=False)
+    script = Script([lines(*"abcdefgh"), None, [Emit(Line("x"), "x"), Emit(Line("y"), "y")]], ends=False)
     driver = driver_of(script, Options(acker_tasks=3))
     spout = driver.spouts[0]
     spout.poll(driver.now, driver.out)
@@ -229,3 +233,28 @@ def test_all_roots_of_one_emission_belong_to_one_acker_and_the_next_to_another()
     both = {root % 3 for root in spout.pending.roots_in_flight()}
     assert len(first) == 1
     assert len(both) == 2
+
+
+def test_messages_that_come_one_by_one_share_an_emission() -> None:
+    script = Script(lines(*"abcdef"), ends=False)
+    driver = driver_of(script)
+    driver.spouts[0].poll(driver.now, driver.out)
+    (frame,) = driver.out.take_frames()
+    assert [line.text for line in frame.values] == list("abcdef")
+
+
+def test_what_a_spout_gave_before_it_raised_is_handed_over() -> None:
+    class Breaking(Script):
+        def next(self) -> Any:
+            if self.asked == 2:
+                raise OSError("broken pipe")
+            return super().next()
+
+    script = Breaking(lines(*"abc"), ends=False)
+    driver = driver_of(script)
+    spout = driver.spouts[0]
+    with pytest.raises(OSError, match="broken pipe"):
+        spout.poll(driver.now, driver.out)
+    offers = spout.hand_over(driver.now, driver.out).offers
+    assert offers.held == 2
+    assert offers.take(script, 9, ask=False) == lines("a", "b")

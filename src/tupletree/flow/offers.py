@@ -18,6 +18,10 @@ __all__ = ["Offered", "Offers"]
 
 PLAIN = {Emit}
 
+MAX_ASKS = 32
+"""How often a spout is asked for one emission: many messages that come one by one share a frame, and one that is slow
+to give them does not keep the first of them waiting for long."""
+
 
 @dataclass(slots=True)
 class Offered:
@@ -55,19 +59,36 @@ class Offers:
         return len(self._held) - self._taken
 
     def take(self, spout: Spout[Any], room: int, *, ask: bool) -> list[Emit[Any] | Reject]:
-        """Up to `room` messages; the spout is asked only if none are held and `ask` allows it."""
-        if not self.held:
-            if self.ended or not ask:
-                return []
+        """Up to `room` messages; the spout is asked while there is room, it gives something, and `ask` allows it.
+
+        What it gave before it raised is not lost: it is held.
+        """
+        batch: list[Emit[Any] | Reject] = self._from_held(room)
+        for _ in range(MAX_ASKS):
+            if len(batch) >= room or not ask or self.ended:
+                break
             try:
                 given = spout.next()
             except EndOfInput:
                 self.ended = True
-                return []
+                break
+            except BaseException:
+                self._held, self._taken = batch, 0
+                raise
             if given is None:
-                return []
-            self._held, self._taken = [*given] if isinstance(given, Sequence) else [given], 0
-            self.position = spout.snapshot()
+                break
+            if not isinstance(given, Sequence):
+                batch.append(given)
+            elif given:
+                self._held, self._taken = [*given], 0
+                batch += self._from_held(room - len(batch))
+            else:
+                break
+            if type(spout).snapshot is not Spout.snapshot:
+                self.position = spout.snapshot()
+        return batch
+
+    def _from_held(self, room: int) -> list[Emit[Any] | Reject]:
         batch = self._held[self._taken : self._taken + room]
         self._taken += len(batch)
         return batch
