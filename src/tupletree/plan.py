@@ -101,7 +101,7 @@ class Plan:
             options: gives the number of ackers and their executors.
             partitions: Spark's number of partitions; None is the local runtime (one partition).
         """
-        parallelism = _parallelism(spec)
+        parallelism = _parallelism(spec, spread=partitions is not None)
         tasks = tuple(_number(spec, parallelism, options.acker_tasks))
         ranges = _ranges(tasks)
         count = partitions or 1
@@ -170,8 +170,12 @@ def _listing(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _parallelism(spec: TopologySpec) -> dict[str, int]:
-    """Tasks per component: what was asked for, else 1; an undecided sink is as wide as its widest producer."""
+def _parallelism(spec: TopologySpec, *, spread: bool) -> dict[str, int]:
+    """Tasks per component: what was asked for, else 1.
+
+    An undecided sink on Spark is as wide as its widest producer; locally one thread would serve all of its tasks, so more
+    than one only makes more and smaller files.
+    """
     chosen = {
         name: component.parallelism or 1
         for name, component in spec.components.items()
@@ -179,7 +183,8 @@ def _parallelism(spec: TopologySpec) -> dict[str, int]:
     }
     for name, component in spec.components.items():
         if name not in chosen:
-            chosen[name] = max((chosen[source.component] for source in component.inputs), default=1)
+            widths = (chosen[source.component] for source in component.inputs)
+            chosen[name] = max(widths, default=1) if spread else 1
     return chosen
 
 

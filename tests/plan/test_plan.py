@@ -77,7 +77,7 @@ def two_bolts(kind: GroupingKind, producers: int, consumers: int, partitions: in
 
 
 def test_tasks_are_numbered_system_ackers_bolts_sinks_spouts() -> None:
-    plan = Plan.of(word_count(), Options(acker_tasks=2))
+    plan = Plan.of(word_count(), Options(acker_tasks=2), partitions=2)
     assert [task.component for task in plan.tasks] == (
         [SYSTEM] + [ACKER] * 2 + ["split"] * 2 + ["count"] * 2 + ["out"] * 2 + ["lines"]
     )
@@ -86,15 +86,16 @@ def test_tasks_are_numbered_system_ackers_bolts_sinks_spouts() -> None:
     assert list(plan.task_ids_of("count")) == [5, 6]
 
 
-def test_a_sink_that_did_not_choose_is_as_wide_as_its_widest_producer() -> None:
+def test_a_sink_that_did_not_choose_is_as_wide_as_its_widest_producer_and_one_task_locally() -> None:
     spec = topology(
         component("s", "spout", parallelism=2),
         component("a", "bolt", ("s", "shuffle"), parallelism=5),
         component("open", "sink", ("s", "shuffle"), ("a", "shuffle")),
         component("fixed", "sink", ("a", "shuffle"), parallelism=1),
     )
-    plan = Plan.of(spec, Options())
-    assert (plan.parallelism("open"), plan.parallelism("fixed")) == (5, 1)
+    on_spark = Plan.of(spec, Options(), partitions=2)
+    assert (on_spark.parallelism("open"), on_spark.parallelism("fixed")) == (5, 1)
+    assert Plan.of(spec, Options()).parallelism("open") == 1
 
 
 def test_no_ackers_leave_no_acker_tasks() -> None:
