@@ -173,8 +173,8 @@ def _listing(numbers: tuple[int, ...]) -> str:
 def _parallelism(spec: TopologySpec, *, spread: bool) -> dict[str, int]:
     """Tasks per component: what was asked for, else 1.
 
-    An undecided sink on Spark is as wide as its widest producer; locally one thread would serve all of its tasks, so more
-    than one only makes more and smaller files.
+    An undecided sink on Spark is as wide as its widest producer; locally one thread would serve all of its tasks, so
+    more than one only makes more and smaller files.
     """
     chosen = {
         name: component.parallelism or 1

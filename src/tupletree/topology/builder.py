@@ -280,7 +280,7 @@ class Topology:
         Args:
             name: unique in the topology.
             sink: a sink object.
-            parallelism: number of tasks; None takes as many as its widest producer has on Spark, and 1 locally.
+            parallelism: number of tasks; None is as many as its widest producer has on Spark, and 1 locally.
         """
         draft = self._declare(name, "sink", sink, parallelism)
         self._is_object(draft, Sink)

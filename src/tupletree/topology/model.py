@@ -131,7 +131,8 @@ class ComponentSpec:
 
     Attributes:
         kind: what it is; `body` is then a `Spout` object, a `BoltSpec` or a `Sink` object.
-        parallelism: tasks asked for; None lets the plan choose (a sink on Spark: as many as its widest producer, else 1).
+        parallelism: tasks asked for; None lets the plan choose (a sink on Spark: as many as its widest producer,
+            else 1).
         outputs: streams by name, in declaration order.
         inputs: subscriptions in declaration order (empty for a spout).
         resources: what `resource:<name>` injections get, by name.
