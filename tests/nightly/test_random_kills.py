@@ -13,10 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.spark.counting import heard, target, topology, write_text
-from tests.spark.crashing import How, check_crashed, check_ended, kill_session, said, start_process
+from tests.spark.crashing import (
+    How,
+    check_crashed,
+    check_ended,
+    kill_session,
+    newest_settle,
+    said,
+    start_process,
+    wait_for_settle,
+)
 from tupletree.config import resolve_options
 from tupletree.runtimes import base
-from tupletree.runtimes.spark.journal import numbered
 
 pytestmark = pytest.mark.nightly
 
@@ -24,7 +32,10 @@ EPOCH_LINES = 100
 LINES_PER_KILL = 1_500
 """More than a process gets done before it is killed, or else the last kills would find nothing to do."""
 
-LATEST_KILL_S = 25.0
+STARTING_S = 12.0
+AT_WORK_S = 4.0
+"""Three kills in ten come this long after the start of a process at most, the others after its first epoch."""
+
 OPTIONS = {"max_attempts": 3, "epoch_max_messages": EPOCH_LINES, "backoff_initial_ms": 1.0, "backoff_max_ms": 50.0}
 HANG_S = 1_800.0
 
@@ -37,10 +48,14 @@ def test_everything_is_there_once_after_kills_at_random_moments(tmp_path: Path) 
     write_text(tmp_path, kills * LINES_PER_KILL)
     how = How(base_epochs=8, master="local[2]", options=OPTIONS, batch_size=EPOCH_LINES)
     before: dict[Path, bytes] = {}
+    settled = -1
     for number in range(1, kills + 1):
-        moment_s = chance.uniform(0.0, LATEST_KILL_S)
+        at_work = chance.random() < 0.7
+        moment_s = chance.uniform(0.0, AT_WORK_S if at_work else STARTING_S)
         process = start_process(tmp_path, how)
         try:
+            if at_work:
+                wait_for_settle(tmp_path, process, settled + 1)
             process.wait(moment_s)
         except subprocess.TimeoutExpired:
             pass
@@ -51,8 +66,9 @@ def test_everything_is_there_once_after_kills_at_random_moments(tmp_path: Path) 
         files = check_crashed(tmp_path)
         assert before.items() <= files.items(), "what was published changed"
         before = files
-        settled = max(numbered(tmp_path / "state" / "settles", ".settle"), default=-1)
-        print(f"kill {number} after {moment_s:.1f} s: settled up to epoch {settled}, {len(heard(tmp_path))} lines told")
+        settled = newest_settle(tmp_path)
+        after = f"{moment_s:.2f} s after its {'first epoch' if at_work else 'start'}"
+        print(f"kill {number}, {after}: settled up to epoch {settled}, {len(heard(tmp_path))} lines told")
     handle = base.run(
         topology(tmp_path, EPOCH_LINES),
         options=resolve_options(code=OPTIONS),

@@ -95,16 +95,42 @@ def sleep_at(folder: Path, crash: str, how: How) -> subprocess.Popen[bytes]:
     process = start_process(folder, replace(how, asleep=True), crash)
     until = time.monotonic() + HANG_S
     while _state_of(process.pid) != "T":
-        assert process.poll() is None, f"it ended before {crash}:\n{said(folder)}"
+        assert not _ended(process), f"it ended before {crash}:\n{said(folder)}"
         assert time.monotonic() < until, f"it did not come to {crash}"
-        os.sched_yield()
     (folder / "state" / "lock").unlink()
     return process
+
+
+def wait_for_settle(folder: Path, process: subprocess.Popen[bytes], epoch: int) -> None:
+    """Wait until a process has settled an epoch, or a later one."""
+    until = time.monotonic() + HANG_S
+    while newest_settle(folder) < epoch:
+        assert not _ended(process), f"it ended before it settled epoch {epoch}:\n{said(folder)}"
+        assert time.monotonic() < until, f"it did not settle epoch {epoch}"
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process ends within a moment."""
+    try:
+        process.wait(0.02)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def said(folder: Path) -> str:
     """The end of what the processes of this folder printed."""
     return (folder / "said").read_text(errors="replace")[-3000:]
+
+
+def kill_in_session(session: int, part: str) -> int:
+    """Kill the processes of a session whose command line has this part; returns how many."""
+    killed = 0
+    for process, of in _sessions().items():
+        if of == session and part in _command_line(process):
+            os.kill(process, signal.SIGKILL)
+            killed += 1
+    return killed
 
 
 def kill_session(session: int) -> None:
@@ -130,6 +156,13 @@ def _sessions() -> Mapping[int, int]:
     return found
 
 
+def _command_line(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _state_of(process: int) -> str:
     status = _status(Path(f"/proc/{process}"))
     return status[0] if status is not None else ""
@@ -148,6 +181,11 @@ def texts_of(folder: Path) -> list[str]:
     return (folder / "text").read_text().splitlines()
 
 
+def newest_settle(folder: Path) -> int:
+    """The newest settled epoch; -1 if there is none."""
+    return max(numbered(folder / "state" / "settles", ".settle"), default=-1)
+
+
 def published(folder: Path) -> dict[Path, bytes]:
     """What a plain reader finds, by file."""
     return {
@@ -159,7 +197,7 @@ def check_crashed(folder: Path) -> dict[Path, bytes]:
     """Between a crash and the next start: committed epochs only, and no row twice. Returns what is published."""
     state = folder / "state"
     files = published(folder)
-    newest = max(numbered(state / "settles", ".settle"), default=-1)
+    newest = newest_settle(folder)
     for path in files:
         epoch = int(path.stem.split("-")[2])
         assert epoch <= newest, f"{path} is of an epoch that was not committed"
@@ -174,17 +212,24 @@ def check_crashed(folder: Path) -> dict[Path, bytes]:
 
 
 def check_ended(folder: Path, summary: Summary, before: Mapping[Path, bytes] | None = None) -> None:
-    """After the end: every message acked or dead once, every row there once, and nothing left lying about."""
+    """After the end: what the summary says is what `check_published` finds. What was published before is unchanged."""
+    texts = texts_of(folder)
+    good = [text for text in texts if "poison" not in text]
+    assert (summary.emitted, summary.acked, summary.dead) == (len(texts), len(good), len(texts) - len(good))
+    assert summary.open == 0
+    assert summary.outputs == dict.fromkeys(SINKS, expected_rows(good).total())
+    for path, content in (before or {}).items():
+        assert path.read_bytes() == content, f"{path} changed after it was published"
+    check_published(folder)
+
+
+def check_published(folder: Path) -> None:
+    """Every message acked or dead once, every row there once, and nothing left lying about."""
     texts = texts_of(folder)
     poisoned = {number for number, text in enumerate(texts, 1) if "poison" in text}
     good = [text for text in texts if "poison" not in text]
-    assert (summary.emitted, summary.acked, summary.dead) == (len(texts), len(good), len(poisoned))
-    assert summary.open == 0
     for sink in SINKS:
         assert rows_of(folder, sink) == expected_rows(good)
-        assert summary.outputs[sink] == expected_rows(good).total()
-    for path, content in (before or {}).items():
-        assert path.read_bytes() == content, f"{path} changed after it was published"
     letters = Counter(letter.message_id[1] for letter in deadletters.read(folder / "state"))
     assert letters == Counter(poisoned)
     told = heard(folder)
@@ -199,6 +244,6 @@ def check_clean(folder: Path) -> None:
     assert [path.name for sink in SINKS for path in (folder / sink).glob(f"{CANDIDATE_PREFIX}*")] == []
     drafts = [path for path in state.rglob("_*") if "spark" not in path.relative_to(state).parts]
     assert drafts == []
-    entry = read_settle(state / "settles", max(numbered(state / "settles", ".settle")))
+    entry = read_settle(state / "settles", newest_settle(folder))
     named = {file.name for tasks in entry.state.values() for files in tasks.values() for file in files}
     assert {path.name for path in (state / "state").glob("*/*")} == named

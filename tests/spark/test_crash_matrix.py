@@ -16,14 +16,16 @@ from tests.spark.crashing import (
     LINES,
     OPTIONS,
     How,
-    check_clean,
     check_crashed,
     check_ended,
+    check_published,
     die_at,
+    kill_in_session,
     kill_session,
     said,
     sleep_at,
     start_process,
+    wait_for_settle,
 )
 from tupletree.runtimes.base import Summary
 from tupletree.runtimes.crash import CRASH_POINTS
@@ -148,6 +150,32 @@ def test_a_driver_that_was_only_asleep_stops_when_another_has_committed(
     check_ended(folder, resume(folder, run_topology))
 
 
+def test_workers_that_are_killed_cost_nothing_but_time(folder: Path) -> None:
+    process = start_process(folder, How())
+    try:
+        wait_for_settle(folder, process, 0)
+        assert kill_in_session(process.pid, "pyspark.daemon pyspark.worker")
+        process.wait(HANG_S)
+    finally:
+        kill_session(process.pid)
+    assert process.returncode == 0, said(folder)
+    check_published(folder)
+
+
+def test_a_jvm_that_dies_ends_the_run_with_the_way_to_go_on(folder: Path, run_topology: RunTopology) -> None:
+    process = start_process(folder, How())
+    try:
+        wait_for_settle(folder, process, 0)
+        assert kill_in_session(process.pid, "java")
+        process.wait(HANG_S)
+    finally:
+        kill_session(process.pid)
+    assert process.returncode == 1
+    assert f"resume with --state-dir {folder / 'state'}: nothing is lost" in said(folder)
+    before = check_crashed(folder)
+    check_ended(folder, resume(folder, run_topology), before)
+
+
 def test_a_run_that_is_left_alone_ends_clean(folder: Path) -> None:
     process = start_process(folder, HOW)
     try:
@@ -155,5 +183,4 @@ def test_a_run_that_is_left_alone_ends_clean(folder: Path) -> None:
     finally:
         kill_session(process.pid)
     assert process.returncode == 0, said(folder)
-    check_crashed(folder)
-    check_clean(folder)
+    check_published(folder)
