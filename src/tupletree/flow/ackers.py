@@ -41,6 +41,7 @@ class AckerMachine(Machine):
         self._spout_tasks = tuple(spout_tasks)
         self._sink_tasks = tuple(sink_tasks)
         self._above = False
+        self._waiting: list[Opening] = []
 
     @property
     def counters(self) -> AckerCounters:
@@ -50,29 +51,41 @@ class AckerMachine(Machine):
     @property
     def open_count(self) -> int:
         """Trees without a verdict."""
-        return self._acker.open_count
+        return self._acker.open_count + self._waiting_count
 
     @property
     def size(self) -> int:
         """Everything that takes memory."""
-        return self._acker.size
+        return self._acker.size + self._waiting_count
+
+    @property
+    def _waiting_count(self) -> int:
+        return sum(len(opening[2]) for opening in self._waiting)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Take in `Track`s, all of them as one batch."""
-        openings: list[Opening] = []
+        """Take in `Track`s, all of them as one batch.
+
+        Openings alone wait for the first word about any tree: a tree whose end comes with it never costs an entry.
+        """
+        openings = self._waiting
         deltas: list[Delta] = []
         failures: list[TreeFailure] = []
+        extended: list[int] = []
         for track in mail:
             if not isinstance(track, Track):
                 raise InternalError("an acker got mail that is not for it", got=type(track).__name__)
             openings += track.openings
             deltas += track.deltas
             failures += track.failures
-        acker = self._acker
-        decided = acker.apply(openings, deltas, failures, now.monotonic_s)
-        for track in mail:
-            for root in track.extended if isinstance(track, Track) else ():
-                acker.extend(root, now.monotonic_s)
+            extended += track.extended
+        if deltas or failures or extended or not all([opening[1] for opening in openings]):  # noqa: C419 - it is hot
+            self._apply(deltas, failures, now, out)
+        for root in extended:
+            self._acker.extend(root, now.monotonic_s)
+
+    def _apply(self, deltas: list[Delta], failures: list[TreeFailure], now: Now, out: Outbox) -> None:
+        openings, self._waiting = self._waiting, []
+        decided = self._acker.apply(openings, deltas, failures, now.monotonic_s)
         if decided.completed or decided.failed:
             by_spout: dict[int, Verdicts] = {}
             for spout_task, roots in decided.completed:
@@ -87,6 +100,8 @@ class AckerMachine(Machine):
         """Rotate when it is time."""
         if now.monotonic_s < self._acker.next_rotation_s():
             return False
+        if self._waiting:
+            self._apply([], [], now, out)
         for spout_task, roots in self._acker.rotate(now.monotonic_s):
             out.mail.append((spout_task, Verdicts(expired=roots)))
         self._drop_unclaimed(out)

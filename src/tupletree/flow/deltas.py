@@ -37,11 +37,15 @@ class DeltaPool:
         return bool(self._groups)
 
     def take(self) -> list[Delta]:
-        """What was gathered, each root in one list only; the pool is empty afterwards."""
+        """What was gathered, as `Delta`s: each root in one list only. The pool is empty afterwards."""
         groups = self._groups
         if not groups:
             return []
         self._groups = {}
+        if len(groups) == 1:
+            (((value,), roots),) = groups.values()
+            if value and set(map(type, roots)) == ONLY_INT:
+                return [(value, roots)]  # type: ignore[list-item]  # just checked; the acker minds repetitions
         return [delta for delta in combined((value, roots) for (value,), roots in groups.values()) if delta[0]]
 
 
