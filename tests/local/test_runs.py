@@ -5,14 +5,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from tests.flow.streams import Count, Gathering, Line, Script, Word, lines
+from tests.flow.streams import Count, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin, run
-from tupletree import Bolt, Collector, Emit, KeyedState, TaskContext, Tick, Topology, batch_bolt, bolt
-from tupletree.errors import CheckpointError, ConfigError, ConnectorError, TopologyError, TupletreeError
+from tupletree import Collector, Emit, KeyedState, TaskContext, Tick, Topology, batch_bolt, bolt
+from tupletree.errors import CheckpointError, ConfigError, TopologyError
 from tupletree.runtimes import deadletters
 from tupletree.sinks import foreach, jsonl
 from tupletree.sources import items
@@ -328,112 +328,6 @@ def test_async_bolts_overlap_their_calls(tmp_path: Path) -> None:
     assert sorted(one.word for one in got) == list("abcde")
 
 
-class Opening(Bolt[Line]):
-    """Opens at the second try."""
-
-    tries: ClassVar[list[str]] = []
-
-    def open(self, context: TaskContext) -> None:
-        self.tries.append("open")
-        if len(self.tries) < 3:
-            raise RuntimeError("no database")
-
-    def process(self, value: Line, collector: Collector[Word]) -> Word:
-        return Word(value.text)
-
-    def close(self) -> None:
-        self.tries.append("close")
-
-
-def test_a_bolt_that_cannot_be_opened_fails_its_messages_until_it_can(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    Opening.tries.clear()
-    t = Topology("closed")
-    opening = t.bolt("opening", Opening).shuffle(t.spout("lines", Script(lines("a"))))
-    opening.stream(Word, unconsumed=True)
-    summary = run(t, tmp_path / "state", backoff_initial_ms=1.0)
-    assert (summary.acked, summary.failed) == (1, 0)
-    assert Opening.tries == ["open", "close", "open", "close"]
-    assert "no database" in caplog.text
-
-
-def test_a_spout_that_cannot_be_opened_ends_the_run_at_once_with_its_error(tmp_path: Path) -> None:
-    class Closed(Script):
-        def open(self, context: object) -> None:
-            raise RuntimeError("no broker")
-
-    script = Closed(lines("a"), ends=False)
-    t = Topology("closed")
-    t.bolt("split", split).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
-    handle = begin(t, tmp_path / "state")
-    with pytest.raises(TupletreeError, match="no broker"):
-        handle.wait(HANG_S)
-    assert handle.progress().state == "failed"
-    assert script.life == ["deactivate", "close"]
-
-
-def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
-    sink = Gathering()
-    to_break = ["once"]
-
-    class Breaking(Script):
-        def next(self) -> Any:
-            if self.asked == 1 and to_break:
-                raise OSError(f"broken pipe {to_break.pop()}")
-            return super().next()
-
-    script = Breaking([lines("a", "b"), Emit(Line("c"), "c")])
-    t = Topology("breaking")
-    words = t.bolt("split", split).shuffle(t.spout("lines", script))
-    t.sink("out", foreach(sink.write)).shuffle(words)
-    summary = run(t, tmp_path / "state", backoff_initial_ms=1.0)
-    assert summary.open == 0
-    assert {row.word for row in sink.rows} == {"a", "b", "c"}
-    assert script.life.count("open") == 2
-    assert script.life.count("close") == 2
-
-
-def test_a_spout_that_breaks_again_and_again_ends_the_run_with_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
-
-    class Broken(Script):
-        def next(self) -> Any:
-            raise OSError("broken pipe")
-
-    script = Broken([])
-    t = Topology("broken")
-    t.bolt("split", split).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
-    handle = begin(t, tmp_path / "state")
-    with pytest.raises(ConnectorError, match="broken pipe"):
-        handle.wait(HANG_S)
-    assert script.life.count("open") == 3
-
-
-def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path) -> None:
-    broke = threading.Event()
-
-    class Broken(Script):
-        def close(self) -> None:
-            super().close()
-            broke.set()
-
-        def next(self) -> Any:
-            raise OSError("broken pipe")
-
-    script = Broken([])
-    t = Topology("broken")
-    t.bolt("split", split).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
-    handle = begin(t, tmp_path / "state")
-    assert broke.wait(HANG_S)
-    handle.stop()
-    handle.wait(HANG_S)
-    assert script.life.count("open") == 1
-
-
 def test_pause_stops_the_spouts_and_resume_lets_them_go_on(tmp_path: Path) -> None:
     heard = threading.Event()
 
@@ -498,20 +392,6 @@ def test_whatever_a_bolt_raises_fails_its_message_alone(tmp_path: Path, error: B
     t.bolt("bad", bad).shuffle(t.spout("lines", Script([lines("a", "bad", "c")])))
     summary = run(t, tmp_path / "state", max_attempts=1)
     assert (summary.acked, summary.dead) == (2, 1)
-
-
-class Impatient:
-    """Restarts at once, twice at most."""
-
-    def __init__(self) -> None:
-        self.restarts = 0
-
-    def started(self, now_s: float) -> None:
-        """Up."""
-
-    def failed(self, now_s: float) -> float | None:
-        self.restarts += 1
-        return 0.0 if self.restarts <= 2 else None
 
 
 def test_a_local_run_takes_no_replay_requests_and_says_what_to_do(tmp_path: Path) -> None:

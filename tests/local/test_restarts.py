@@ -1,0 +1,140 @@
+"""What happens when a component cannot be opened, or breaks later."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.flow.streams import Gathering, Line, Script, Word, lines
+from tests.local.running import HANG_S, begin, run
+from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
+from tupletree.errors import ConnectorError, TupletreeError
+from tupletree.sinks import foreach
+
+
+@bolt
+def word(line: Line) -> Word:
+    return Word(line.text)
+
+
+class Impatient:
+    """Restarts at once, twice at most."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+
+    def started(self, now_s: float) -> None:
+        """Up."""
+
+    def failed(self, now_s: float) -> float | None:
+        self.restarts += 1
+        return 0.0 if self.restarts <= 2 else None
+
+
+class Opening(Bolt[Line]):
+    """Opens at the second try."""
+
+    tries: ClassVar[list[str]] = []
+
+    def open(self, context: TaskContext) -> None:
+        self.tries.append("open")
+        if len(self.tries) < 3:
+            raise RuntimeError("no database")
+
+    def process(self, value: Line, collector: Collector[Word]) -> Word:
+        return Word(value.text)
+
+    def close(self) -> None:
+        self.tries.append("close")
+
+
+def test_a_bolt_that_cannot_be_opened_fails_its_messages_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Opening.tries.clear()
+    t = Topology("closed")
+    opening = t.bolt("opening", Opening).shuffle(t.spout("lines", Script(lines("a"))))
+    opening.stream(Word, unconsumed=True)
+    summary = run(t, tmp_path / "state", backoff_initial_ms=1.0)
+    assert (summary.acked, summary.failed) == (1, 0)
+    assert Opening.tries == ["open", "close", "open", "close"]
+    assert "no database" in caplog.text
+
+
+def test_a_spout_that_cannot_be_opened_ends_the_run_at_once_with_its_error(tmp_path: Path) -> None:
+    class Closed(Script):
+        def open(self, context: object) -> None:
+            raise RuntimeError("no broker")
+
+    script = Closed(lines("a"), ends=False)
+    t = Topology("closed")
+    t.bolt("word", word).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
+    handle = begin(t, tmp_path / "state")
+    with pytest.raises(TupletreeError, match="no broker"):
+        handle.wait(HANG_S)
+    assert handle.progress().state == "failed"
+    assert script.life == ["deactivate", "close"]
+
+
+def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    sink = Gathering()
+    to_break = ["once"]
+
+    class Breaking(Script):
+        def next(self) -> Any:
+            if self.asked == 1 and to_break:
+                raise OSError(f"broken pipe {to_break.pop()}")
+            return super().next()
+
+    script = Breaking([lines("a", "b"), Emit(Line("c"), "c")])
+    t = Topology("breaking")
+    words = t.bolt("word", word).shuffle(t.spout("lines", script))
+    t.sink("out", foreach(sink.write)).shuffle(words)
+    summary = run(t, tmp_path / "state", backoff_initial_ms=1.0)
+    assert summary.open == 0
+    assert {row.word for row in sink.rows} == {"a", "b", "c"}
+    assert script.life.count("open") == 2
+    assert script.life.count("close") == 2
+
+
+def test_a_spout_that_breaks_again_and_again_ends_the_run_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+
+    class Broken(Script):
+        def next(self) -> Any:
+            raise OSError("broken pipe")
+
+    script = Broken([])
+    t = Topology("broken")
+    t.bolt("word", word).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
+    handle = begin(t, tmp_path / "state")
+    with pytest.raises(ConnectorError, match="broken pipe"):
+        handle.wait(HANG_S)
+    assert script.life.count("open") == 3
+
+
+def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path) -> None:
+    broke = threading.Event()
+
+    class Broken(Script):
+        def close(self) -> None:
+            super().close()
+            broke.set()
+
+        def next(self) -> Any:
+            raise OSError("broken pipe")
+
+    script = Broken([])
+    t = Topology("broken")
+    t.bolt("word", word).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
+    handle = begin(t, tmp_path / "state")
+    assert broke.wait(HANG_S)
+    handle.stop()
+    handle.wait(HANG_S)
+    assert script.life.count("open") == 1
