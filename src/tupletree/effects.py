@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -81,6 +81,11 @@ class TaskPlace:
     epoch_time_s: float = 0.0
     attempts: Mapping[int, int] = field(default_factory=dict)
     root: Root | None = None
+    component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def tasks_of(self, component: str) -> Sequence[int]:
+        """See `TaskContext.tasks_of`."""
+        return self.component_tasks[component]
 
     @property
     def attempt(self) -> int:

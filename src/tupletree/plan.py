@@ -128,6 +128,11 @@ class Plan:
         """The ids of a component's tasks; they are consecutive."""
         return self._ranges.get(component, range(0))
 
+    @property
+    def component_tasks(self) -> Mapping[str, range]:
+        """Component → ids of its tasks, by index."""
+        return self._ranges
+
     def parallelism(self, component: str) -> int:
         """Number of tasks of a component."""
         return len(self.task_ids_of(component))

@@ -18,6 +18,9 @@ class Place:
     attempt: int = 1
     epoch_time_s: float = 0.0
 
+    def tasks_of(self, component: str) -> tuple[int, ...]:
+        raise KeyError(component)
+
 
 @dataclasses.dataclass
 class Total:

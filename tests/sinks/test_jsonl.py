@@ -37,6 +37,10 @@ class AsArray(msgspec.Struct, array_like=True):
     x: int
 
 
+class Seat(msgspec.Struct):
+    at: Place
+
+
 @dataclasses.dataclass
 class Holder:
     inside: Any
@@ -54,13 +58,13 @@ def written_lines(tmp_path: Path, rows: list[Any]) -> list[Any]:
         (Count("a", 1), {"word": "a", "count": 1}),
         (Holder([1, None]), {"inside": [1, None]}),
         (Place(3, "x"), {"row": 3, "name": "x"}),
-        (Holder(Place(3, "x")), {"inside": {"row": 3, "name": "x"}}),
+        (Seat(Place(3, "x")), {"at": {"row": 3, "name": "x"}}),
         (Renamed(Place(3, "x")), {"type": "kind-a", "atPlace": {"row": 3, "name": "x"}}),
         (AsArray(1), {"x": 1}),
         ({"free": {"form": [AsArray(2)]}}, {"free": {"form": [{"x": 2}]}}),
         (Measured(None), {"value": None}),
         (Holder("null"), {"inside": "null"}),
-        (Count("line\nfeed\u2028{", 2**70), {"word": "line\nfeed\u2028{", "count": 2**70}),
+        (Count("line\nfeed\u2028{", 2**62), {"word": "line\nfeed\u2028{", "count": 2**62}),
     ],
 )
 def test_every_kind_of_row_becomes_an_object_with_field_names(tmp_path: Path, row: Any, expected: Any) -> None:
@@ -103,7 +107,7 @@ def test_the_error_shows_some_rows_and_keeps_all(tmp_path: Path) -> None:
 json_values = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-(2**63), 2**63 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
@@ -150,3 +154,10 @@ def test_writing_a_batch_again_changes_nothing(tmp_path: Path) -> None:
         sink.write(SinkBatch("t/out/0/7", [Count("a", 1)]))
     sink.write(SinkBatch("t/out/0/8", []))
     assert list(read_rows(tmp_path / "out")) == [{"word": "a", "count": 1}]
+
+
+def test_a_row_that_does_not_fit_its_class_is_refused_whether_or_not_it_crossed_an_exchange(tmp_path: Path) -> None:
+    rows = [Seat(Place(1, "a")), Seat("no place"), AsArray(2**63), AsArray(1)]  # type: ignore[arg-type]  # the point
+    with pytest.raises(SinkRowsError) as refused:
+        jsonl(tmp_path).write_candidate(tmp_path / "_tt-1.jsonl", rows)
+    assert [row.position for row in refused.value.rows] == [1, 2]

@@ -21,6 +21,9 @@ class Place:
     attempt: int = 0
     epoch_time_s: float = 0.0
 
+    def tasks_of(self, component: str) -> tuple[int, ...]:
+        raise KeyError(component)
+
 
 class Number(msgspec.Struct, frozen=True):
     value: int

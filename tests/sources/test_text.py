@@ -26,6 +26,9 @@ class Place:
     attempt: int = 0
     epoch_time_s: float = 0.0
 
+    def tasks_of(self, component: str) -> tuple[int, ...]:
+        raise KeyError(component)
+
 
 class OnlyText(msgspec.Struct, kw_only=True):
     words: str

@@ -78,7 +78,13 @@ class AckerMachine(Machine):
             deltas += track.deltas
             failures += track.failures
             extended += track.extended
-        if deltas or failures or extended or not all([opening[1] for opening in openings]):  # noqa: C419 - it is hot
+        if (
+            deltas
+            or failures
+            or extended
+            or not all([opening[1] for opening in openings])  # noqa: C419 - it is hot
+            or self._acker.awaits_openings
+        ):
             self._apply(deltas, failures, now, out)
         for root in extended:
             self._acker.extend(root, now.monotonic_s)

@@ -53,6 +53,7 @@ class EmittingMachine(Machine):
             task.index,
             plan.parallelism(task.component),
             attempts=attempts,
+            component_tasks=plan.component_tasks,
         )
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)

@@ -28,17 +28,19 @@ class Releases:
     Args:
         spout_task: whose they are.
         sinks: sink task → its incarnation; a copy is kept.
+        first: the number before the first; one that no machine of this task before used, whose answers may yet come.
 
     Attributes:
         count: messages whose rows are to be written.
     """
 
-    def __init__(self, spout_task: int, sinks: Mapping[int, int]) -> None:
+    def __init__(self, spout_task: int, sinks: Mapping[int, int], first: int) -> None:
         self.count = 0
         self._spout_task = spout_task
         self._sinks = dict(sinks)
         self._asked: dict[int, _Asked] = {}
-        self._last = 0
+        self._roots: set[int] = set()
+        self._last = first
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -48,10 +50,16 @@ class Releases:
         """The sink tasks."""
         return tuple(self._sinks)
 
+    def not_asked(self, roots: list[int]) -> list[int]:
+        """Those that are not asked for already; the list as it is if that is all of them."""
+        known = self._roots
+        return roots if known.isdisjoint(roots) else [root for root in roots if root not in known]
+
     def ask(self, roots: list[int], now_s: float, *, hurry: bool) -> Release:
         """The release of these roots, to be sent to every sink."""
         self._last += 1
         self._asked[self._last] = _Asked(roots, set(self._sinks), {}, now_s)
+        self._roots.update(roots)
         self.count += len(roots)
         return Release(self._spout_task, self._last, roots, hurry)
 
@@ -86,15 +94,17 @@ class Releases:
             return None
         del self._asked[answer.number]
         self.count -= len(asked.roots)
+        self._roots.difference_update(asked.roots)
         if not asked.refused:
             return asked.roots, asked.refused
         return [root for root in asked.roots if root not in asked.refused], asked.refused
 
     def roots(self) -> set[int]:
         """Every root that is asked for."""
-        return {root for asked in self._asked.values() for root in asked.roots}
+        return self._roots
 
     def clear(self) -> None:
         """Ask for nothing any more."""
         self._asked.clear()
+        self._roots.clear()
         self.count = 0

@@ -27,6 +27,9 @@ __all__ = ["SinkMachine"]
 MAX_ROWS = 10_000
 """Rows that are ready to be written make a batch at this number, however much longer it might wait."""
 
+MAX_REFUSALS = 1_000
+"""Answers with refused rows that are remembered, so that asking again gives the same answer."""
+
 
 @dataclass(slots=True, eq=False)
 class _Answer:
@@ -40,6 +43,7 @@ class _Answer:
     row_roots: list[Root] = field(default_factory=list)
     missing: int = 0
     has_rows: bool = False
+    refused: dict[int, Failure] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +76,12 @@ class SinkMachine(Machine):
         self.sink = sink
         self.rows_written = 0
         self.place = TaskPlace(
-            plan.spec.name, task.component, task.task_id, task.index, plan.parallelism(task.component)
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            component_tasks=plan.component_tasks,
         )
         self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
         self._incarnation = incarnation
@@ -84,6 +93,8 @@ class SinkMachine(Machine):
         self._row_roots: list[Root] = []
         self._answers: list[_Answer] = []
         self._idle: list[_Answer] = []
+        self._unanswered: set[tuple[int, int]] = set()
+        self._refusals: dict[tuple[int, int], dict[int, Failure]] = {}
         self._ready_since_s = 0.0
         self._hurry = False
         self._batches = 0
@@ -97,6 +108,10 @@ class SinkMachine(Machine):
     def held(self) -> int:
         """Roots with rows that wait for them."""
         return len(self._held) + len(self._shared)
+
+    def held_roots(self) -> list[int]:
+        """The roots that `held` counts."""
+        return [*self._held, *self._shared]
 
     def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - opening has no effects
         """Open the sink."""
@@ -152,7 +167,12 @@ class SinkMachine(Machine):
             self._write(now, out)
 
     def _release(self, release: Release, now: Now) -> None:
-        answer = _Answer(release)
+        name = release.spout_task, release.number
+        if name in self._unanswered:
+            self._hurry = self._hurry or release.hurry
+            return  # asked again: the answer still waits for rows
+        answer = _Answer(release, refused=self._refusals.get(name, {}))
+        self._unanswered.add(name)
         held, rows, row_roots = self._held, answer.rows, answer.row_roots
         for root in release.roots:
             values = held.pop(root, None)
@@ -285,6 +305,14 @@ class SinkMachine(Machine):
     def _answer(self, answers: list[_Answer], refused: dict[int, Failure], out: Outbox) -> None:
         for answer in answers:
             release = answer.release
-            mine = {root: refused[root] for root in release.roots if root in refused} if refused else {}
+            name = release.spout_task, release.number
+            self._unanswered.discard(name)
+            mine = answer.refused
+            if refused:
+                mine = mine | {root: refused[root] for root in release.roots if root in refused}
+            if mine:
+                self._refusals[name] = mine
+                if len(self._refusals) > MAX_REFUSALS:
+                    del self._refusals[next(iter(self._refusals))]
             written = Written(self.task.task_id, self._incarnation, release.number, mine)
             out.mail.append((release.spout_task, written))

@@ -90,7 +90,12 @@ class SpoutMachine(Machine):
         super().__init__(task)
         self.spout = spout
         self.place = TaskPlace(
-            plan.spec.name, task.component, task.task_id, task.index, plan.parallelism(task.component)
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            component_tasks=plan.component_tasks,
         )
         self._class = stream.schema.cls
         self._tracking = options.acker_tasks > 0
@@ -105,7 +110,7 @@ class SpoutMachine(Machine):
         self._max_pending = options.max_spout_pending or DEFAULT_MAX_PENDING
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
         self._timeout_s = options.message_timeout_s
-        self._releases = Releases(task.task_id, sinks)
+        self._releases = Releases(task.task_id, sinks, first=random_bits(48))
         self._attempts = attempts
         self._above: set[int] = set()
         self._burying: set[int] = set()
@@ -216,7 +221,9 @@ class SpoutMachine(Machine):
         self._draw.turn()
         retried = self._retry_due(now, out) if self._retrying else 0
         writing = self._releases.count
-        room = self._max_pending - (self.pending.open_count(self.task.task_id) - writing)
+        # In a drain no retry starts, so what waits for one must not stand in the way of what is still to go out.
+        count = self.pending.open_count if self._retrying else self.pending.in_flight
+        room = self._max_pending - (count(self.task.task_id) - writing)
         room = min(room, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
             return retried > 0
@@ -345,9 +352,11 @@ class SpoutMachine(Machine):
         if verdicts.completed:
             coming = sum(map(len, verdicts.completed))
             hurry = not self._may_emit_more(coming)
-            for roots in verdicts.completed:
-                release = self._releases.ask(roots, now.monotonic_s, hurry=hurry)
-                out.mail += [(sink, release) for sink in sinks]
+            for completed in verdicts.completed:
+                roots = self._releases.not_asked(completed)
+                if roots:
+                    release = self._releases.ask(roots, now.monotonic_s, hurry=hurry)
+                    out.mail += [(sink, release) for sink in sinks]
 
     def _may_emit_more(self, completing: int) -> bool:
         """Whether more rows may come, so that it pays for a sink to wait for them."""

@@ -18,6 +18,7 @@ import msgspec
 
 from tupletree.errors import CheckpointError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
+from tupletree.sinks.fitting import misfits
 
 __all__ = ["JsonLinesSink", "jsonl"]
 
@@ -27,7 +28,7 @@ _encoder = msgspec.json.Encoder()
 def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None) -> JsonLinesSink:
     """Write rows to `directory` as JSON Lines files: structs, dataclasses, NamedTuples and dicts as objects.
 
-    Dates are ISO 8601 text, bytes are Base64, Decimal and UUID are text, integers are written in full. Rows that JSON
+    Dates are ISO 8601 text, bytes are Base64, Decimal and UUID are text, integers of up to 64 bits are written in full. Rows that JSON
     cannot hold (NaN, infinity, lone surrogates, unknown types) fail their message with a reason; none is changed.
 
     Args:
@@ -48,6 +49,9 @@ class JsonLinesSink(FileSink):
 
     def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
         """See `FileSink.write_candidate`."""
+        faults = misfits(rows)
+        if faults:
+            raise SinkRowsError(str(path), faults)
         content = _encode(path, rows)
         with written(path) as file:
             file.write(content)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tupletree.errors import CheckpointError, InternalError, ProcessingError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
-
-if TYPE_CHECKING:
-    from tupletree.codec import ArrowCodec
+from tupletree.sinks.fitting import codec_of
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
@@ -61,7 +58,7 @@ class ParquetSink(FileSink):
         if not rows and self.message_type is None:
             raise InternalError("a Parquet file without rows needs a message class", where=str(path))
         cls = self.message_type or type(rows[0])
-        codec = _codec(cls)
+        codec = codec_of(cls)
         try:
             batch = codec.to_batch(rows)
         except ProcessingError as error:
@@ -96,11 +93,3 @@ class ParquetSink(FileSink):
 
         with written(path) as file:
             pq.write_table(table, file, compression=self.compression)
-
-
-@lru_cache(maxsize=256)
-def _codec(cls: type) -> ArrowCodec[Any]:
-    from tupletree.codec import ArrowCodec
-    from tupletree.topology.streams import Schema
-
-    return ArrowCodec.of(Schema.of(cls))

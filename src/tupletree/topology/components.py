@@ -184,6 +184,9 @@ class TaskContext(Protocol):
     def attempt(self) -> int:
         """Attempt number of the message in hand, from 1 (of a multi-anchored tuple: the highest). 0 outside."""
 
+    def tasks_of(self, component: str) -> Sequence[int]:
+        """Ids of the tasks of a component, by index: whom `Collector.emit_direct` can name. Raises KeyError."""
+
     @property
     def epoch_time_s(self) -> float:
         """The runtime's notion of now, seconds since the Unix epoch; the same again when an epoch runs again."""

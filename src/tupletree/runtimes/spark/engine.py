@@ -360,7 +360,7 @@ class Engine:
             emitted=before.emitted + record.header.fresh,
             acked=before.acked + len(verdicts.acked),
             failed=before.failed + len(counted.settlement.failures) + expired,
-            retried=before.retried + len(record.attempts),
+            retried=before.retried + len(record.attempts.keys() - set(counted.settlement.put_back)),
             dead=before.dead + len(verdicts.died),
             untracked=before.untracked + record.header.untracked,
             late_verdicts=before.late_verdicts + sum(stats.late_verdicts for stats in counted.reports.stats),

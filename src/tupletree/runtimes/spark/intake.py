@@ -7,7 +7,7 @@ durable before Spark can see it, so an epoch can be read again exactly as it was
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -35,6 +35,9 @@ from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.verdicts import AlreadySettled, Emission
 
 __all__ = ["EpochRecord", "Intake", "SpoutTask", "openings_of"]
+
+FRAME_BYTES = 16 * 1024 * 1024
+"""A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
 
 FRAME_TUPLES = 4096
 """Tuples in a frame that the driver makes: enough to make the fixed cost per frame vanish, few enough to stay small."""
@@ -172,7 +175,6 @@ class Intake:
                 self._accounts.ended.discard(task_id)
                 self._take(spout, batch)
                 came = True
-            spout.position = spout.spout.snapshot()
         return came
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
@@ -253,13 +255,14 @@ class Intake:
             header.fresh += spout.fresh
             columns.add(spout, self._accounts)
             for frame in self._frames(epoch, spout, failures):
-                row = self._encode(spout, frame, failures)
-                if row is not None:
+                for sent, row in self._encode(epoch, spout, frame, failures):
                     rows.append(row)
-                    edges.append(frame.id)
-                    edge_roots.append(wire.root_array(frame.roots))
+                    edges.append(sent.id)
+                    edge_roots.append(wire.root_array(sent.roots))
             if failures:
                 header.unsendable += self._unsendable(spout, failures)
+            # Everything pulled is in this epoch, so the position behind it is the one of now.
+            spout.position = spout.spout.snapshot()
             if spout.position is not None:
                 self._accounts.positions[task_id] = spout.position
             if spout.ended:
@@ -363,11 +366,27 @@ class Intake:
                 self._fail[spout.task.task_id].note(failures, root, value, error)
         return kept_values, kept_roots
 
-    def _encode(self, spout: SpoutTask, frame: Frame, failures: dict[int, Failure]) -> wire.Row | None:
+    def _encode(
+        self, epoch: int, spout: SpoutTask, frame: Frame, failures: dict[int, Failure]
+    ) -> Iterator[tuple[Frame, wire.Row]]:
+        """The frame as a row; one that is too long for a row is halved until its parts are not."""
         source = spout.task.task_id
         fail = partial(self._fail[source].note, failures)
         codec = self._codecs[spout.name, spout.stream]
-        return wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, self._sequence, fail)
+        self._sequence += 1
+        row = wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, self._sequence, fail)
+        if row is None:
+            return
+        if len(row[3]) <= FRAME_BYTES or len(frame.values) == 1:
+            yield frame, row
+            return
+        middle = len(frame.values) // 2
+        for part in (slice(None, middle), slice(middle, None)):
+            values, roots = frame.values[part], frame.roots[part]  # spout tuples are one to a segment
+            edge = mix64(epoch, 0, -1, source, frame.task, self._sequence)
+            ends = list(range(1, len(values) + 1))
+            half = Frame(frame.task, frame.component, frame.stream, values, roots, ends, edge)
+            yield from self._encode(epoch, spout, half, failures)
 
 
 class _Columns:

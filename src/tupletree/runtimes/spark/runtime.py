@@ -284,7 +284,13 @@ class SparkRun(RunHandle):
     def _open(self, spout: SpoutTask, plan: Plan, accounts: Accounts) -> None:
         task = spout.task
         place = TaskPlace(
-            self._spec.name, spout.name, task.task_id, task.index, plan.parallelism(spout.name), self._clock.wall()
+            self._spec.name,
+            spout.name,
+            task.task_id,
+            task.index,
+            plan.parallelism(spout.name),
+            self._clock.wall(),
+            component_tasks=plan.component_tasks,
         )
         spout.spout.open(place)
         if task.task_id in accounts.positions:

@@ -138,6 +138,7 @@ class StageRun:
             parallelism=self._plan.parallelism(component.name),
             epoch_time_s=self._control.time_s,
             attempts=self._control.attempts,
+            component_tasks=self._plan.component_tasks,
         )
 
     def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:

@@ -1,0 +1,44 @@
+"""Whether rows fit their classes: a sink must refuse what an exchange would have refused.
+
+Otherwise the fate of a row would depend on whether it happened to cross partitions on its way to the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tupletree.sinks.files import RowError
+from tupletree.topology.streams import is_message_class
+
+if TYPE_CHECKING:
+    from tupletree.codec import ArrowCodec
+
+__all__ = ["codec_of", "misfits"]
+
+
+@lru_cache(maxsize=256)
+def codec_of(cls: type) -> ArrowCodec[Any]:
+    """The codec of a message class; pyarrow is imported at the first call."""
+    from tupletree.codec import ArrowCodec
+    from tupletree.topology.streams import Schema
+
+    return ArrowCodec.of(Schema.of(cls))
+
+
+def misfits(rows: Sequence[Any]) -> list[RowError]:
+    """Every row whose fields are not what its class declares, by position; rows of other classes are not judged."""
+    from tupletree.codec import EncodeError
+
+    faults: list[RowError] = []
+    classes = set(map(type, rows))
+    for cls in filter(is_message_class, classes):
+        positions = range(len(rows)) if len(classes) == 1 else [at for at, row in enumerate(rows) if type(row) is cls]
+        values = rows if len(classes) == 1 else [rows[at] for at in positions]
+        codec = codec_of(cls)
+        try:
+            codec.to_batch(values)
+        except EncodeError:
+            faults += [RowError(positions[at], str(fault)) for at, fault in codec.check_each(values)]
+    return sorted(faults, key=lambda fault: fault.position)
