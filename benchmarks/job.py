@@ -19,6 +19,9 @@ JOBS = {
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
     "tupletree latency": "benchmarks.tupletree_latency",
+    "local count": "benchmarks.local_count",
+    "local latency": "benchmarks.local_latency",
+    "local memory": "benchmarks.local_memory",
 }
 """Job name → module with a function `run(spec) -> JobResult`."""
 
@@ -32,6 +35,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         folder: an empty folder of its own; Parquet output goes to `folder/out`, the checkpoint to `folder/checkpoint`.
         epoch_lines: most lines of one epoch.
         epochs: epochs to measure, for latency jobs.
+        variant: which kind of the job, where it has several.
+        messages: how many messages to send or to keep open, for jobs of the local runtime.
     """
 
     master: str
@@ -39,6 +44,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     corpus: str = ""
     epoch_lines: int = 0
     epochs: int = 0
+    variant: str = ""
+    messages: int = 0
 
     @property
     def out(self) -> Path:
@@ -58,11 +65,15 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
         seconds: first input to last durable commit.
         epoch_ms: duration of each measured epoch, from trigger to trigger.
         settle_ms: the part of each epoch inside `foreachBatch`; empty if it has none.
+        cpu_seconds: CPU time of the process meanwhile, all threads.
+        numbers: what else was measured or counted, by name.
     """
 
     seconds: float
     epoch_ms: list[float] = []
     settle_ms: list[float] = []
+    cpu_seconds: float = 0.0
+    numbers: dict[str, float] = {}
 
 
 def main(name: str, spec_json: str, result_path: str) -> None:

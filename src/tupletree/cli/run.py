@@ -52,7 +52,9 @@ def run_command(
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master.")] = "local[2]",
     state_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="State directory; resumes what is there. \\[default: a new one in .tupletree]"),
+        typer.Option(
+            metavar="DIR", help="State directory; resumes what is there. \\[default: a new one in .tupletree]"
+        ),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Let sinks add to what another run wrote.")] = False,
     summary: Annotated[SummaryFormat, typer.Option(help="json: the last line on stdout is one object.")] = (

@@ -28,8 +28,9 @@ _encoder = msgspec.json.Encoder()
 def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None) -> JsonLinesSink:
     """Write rows to `directory` as JSON Lines files: structs, dataclasses, NamedTuples and dicts as objects.
 
-    Dates are ISO 8601 text, bytes are Base64, Decimal and UUID are text, integers of up to 64 bits are written in full. Rows that JSON
-    cannot hold (NaN, infinity, lone surrogates, unknown types) fail their message with a reason; none is changed.
+    Dates are ISO 8601 text, bytes are Base64, Decimal and UUID are text, integers of up to 64 bits are written in full.
+    Rows that JSON cannot hold (NaN, infinity, lone surrogates, unknown types), or that do not fit their own class, fail
+    their message with a reason; none is changed.
 
     Args:
         directory: the folder; a run refuses one that another run has filled, unless told to append.

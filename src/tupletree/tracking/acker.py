@@ -118,6 +118,7 @@ class Acker:
         self._high_water = high_water
         self._start_s = now_s
         self._current = 0
+        self._rotated = 0
         self._generations: dict[int, _Generation] = {0: _Generation()}  # newest last
         self._unclaimed: list[int] = []
 
@@ -179,6 +180,7 @@ class Acker:
             (spout task, roots) of the trees that timed out, oldest first.
         """
         current = self._advance(now_s)
+        self._rotated = self._current
         expired: dict[int, list[int]] = {}
         for number in [one for one in self._generations if one <= self._current - self._buckets]:
             generation = self._generations.pop(number)
@@ -204,7 +206,7 @@ class Acker:
 
     def next_rotation_s(self) -> float:
         """When `rotate` should be called next (monotonic)."""
-        return self._start_s + (self._current + 1) * self._period_s
+        return self._start_s + (self._rotated + 1) * self._period_s
 
     # --- questions --------------------------------------------------------------------------------------------
 
@@ -212,6 +214,11 @@ class Acker:
     def open_count(self) -> int:
         """Trees whose opening was seen and that have no verdict."""
         return sum(len(generation.trees) for generation in self._generations.values())
+
+    @property
+    def awaits_openings(self) -> bool:
+        """Whether something came about trees that are not open: an opening may decide it."""
+        return any(generation.early for generation in self._generations.values())
 
     @property
     def above_high_water(self) -> bool:
@@ -266,6 +273,8 @@ class Acker:
             early = self._take_early(root)
             if early.failure is not None:
                 current.settled[root] = None
+                if early.value:
+                    self._unclaimed.append(root)
                 verdicts.failed.append((spout_task, root, early.failure))
             elif value ^ early.value:
                 generation = self._generation_at(max(emitted_s, early.extended_s))
