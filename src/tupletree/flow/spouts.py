@@ -400,9 +400,10 @@ class SpoutMachine(Machine):
     def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
         self._attempts.pop(root, None)
+        # Also for an attempt that failed before: rows of it may have come after the first word to the sinks.
+        out.mail += [(sink, Drop([root])) for sink in self._releases.sinks]
         if what is None:
             return
-        out.mail += [(sink, Drop([root])) for sink in self._releases.sinks]
         if isinstance(what, Died):
             self._bury(what, out)
         elif isinstance(what, SourceRetry):

@@ -185,7 +185,7 @@ class Acker:
         for number in [one for one in self._generations if one <= self._current - self._buckets]:
             generation = self._generations.pop(number)
             self.counters.unknown += len(generation.early)
-            self._unclaimed += generation.early
+            self._unclaimed += [root for root, early in generation.early.items() if early.value]
             if self._expires:
                 for root, (spout_task, _) in generation.trees.items():
                     expired.setdefault(spout_task, []).append(root)
