@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup demo test format nightly bench lock clean
+.PHONY: help setup demo test format nightly stress bench lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -51,6 +51,9 @@ format: setup ## Format and mend what can be mended by itself
 
 nightly: setup ## The long tests: kill loops, soak, large state
 	$(BIN)/pytest -m nightly
+
+stress: setup ## Thread storms and long loops: nothing is lost, and everything goes back to zero
+	$(BIN)/pytest -m stress
 
 bench: setup ## The benchmarks, ratio against the peer in one run
 	$(BIN)/python -m benchmarks

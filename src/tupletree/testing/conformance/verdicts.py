@@ -12,7 +12,7 @@ from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
 from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
 from tupletree.topology.bolts import bolt
-from tupletree.topology.components import Collector, Emit, Reject, TaskContext
+from tupletree.topology.components import Bolt, Collector, Emit, Reject, TaskContext
 from tupletree.tracking.outcomes import FailureKind
 
 __all__ = ["VERDICTS"]
@@ -149,6 +149,39 @@ class FirstVerdictWins(Scenario):
         seen.expect_equal(seen.tally("out", "name"), Counter(["acked"]), "rows")
 
 
+class Regrets(Bolt[Order]):
+    """Remembers a tuple that was acked when the call returned, and fails it in the next call."""
+
+    output_types = (Done,)
+
+    def __init__(self) -> None:
+        self.before: Order | None = None
+
+    def process(self, value: Order, collector: Collector[Done]) -> Done:
+        """Fail the one before, which is too late."""
+        if self.before is not None:
+            collector.fail(self.before, PermanentError("too late"))
+            collector.ack(self.before)
+        self.before = value
+        return Done(value.name, 1)
+
+
+class FailAfterReturn(Scenario):
+    """A fail of a tuple that was acked when its call returned changes nothing."""
+
+    name = "fail-after-return"
+
+    def build(self, bench: Bench) -> None:
+        """See `Scenario`."""
+        source = bench.spout("source", Order, _orders(*"abcdef"))
+        bench.sink("out").shuffle(bench.bolt("regret", Regrets).shuffle(source))
+
+    def check(self, seen: Observed) -> None:
+        """See `Scenario`."""
+        seen.expect_verdicts("source", acked="abcdef")
+        seen.expect_equal(seen.tally("out", "name"), Counter("abcdef"), "rows")
+
+
 def _odd_errors() -> dict[str, BaseException]:
     from asyncio import CancelledError
 
@@ -249,6 +282,7 @@ VERDICTS: tuple[Scenario, ...] = (
     SourceReplays(),
     Rejected(),
     FirstVerdictWins(),
+    FailAfterReturn(),
     OddErrors(),
     AsyncBolts(),
     ManyIds(),

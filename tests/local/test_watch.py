@@ -1,0 +1,40 @@
+"""The watch of a run: messages that nobody will ever settle are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.flow.driving import Driver
+from tests.flow.streams import Line, Script, Word, lines
+from tupletree import Collector, Topology, bolt
+from tupletree.clock import ManualClock
+from tupletree.config import Options
+from tupletree.runtimes.local.assembly import Assembly
+from tupletree.runtimes.local.watch import STALL_S, Watch
+
+
+@bolt(auto_ack=False)
+def lose_ten(line: Line, out: Collector[Word]) -> None:
+    if not line.text.startswith("lost"):
+        out.ack(line)
+
+
+def test_with_timeouts_off_ten_lost_tuples_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    texts = [*("fine" for _ in range(90)), *(f"lost {number}" for number in range(10))]
+    t = Topology("losing")
+    t.bolt("lose", lose_ten, unconsumed=Word).shuffle(t.spout("lines", Script([lines(*texts)], ends=False)))
+    options = Options(message_timeout_s=None)
+    driver, clock = Driver(t, options), ManualClock()
+    watch = Watch(Assembly(driver.plan, driver.machines, [], []), options, clock)
+    watch.look()
+    driver.settle()
+    watch.look()
+    clock.advance(STALL_S - 1.0)
+    watch.look()
+    assert caplog.text == ""
+    clock.advance(2.0)
+    watch.look()
+    assert "10 messages are open, the oldest 90, 91, 92, 93, 94, 95, 96, 97, 98, 99" in caplog.text
+    clock.advance(STALL_S)
+    watch.look()
+    assert len(caplog.records) == 1
