@@ -52,7 +52,7 @@ class JsonLinesSink(FileSink):
         """See `FileSink.write_candidate`."""
         faults = misfits(rows)
         if faults:
-            raise SinkRowsError(str(path), faults)
+            raise SinkRowsError(str(path), [*faults, *_faults_beside(path, rows, faults)])
         content = _encode(path, rows)
         with written(path) as file:
             file.write(content)
@@ -75,6 +75,17 @@ class JsonLinesSink(FileSink):
         with written(destination) as file:
             file.writelines(kept)
         return len(kept)
+
+
+def _faults_beside(path: Path, rows: Sequence[Any], known: Sequence[RowError]) -> list[RowError]:
+    """What else is wrong: the rows that fit their class and that JSON cannot hold all the same."""
+    bad = {fault.position for fault in known}
+    positions = [position for position in range(len(rows)) if position not in bad]
+    try:
+        _encode(path, [rows[position] for position in positions])
+    except SinkRowsError as refused:
+        return [dataclasses.replace(fault, position=positions[fault.position]) for fault in refused.rows]
+    return []
 
 
 def _encode(path: Path, rows: Sequence[Any]) -> bytes:
