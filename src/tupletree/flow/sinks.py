@@ -93,7 +93,7 @@ class SinkMachine(Machine):
         self._row_roots: list[Root] = []
         self._answers: list[_Answer] = []
         self._idle: list[_Answer] = []
-        self._unanswered: set[tuple[int, int]] = set()
+        self._unanswered: dict[tuple[int, int], _Answer] = {}
         self._refusals: dict[tuple[int, int], dict[int, Failure]] = {}
         self._ready_since_s = 0.0
         self._hurry = False
@@ -162,17 +162,21 @@ class SinkMachine(Machine):
                     raise InternalError("a sink got mail that is not for it", got=type(one).__name__)
         if self._idle:
             idle, self._idle = self._idle, []
-            self._answer(idle, {}, out)
+            self._answer(idle, out)
         if self._answers and not self._rows:  # what they waited for went away
             self._write(now, out)
+
+    def acker_lost(self, acker_index: int, ackers: int, now: Now, out: Outbox) -> None:
+        """An acker died with its trees: see `SpoutMachine.acker_lost`."""
+        self.receive([Drop([root for root in self.held_roots() if root % ackers == acker_index])], now, out)
 
     def _release(self, release: Release, now: Now) -> None:
         name = release.spout_task, release.number
         if name in self._unanswered:
             self._hurry = self._hurry or release.hurry
             return  # asked again: the answer still waits for rows
-        answer = _Answer(release, refused=self._refusals.get(name, {}))
-        self._unanswered.add(name)
+        answer = _Answer(release, refused={**self._refusals.get(name, {})})
+        self._unanswered[name] = answer
         held, rows, row_roots = self._held, answer.rows, answer.row_roots
         for root in release.roots:
             values = held.pop(root, None)
@@ -272,7 +276,11 @@ class SinkMachine(Machine):
                 else:
                     self.rows_written += len(rows)
                     break
-        self._answer(answers, refused, out)
+        if refused:  # rows that several roots share may be written before the answers to all of them are complete
+            for answer in self._unanswered.values():
+                roots = answer.release.roots
+                answer.refused.update((root, refused[root]) for root in roots if root in refused)
+        self._answer(answers, out)
 
     def _without(
         self,
@@ -302,17 +310,14 @@ class SinkMachine(Machine):
         if rows:
             out.notes.append(Note(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
 
-    def _answer(self, answers: list[_Answer], refused: dict[int, Failure], out: Outbox) -> None:
+    def _answer(self, answers: list[_Answer], out: Outbox) -> None:
         for answer in answers:
             release = answer.release
             name = release.spout_task, release.number
-            self._unanswered.discard(name)
-            mine = answer.refused
-            if refused:
-                mine = mine | {root: refused[root] for root in release.roots if root in refused}
-            if mine:
-                self._refusals[name] = mine
+            del self._unanswered[name]
+            if answer.refused:
+                self._refusals[name] = answer.refused
                 if len(self._refusals) > MAX_REFUSALS:
                     del self._refusals[next(iter(self._refusals))]
-            written = Written(self.task.task_id, self._incarnation, release.number, mine)
+            written = Written(self.task.task_id, self._incarnation, release.number, answer.refused)
             out.mail.append((release.spout_task, written))

@@ -116,6 +116,7 @@ class SpoutMachine(Machine):
         self._burying: set[int] = set()
         self._untold: set[int] = set()
         self._pulling = self._retrying = active
+        self._is_open = False
         self._hears_acks = type(spout).ack is not Spout.ack
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -126,6 +127,7 @@ class SpoutMachine(Machine):
         self.spout.open(self.place)
         if self._offers.position is not None:
             self.spout.restore(self._offers.position)
+        self._is_open = True
         if self._pulling:
             self.spout.activate()
 
@@ -140,13 +142,15 @@ class SpoutMachine(Machine):
         """Emit nothing for now; acks and fails still come."""
         if self._pulling:
             self._pulling = self._retrying = False
-            self.spout.deactivate()
+            if self._is_open:
+                self.spout.deactivate()
 
     def resume(self) -> None:
         """Undo `pause`."""
         if not self._pulling:
             self._pulling = self._retrying = True
-            self.spout.activate()
+            if self._is_open:
+                self.spout.activate()
 
     def drain(self) -> None:
         """Ask for nothing any more, and start no retry. What the spout has given already still goes out."""
@@ -327,11 +331,13 @@ class SpoutMachine(Machine):
                     raise InternalError("a spout got mail that is not for it", got=type(one).__name__)
 
     def acker_lost(self, acker_index: int, now: Now, out: Outbox) -> None:
-        """An acker died with its trees: the attempts that it knew of have failed."""
+        """An acker died with its trees: the attempts that it knew of have failed, the complete ones too.
+
+        Tell every sink task as well: it holds rows of attempts of which nobody will ever speak again.
+        """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the acker of its tree was lost")
-        complete = self._releases.roots()
         for root in self.pending.roots_in_flight():
-            if root % self._ackers == acker_index and root not in complete:
+            if root % self._ackers == acker_index:
                 self._fail_root(root, lost, now, out)
 
     def _judge(self, verdicts: Verdicts, now: Now, out: Outbox) -> None:

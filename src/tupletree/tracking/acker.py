@@ -73,9 +73,10 @@ class AckerCounters:
 
 @dataclass(slots=True)
 class _Early:
-    """What arrived before the opening."""
+    """What arrived before the opening. `claims`: something may be held for the root, as no renewal alone tells."""
 
     value: int = 0
+    claims: bool = False
     failure: Failure | None = None
     extended_s: float = -math.inf
 
@@ -185,7 +186,7 @@ class Acker:
         for number in [one for one in self._generations if one <= self._current - self._buckets]:
             generation = self._generations.pop(number)
             self.counters.unknown += len(generation.early)
-            self._unclaimed += [root for root, early in generation.early.items() if early.value]
+            self._unclaimed += [root for root, early in generation.early.items() if early.claims]
             if self._expires:
                 for root, (spout_task, _) in generation.trees.items():
                     expired.setdefault(spout_task, []).append(root)
@@ -197,7 +198,7 @@ class Acker:
         return list(expired.items())
 
     def take_unclaimed(self) -> list[int]:
-        """Roots with acks since the last call that no tree waits for: it failed or expired, or never opened.
+        """Roots with acks or failures since the last call that no tree waits for: it failed, expired or never opened.
 
         Whoever holds something for such a root may let go of it. Take them from time to time: they are kept till then.
         """
@@ -273,8 +274,7 @@ class Acker:
             early = self._take_early(root)
             if early.failure is not None:
                 current.settled[root] = None
-                if early.value:
-                    self._unclaimed.append(root)
+                self._unclaimed.append(root)
                 verdicts.failed.append((spout_task, root, early.failure))
             elif value ^ early.value:
                 generation = self._generation_at(max(emitted_s, early.extended_s))
@@ -324,8 +324,10 @@ class Acker:
             verdicts.failed.append((spout_task, root, failure))
         elif self._is_settled(root):
             self.counters.late += 1
+            self._unclaimed.append(root)
         else:
             early = self._early(root, current)
+            early.claims = True
             early.failure = early.failure or failure
 
     def _arrive_early(self, root: int, value: int, current: _Generation) -> None:
@@ -335,7 +337,9 @@ class Acker:
             self.counters.late += 1
             self._unclaimed.append(root)
         else:
-            self._early(root, current).value ^= value
+            early = self._early(root, current)
+            early.claims = True
+            early.value ^= value
 
     def _known_among(self, roots: list[int]) -> set[int]:
         """Return those roots of which something is known."""
