@@ -25,7 +25,7 @@ from tupletree.flow.releases import Releases
 from tupletree.flow.shares import ShareDraw
 from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
-from tupletree.plan import Plan, Task
+from tupletree.plan import ACKER, Plan, Task
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
@@ -99,7 +99,7 @@ class SpoutMachine(Machine):
         )
         self._class = stream.schema.cls
         self._tracking = options.acker_tasks > 0
-        self._ackers = options.acker_tasks
+        self._acker_tasks = plan.task_ids_of(ACKER)
         if handover is None:
             draw = ShareDraw(random_bits, options.acker_tasks)
             handover = Handover(Pending(RetryPolicy.from_options(options), draw, random), draw, Offers())
@@ -171,7 +171,7 @@ class SpoutMachine(Machine):
         The runtime's retries wait their turn there; a source that replays by itself hears of each failed attempt.
         """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the topology was restarted")
-        self._releases.clear()
+        self._ask_no_more(out)
         for root in self.pending.roots_in_flight():
             self._fail_root(root, lost, now, out)
         return Handover(self.pending, self._draw, self._offers)
@@ -336,8 +336,9 @@ class SpoutMachine(Machine):
         Tell every sink task as well: it holds rows of attempts of which nobody will ever speak again.
         """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the acker of its tree was lost")
+        self._above.discard(self._acker_tasks[acker_index])
         for root in self.pending.roots_in_flight():
-            if root % self._ackers == acker_index:
+            if root % len(self._acker_tasks) == acker_index:
                 self._fail_root(root, lost, now, out)
 
     def _judge(self, verdicts: Verdicts, now: Now, out: Outbox) -> None:
@@ -385,12 +386,19 @@ class SpoutMachine(Machine):
         """If a sink task lost its rows: every attempt that is out may have had some among them."""
         if not self._releases.is_from_another(sink_task, incarnation):
             return
-        self._releases.clear()
+        self._ask_no_more(out)
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error=f"sink task {sink_task} was lost")
         in_flight = self.pending.roots_in_flight()
         out.fail_trees(dict.fromkeys(in_flight, lost))
         for root in in_flight:
             self._fail_root(root, lost, now, out)
+
+    def _ask_no_more(self, out: Outbox) -> None:
+        """Forget the releases. Nobody else would speak of trees that completed after their attempts had failed."""
+        late = self._releases.roots().difference(self.pending.roots_in_flight())
+        if late:
+            out.mail += [(sink, Drop([*late])) for sink in self._releases.sinks]
+        self._releases.clear()
 
     def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
         acked = self.pending.ack_many(roots, now.monotonic_s)
