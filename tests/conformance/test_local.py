@@ -1,17 +1,32 @@
 """The local runtime conforms: each scenario alone, and those that may share a run together."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tupletree.testing.conformance import SCENARIOS, Gap, HandleRuntime, Need, Scenario, groups, play
+from tupletree import Topology
+from tupletree.config import Options
+from tupletree.runtimes.local.runtime import LocalRun
+from tupletree.testing.conformance import SCENARIOS, Ended, HandleRuntime, Scenario, groups, play
 
-LOCAL = HandleRuntime(
-    "local",
-    hang_s=60.0,
-    gaps={Need.INACTIVE_START: Gap("`run` has no way to ask for it yet", refused=False)},
-)
+
+class LocalRuntime(HandleRuntime):
+    def run_from_inactive(
+        self, topology: Topology, options: Options, state_dir: Path, while_inactive: Callable[[], None]
+    ) -> Ended:
+        handle = self.start(topology, options, state_dir, active=False)
+        assert isinstance(handle, LocalRun)
+        while handle.progress().state != "processing":
+            time.sleep(0.001)
+        while_inactive()
+        handle.resume()
+        return self.end(handle, state_dir)
+
+
+LOCAL = LocalRuntime("local", hang_s=60.0, gaps={})
+COOPERATIVE = LocalRuntime("local", hang_s=60.0, gaps={}, options={"local_threads": 1})
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -19,8 +34,9 @@ def test_a_scenario_is_met(scenario: Scenario, tmp_path: Path) -> None:
     play(LOCAL, [scenario], tmp_path).check(scenario)
 
 
+@pytest.mark.parametrize("runtime", [LOCAL, COOPERATIVE], ids=["threads", "cooperative"])
 @pytest.mark.parametrize("group", groups(LOCAL, SCENARIOS), ids=lambda group: "+".join(map(str, group))[:60])
-def test_scenarios_do_not_disturb_each_other(group: Sequence[Scenario], tmp_path: Path) -> None:
-    played = play(LOCAL, group, tmp_path)
+def test_scenarios_do_not_disturb_each_other(group: Sequence[Scenario], runtime: LocalRuntime, tmp_path: Path) -> None:
+    played = play(runtime, group, tmp_path)
     for scenario in group:
         played.check(scenario)

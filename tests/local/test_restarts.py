@@ -13,6 +13,7 @@ from tests.local.running import HANG_S, begin, run
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.errors import ConnectorError, TupletreeError
 from tupletree.sinks import foreach
+from tupletree.topology.components import MessageId
 
 
 @bolt
@@ -138,3 +139,39 @@ def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path) -> None:
     handle.stop()
     handle.wait(HANG_S)
     assert script.life.count("open") == 1
+
+
+def test_a_restart_leaves_paused_spouts_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    taken, go, reopened, acked = (threading.Event() for _ in range(4))
+
+    @bolt(blocking=True)
+    def wait(line: Line) -> None:
+        taken.set()
+        assert go.wait(HANG_S)
+
+    class Deaf(Script):
+        def open(self, context: object) -> None:
+            super().open(context)
+            if self.life.count("open") == 2:
+                reopened.set()
+
+        def ack(self, message_id: MessageId) -> None:
+            if self.life.count("open") == 1:
+                raise OSError("the broker went away")
+            super().ack(message_id)
+            acked.set()
+
+    script = Deaf([lines("a")], ends=False)
+    t = Topology("paused")
+    t.bolt("wait", wait).shuffle(t.spout("lines", script))
+    handle = begin(t, tmp_path / "state", backoff_initial_ms=1.0)
+    assert taken.wait(HANG_S)
+    handle.pause()
+    go.set()
+    assert reopened.wait(HANG_S)
+    handle.pause()  # answered when the spout has been started
+    assert script.life == ["open", "activate", "deactivate", "deactivate", "close", "open"]
+    handle.resume()
+    assert script.life[-1] == "activate"
+    handle.stop()

@@ -108,6 +108,7 @@ class RunRequest:
     append: bool
     master: str
     redact: Redact | None
+    active: bool = True
 
 
 def run(
@@ -120,6 +121,7 @@ def run(
     append: bool = False,
     master: str = "local[2]",
     redact: Redact | None = None,
+    active: bool = True,
 ) -> RunHandle:
     """Start a topology and return at once.
 
@@ -132,6 +134,7 @@ def run(
         append: let file sinks write beside what another run wrote.
         master: Spark master, where no session exists yet.
         redact: see `Redact`.
+        active: False opens everything and asks no spout for anything until `resume` (local runtime).
 
     Raises:
         TopologyError, ConfigError: what was asked for cannot run.
@@ -152,4 +155,4 @@ def run(
         from tupletree.runtimes.local.runtime import start
     else:
         from tupletree.runtimes.spark.runtime import start
-    return start(RunRequest(topology, resolved, target, state_dir, append, master, redact))
+    return start(RunRequest(topology, resolved, target, state_dir, append, master, redact, active))

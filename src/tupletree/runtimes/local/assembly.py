@@ -39,12 +39,14 @@ class Legacy:
         cells: bolt task → its keyed state.
         starts: how often the topology was started.
         rows: sink → rows written by machines that are gone.
+        active: whether spouts may emit.
     """
 
     handovers: dict[int, Handover] = field(default_factory=dict)
     cells: dict[int, ValueCell[Any]] = field(default_factory=dict)
     starts: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    active: bool = True
 
 
 @dataclass
@@ -175,6 +177,7 @@ class _Maker:
             sinks=self._sinks,
             attempts=self._attempts,
             handover=self._legacy.handovers.pop(task.task_id, None),
+            active=self._legacy.active,
         )
 
     def _acker(self, task: Task) -> Machine:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from random import Random, SystemRandom
 
 from tupletree.clock import SystemClock
@@ -80,7 +82,8 @@ class LocalRun(RunHandle):
         self._clock = SystemClock()
         self._meter = Meter(self._clock)
         self._calls = CallRunner()
-        self._legacy = Legacy()
+        self._legacy = Legacy(active=request.active)
+        self._activating = threading.Lock()
         self._random = Random(SystemRandom().getrandbits(128))
         self._policy = RestartPolicy()
         self._control = Control()
@@ -147,12 +150,13 @@ class LocalRun(RunHandle):
         self._ended.wait(limit_s + STOP_MARGIN_S)
 
     def pause(self) -> None:
-        """Let spouts emit nothing for now; what is in flight goes on."""
-        self._on_spouts(SpoutMachine.pause)
+        """Let spouts emit nothing for now; what is in flight goes on. A restart leaves them paused."""
+        self._set_active(active=False)
 
     def resume(self) -> None:
-        """Undo `pause`."""
-        self._on_spouts(SpoutMachine.resume)
+        """Undo `pause`, or activate what was started inactive. Does nothing once a stop was asked for."""
+        if not self._control.stop_asked():
+            self._set_active(active=True)
 
     def describe(self) -> str:
         """Tasks, executors and rings as text, one line each."""
@@ -197,16 +201,20 @@ class LocalRun(RunHandle):
             rows[sink.task.component] += sink.rows_written
         return rows
 
-    def _on_spouts(self, action: Callable[[SpoutMachine], None]) -> None:
-        assembly = self._assembly
+    def _set_active(self, *, active: bool) -> None:
+        with self._activating:
+            self._legacy.active = active
+            assembly = self._assembly
         if assembly is None:
             return
         for spout in assembly.spouts():
-            self._on_spout(assembly.owners[spout.task.task_id], spout, action)
+            with suppress(CancelledError):  # its life has ended; the next one knows
+                self._set_spout(assembly.owners[spout.task.task_id], spout, active=active)
 
     @staticmethod
-    def _on_spout(executor: Executor, spout: SpoutMachine, action: Callable[[SpoutMachine], None]) -> None:
-        executor.submit(lambda _, __: action(spout)).result(ANSWER_TIMEOUT_S)
+    def _set_spout(executor: Executor, spout: SpoutMachine, *, active: bool) -> None:
+        action = spout.resume if active else spout.pause
+        executor.submit(lambda _, __: action()).result(ANSWER_TIMEOUT_S)
 
     # --- what executors ask for, on their threads ---------------------------------------------------------------
 
@@ -280,15 +288,16 @@ class LocalRun(RunHandle):
         """One life; whether it was the last one. Raises the fault that no restart mends."""
         control = self._control
         control.begin_life()
-        assembly = self._assembly = assemble(
-            self._plan,
-            self._options,
-            clock=self._clock,
-            hub=self,
-            run_id=self._directory.run_id,
-            legacy=self._legacy,
-            random=self._random,
-        )
+        with self._activating:
+            assembly = self._assembly = assemble(
+                self._plan,
+                self._options,
+                clock=self._clock,
+                hub=self,
+                run_id=self._directory.run_id,
+                legacy=self._legacy,
+                random=self._random,
+            )
         life = Life(assembly, self._options, self._clock, control)
         try:
             life.activate()

@@ -52,6 +52,8 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec, request.options)
+    if not request.active:
+        raise ConfigError("spouts cannot start inactive on Spark yet", next_step="start it when messages may flow")
     refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)

@@ -73,7 +73,7 @@ def play(runtime: RuntimeUnderTest, scenarios: Sequence[Scenario], folder: Path)
     benches = {one: Bench(one.name, topology, runtime, folder / one.name) for one in scenarios}
     for scenario, bench in benches.items():
         scenario.build(bench)
-    options = resolve_options(code={**QUICK, **first.options(runtime)})
+    options = resolve_options(code={**QUICK, **runtime.options, **first.options(runtime)})
     gaps = [gap for one in scenarios for gap in gaps_of(one, runtime)]
     if gaps:
         if any(gap.refused for gap in gaps):

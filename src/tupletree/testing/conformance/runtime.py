@@ -11,6 +11,7 @@ from typing import Any
 
 from tupletree.config import Options
 from tupletree.runtimes import base, deadletters
+from tupletree.runtimes.base import RunHandle
 from tupletree.topology.builder import Topology
 from tupletree.tracking.outcomes import DeadLetter
 
@@ -62,12 +63,14 @@ class RuntimeUnderTest(ABC):
         timeout_s: the message timeout of scenarios about timeouts: short where time is real.
         slack_s: how much later than its bound a timeout may be noticed: 0 where time is virtual.
         gaps: what it cannot do.
+        options: settings of every run, beyond those that a scenario needs.
     """
 
     name: str
     timeout_s: float = 30.0
     slack_s: float = 0.0
     gaps: Mapping[Need, Gap] = {}
+    options: Mapping[str, Any] = {}
 
     @abstractmethod
     def run(self, topology: Topology, options: Options, state_dir: Path) -> Ended:
@@ -95,21 +98,39 @@ class HandleRuntime(RuntimeUnderTest):
         name: as for `tupletree.run`.
         hang_s: a run that takes longer hangs.
         gaps: what it cannot do.
+        options: settings of every run.
         settings: further arguments of `tupletree.run`.
     """
 
     timeout_s = 0.4
     slack_s = 5.0
 
-    def __init__(self, name: str, *, hang_s: float, gaps: Mapping[Need, Gap], **settings: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        hang_s: float,
+        gaps: Mapping[Need, Gap],
+        options: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
         self.name = name
         self.gaps = gaps
+        self.options = options or {}
         self._hang_s = hang_s
         self._settings = settings
 
     def run(self, topology: Topology, options: Options, state_dir: Path) -> Ended:
         """See `RuntimeUnderTest.run`."""
-        handle = base.run(topology, runtime=self.name, options=options, state_dir=state_dir, **self._settings)
+        return self.end(self.start(topology, options, state_dir), state_dir)
+
+    def start(self, topology: Topology, options: Options, state_dir: Path, **settings: Any) -> RunHandle:
+        """Start a run."""
+        settings = {**self._settings, **settings}
+        return base.run(topology, runtime=self.name, options=options, state_dir=state_dir, **settings)
+
+    def end(self, handle: RunHandle, state_dir: Path) -> Ended:
+        """Wait for the end of a run."""
         try:
             summary = handle.wait(self._hang_s)
         finally:
