@@ -1,0 +1,180 @@
+"""The crew: the machines of a whole topology, made one by one and again, for one thread and virtual time.
+
+Owns how a machine is made in a test. Each says what it does to a `Watch`; sinks write nowhere. What runs them, and in
+which order, is for the test kit and the simulator to say.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from tupletree.config import Options
+from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.bolts import EmittingMachine
+from tupletree.flow.clockwork import SystemMachine
+from tupletree.flow.machine import Machine
+from tupletree.flow.mail import Now
+from tupletree.flow.offers import Offers
+from tupletree.flow.outbox import Outbox
+from tupletree.flow.shares import ShareDraw
+from tupletree.flow.sinks import SinkMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
+from tupletree.plan import ACKER, SYSTEM, Plan, Task
+from tupletree.state.cells import ValueCell
+from tupletree.testing.scripts import ScriptedSpout
+from tupletree.testing.watching import (
+    Watch,
+    WatchedAsyncBolt,
+    WatchedBolt,
+    WatchedPending,
+    WatchedSink,
+    WatchedSpout,
+)
+from tupletree.topology.components import Sink, Spout
+from tupletree.topology.model import ComponentSpec
+from tupletree.tracking.retry import RetryPolicy
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """All machines by task id.
+
+    Args:
+        plan: the topology laid out for one partition.
+        options: the run's settings.
+        random: draws ids and jitter.
+        watch: hears what happens.
+        linger_s: see `SinkMachine`.
+
+    Attributes:
+        machines: by task id; filled by `start`, changed by `replace`.
+        attempts: root → attempt, as machines share it.
+    """
+
+    def __init__(self, plan: Plan, options: Options, random: Random, watch: Watch, *, linger_s: float = 0.0) -> None:
+        self.machines: dict[int, Machine] = {}
+        self.attempts: dict[int, int] = {}
+        self._plan = plan
+        self._options = options
+        self._random = random
+        self._watch = watch
+        self._linger_s = linger_s
+        self._cells: dict[int, ValueCell[Any]] = {}
+        sinks = (task.task_id for task in plan.tasks if self.kind_of(task) == "sink")
+        self.incarnations = dict.fromkeys(sinks, 1)
+
+    def kind_of(self, task: Task) -> str:
+        """`system`, `acker`, `bolt`, `sink` or `spout`."""
+        if task.component in (SYSTEM, ACKER):
+            return "system" if task.component == SYSTEM else "acker"
+        return self._plan.spec.components[task.component].kind
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Make and open every machine; the keyed state of bolts stays what it was."""
+        self.machines.clear()
+        for kind in ("acker", "bolt", "sink", "spout", "system"):
+            for task in self._plan.tasks:
+                if self.kind_of(task) == kind:
+                    self.replace(task.task_id, now, out)
+
+    def replace(self, task_id: int, now: Now, out: Outbox, handover: Handover | None = None) -> Machine:
+        """Make and open a machine for a task, in the place of the one that was there."""
+        machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, handover)
+        machine.start(now, out)
+        return machine
+
+    def spouts(self) -> list[SpoutMachine]:
+        """The spout machines."""
+        return [machine for machine in self.machines.values() if isinstance(machine, SpoutMachine)]
+
+    def sinks(self) -> list[SinkMachine]:
+        """The sink machines."""
+        return [machine for machine in self.machines.values() if isinstance(machine, SinkMachine)]
+
+    def ackers(self) -> list[AckerMachine]:
+        """The acker machines."""
+        return [machine for machine in self.machines.values() if isinstance(machine, AckerMachine)]
+
+    def bolts(self) -> Iterator[EmittingMachine]:
+        """The bolt machines."""
+        return (machine for machine in self.machines.values() if isinstance(machine, EmittingMachine))
+
+    def _make(self, task: Task, now: Now, handover: Handover | None) -> Machine:
+        kind = self.kind_of(task)
+        if kind == "system":
+            return SystemMachine(task, self._plan, self._options)
+        if kind == "acker":
+            return self._acker(task, now)
+        component = self._plan.spec.components[task.component]
+        if kind == "bolt":
+            return self._bolt(task, component)
+        if kind == "sink":
+            return SinkMachine(
+                self._plan,
+                task,
+                self.sink(component),
+                run="test",
+                incarnation=self.incarnations[task.task_id],
+                linger_s=self._linger_s,
+            )
+        return self._spout(task, component, handover)
+
+    def sink(self, component: ComponentSpec) -> Sink[Any]:  # noqa: ARG002 - for those that choose by sink
+        """What stands in the place of a sink."""
+        return WatchedSink(self._watch)
+
+    def _acker(self, task: Task, now: Now) -> Machine:
+        options = self._options
+        spouts = [one.task_id for one in self._plan.tasks if self.kind_of(one) == "spout"]
+        pending = options.max_spout_pending or DEFAULT_MAX_PENDING
+        return AckerMachine(
+            task,
+            timeout_s=options.message_timeout_s,
+            buckets=options.timeout_buckets,
+            high_water=int(options.high_water_factor * pending * len(spouts)),
+            spout_tasks=spouts,
+            sink_tasks=[*self.incarnations],
+            now_s=now.monotonic_s,
+        )
+
+    def _bolt(self, task: Task, component: ComponentSpec) -> Machine:
+        bits = self._random.getrandbits
+        machine: WatchedBolt | WatchedAsyncBolt
+        if component.body.is_async:
+            machine = WatchedAsyncBolt(self._plan, task, random_bits=bits, attempts=self.attempts)
+        else:
+            cell = None
+            if component.body.state is not None:
+                cell = self._cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
+            machine = WatchedBolt(self._plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
+        machine.watch = self._watch
+        return machine
+
+    def _spout(self, task: Task, component: ComponentSpec, handover: Handover | None) -> Machine:
+        bits = self._random.getrandbits
+        if handover is None:
+            draw = ShareDraw(bits, self._options.acker_tasks)
+            pending = WatchedPending(RetryPolicy.from_options(self._options), draw, self._random.random)
+            pending.watch = self._watch
+            pending.register(task.task_id, task.component, component.replay)
+            handover = Handover(pending, draw, Offers())
+        return SpoutMachine(
+            self._plan,
+            task,
+            WatchedSpout(self._instance(component), self._watch),
+            self._options,
+            random_bits=bits,
+            random=self._random.random,
+            sinks=self.incarnations,
+            attempts=self.attempts,
+            handover=handover,
+        )
+
+    def _instance(self, component: ComponentSpec) -> Spout[Any]:
+        body: Spout[Any] = component.body
+        shared = isinstance(body, ScriptedSpout) or self._plan.parallelism(component.name) == 1
+        return copy.copy(body) if shared else copy.deepcopy(body)
