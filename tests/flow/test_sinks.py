@@ -202,3 +202,49 @@ def test_batch_ids_differ_between_batches_and_starts() -> None:
     bench.tell(release(2, 2))
     assert len({batch.id for batch in bench.sink.batches}) == 2
     assert all(batch.id.startswith("run-out-0000-1-") for batch in bench.sink.batches)
+
+
+def test_a_refused_row_that_two_roots_share_is_told_to_both_also_where_one_waits_for_other_rows() -> None:
+    bench = Bench()
+
+    def refuse(batch: SinkBatch[Any]) -> None:
+        raise OSError("no")
+
+    bench.sink.refuse = refuse
+    bench.rows(("ab", (1, 2)), ("ac", (1, 3)))
+    assert [one.number for one in bench.tell(release(1, 1), release(2, 2))] == [2]
+    bench.sink.refuse = None
+    (answer,) = bench.tell(release(3, 3))[:1]
+    assert answer.number == 1
+    assert list(answer.refused) == [1]
+
+
+def test_asking_again_gives_the_same_refusals() -> None:
+    bench = Bench()
+
+    def refuse(batch: SinkBatch[Any]) -> None:
+        raise OSError("no")
+
+    bench.sink.refuse = refuse
+    bench.rows(("a", 1))
+    (first,) = bench.tell(release(1, 1))
+    (again,) = bench.tell(release(1, 1))
+    assert first == again
+    assert list(again.refused) == [1]
+
+
+def test_a_release_whose_rows_went_away_is_refused_so_that_its_message_is_tried_again() -> None:
+    bench = Bench()
+    bench.rows(("a", 1), ("b", 2))
+    (answer,) = bench.tell(Drop([1]), release(1, 1, 2))
+    assert {root: failure.kind for root, failure in answer.refused.items()} == {1: FailureKind.LOST}
+    assert bench.written == ["b"]
+
+
+def test_an_acker_that_dies_takes_the_rows_of_its_share_along() -> None:
+    bench = Bench()
+    bench.rows(("a", 1), ("b", 2), ("c", (3, 4)))
+    bench.machine.acker_lost(1, 2, bench.now, bench.out)
+    bench.tell(release(1, 2, 4))
+    assert sorted(bench.written) == ["b", "c"]
+    assert bench.machine.held == 0

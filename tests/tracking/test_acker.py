@@ -191,6 +191,29 @@ def test_rule_7_a_disabled_timeout_keeps_trees_and_still_forgets_the_rest() -> N
     assert moved(acker, A, [ROOT], 10_000.0).completed == [(SPOUT, [ROOT])]
 
 
+def test_rule_7_a_rotation_is_due_also_when_something_came_in_the_new_period_before() -> None:
+    acker = Acker(timeout_s=20, buckets=3, now_s=0.0)
+    opened(acker, A, [ROOT], 0.0)
+    moved(acker, B, [2], 30.5)
+    assert acker.next_rotation_s() <= 30.5
+    assert acker.rotate(30.5) == [(SPOUT, [ROOT])]
+
+
+def test_what_is_held_for_a_root_is_unclaimed_after_its_end_but_not_for_a_renewal() -> None:
+    acker = Acker(timeout_s=20, buckets=3, now_s=0.0)
+    opened(acker, A, [ROOT], 0.0)
+    failed(acker, ROOT)
+    moved(acker, B, [ROOT])
+    assert acker.take_unclaimed() == [ROOT]
+    failed(acker, ROOT)
+    assert acker.take_unclaimed() == [ROOT]
+    moved(acker, A, [2])
+    moved(acker, A, [2])
+    acker.extend(3, 0.0)
+    acker.rotate(100.0)
+    assert acker.take_unclaimed() == [2]
+
+
 def test_rule_7_the_next_rotation_is_announced() -> None:
     acker = Acker(timeout_s=20, buckets=3, now_s=100.0)
     assert acker.next_rotation_s() == 110.0

@@ -6,6 +6,7 @@ failed. The tuples themselves are acked as they are taken: their tree does not w
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,9 @@ __all__ = ["SinkMachine"]
 
 MAX_ROWS = 10_000
 """Rows that are ready to be written make a batch at this number, however much longer it might wait."""
+
+MAX_DROPPED = 10_000
+"""Attempts whose rows went away that are remembered: should one of them complete all the same, its message fails."""
 
 MAX_REFUSALS = 1_000
 """Answers with refused rows that are remembered, so that asking again gives the same answer."""
@@ -87,6 +91,12 @@ class SinkMachine(Machine):
         self._incarnation = incarnation
         self._linger_s = linger_s
         self._fail = FailureMaker(task.component, task.task_id)
+        self._lost = Failure(
+            kind=FailureKind.LOST,
+            component=task.component,
+            task_id=task.task_id,
+            error="rows of it were taken for those of an attempt that had failed",
+        )
         self._held: dict[int, list[Any]] = {}
         self._shared: dict[int, list[_Shared]] = {}
         self._rows: list[Any] = []
@@ -94,7 +104,9 @@ class SinkMachine(Machine):
         self._answers: list[_Answer] = []
         self._idle: list[_Answer] = []
         self._unanswered: dict[tuple[int, int], _Answer] = {}
-        self._refusals: dict[tuple[int, int], dict[int, Failure]] = {}
+        # Ordered, because a plain dictionary takes ever longer to find its oldest entry.
+        self._refusals: OrderedDict[tuple[int, int], dict[int, Failure]] = OrderedDict()
+        self._dropped: OrderedDict[int, None] = OrderedDict()
         self._ready_since_s = 0.0
         self._hurry = False
         self._batches = 0
@@ -177,6 +189,9 @@ class SinkMachine(Machine):
             return  # asked again: the answer still waits for rows
         answer = _Answer(release, refused={**self._refusals.get(name, {})})
         self._unanswered[name] = answer
+        if self._dropped:
+            gone = self._dropped.keys() & release.roots
+            answer.refused.update(dict.fromkeys(gone, self._lost))
         held, rows, row_roots = self._held, answer.rows, answer.row_roots
         for root in release.roots:
             values = held.pop(root, None)
@@ -193,8 +208,11 @@ class SinkMachine(Machine):
 
     def _drop(self, roots: list[int], now: Now) -> None:
         for root in roots:
-            self._held.pop(root, None)
+            if self._held.pop(root, None) is not None or root in self._shared:
+                self._dropped[root] = None
             self._let_go(root, now, None)
+        while len(self._dropped) > MAX_DROPPED:
+            self._dropped.popitem(last=False)
 
     def _let_go(self, root: int, now: Now, answer: _Answer | None) -> None:
         """A root of shared rows is not open any more; `answer` is that of its release, None if it failed."""
@@ -318,6 +336,6 @@ class SinkMachine(Machine):
             if answer.refused:
                 self._refusals[name] = answer.refused
                 if len(self._refusals) > MAX_REFUSALS:
-                    del self._refusals[next(iter(self._refusals))]
+                    self._refusals.popitem(last=False)
             written = Written(self.task.task_id, self._incarnation, release.number, answer.refused)
             out.mail.append((release.spout_task, written))
