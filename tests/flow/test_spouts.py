@@ -258,3 +258,19 @@ def test_what_a_spout_gave_before_it_raised_is_handed_over() -> None:
     offers = spout.hand_over(driver.now, driver.out).offers
     assert offers.held == 2
     assert offers.take(script, 9, ask=False) == lines("a", "b")
+
+
+def test_a_source_that_is_too_broken_to_hear_of_its_failed_attempts_hands_its_messages_over_all_the_same() -> None:
+    class Deaf(Script):
+        def fail(self, message_id: object, failure: object) -> None:
+            raise OSError("the broker went away")
+
+    driver = driver_of(Deaf([lines("a", "b")], ends=False), replay="source")
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    handover = spout.hand_over(driver.now, driver.out)
+    assert handover.pending.awaiting_source(spout.task.task_id) == 2
+    assert handover.pending.in_flight(spout.task.task_id) == 0
+    assert [note.text for note in driver.out.notes] == [
+        "it was not told of 2 failed attempts: OSError: the broker went away"
+    ]

@@ -102,6 +102,35 @@ def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, mo
     assert script.life.count("close") == 2
 
 
+def test_messages_outlive_a_restart_in_which_a_sink_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    to_break = ["once"]
+    opened: list[str] = []
+
+    class Breaking(Script):
+        def next(self) -> Any:
+            if self.asked == 1 and to_break:
+                raise OSError(f"broken pipe {to_break.pop()}")
+            return super().next()
+
+    class Flaky(Gathering):
+        def open(self, context: TaskContext) -> None:
+            opened.append("open")
+            if len(opened) == 2:
+                raise OSError("the database is still away")
+
+    sink = Flaky()
+    t = Topology("flaky")
+    words = t.bolt("word", word).shuffle(t.spout("lines", Breaking([lines("a", "b")])))
+    t.sink("out", sink).shuffle(words)
+    summary = run(t, tmp_path / "state", backoff_initial_ms=1.0)
+    assert (summary.emitted, summary.acked, summary.open) == (2, 2, 0)
+    assert {row.word for row in sink.rows} == {"a", "b"}
+    assert len(opened) == 3
+
+
 def test_a_spout_that_breaks_again_and_again_ends_the_run_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,8 +172,15 @@ class SpoutMachine(Machine):
         """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the topology was restarted")
         self._ask_no_more(out)
+        deaf: list[Exception] = []
         for root in self.pending.roots_in_flight():
-            self._fail_root(root, lost, now, out)
+            try:
+                self._fail_root(root, lost, now, out)
+            except Exception as error:  # noqa: BLE001 - a source that broke may not hear; its messages wait all the same
+                deaf.append(error)
+        if deaf:
+            text = f"it was not told of {len(deaf)} failed attempts: {type(deaf[0]).__name__}: {deaf[0]}"
+            out.notes.append(Note(self.task.component, text))
         return Handover(self.pending, self._draw, self._offers)
 
     # --- questions --------------------------------------------------------------------------------------------

@@ -372,15 +372,19 @@ class Executor:
                 self._hub.acked(acked)
             out.acked.clear()
         if out.notes:
-            for note in out.notes:
-                logger.warning("%s: %s", note.component, note.text)
-            out.notes.clear()
+            self._log_notes()
         if out.died:
             self._bury(now)
 
+    def _log_notes(self) -> None:
+        for note in self._out.notes:
+            logger.warning("%s: %s", note.component, note.text)
+        self._out.notes.clear()
+
     def _bury(self, now: Now) -> None:
-        died, self._out.died = self._out.died, []
+        died = self._out.died
         self._hub.bury(died)
+        self._out.died = []  # not before they are stored: if that fails, the end of this executor tries it again
         by_task: dict[int, list[Died]] = {}
         for one in died:
             by_task.setdefault(one.spout_task, []).append(one)
@@ -415,12 +419,14 @@ class Executor:
     def _abort(self) -> None:
         """Leave what the tasks have to those that come after a restart, and close them; nothing may stop this."""
         now = Now(self._clock.monotonic(), self._clock.wall())
-        for spout in [one for one in self.spouts if one in self._started]:
+        # Also those that were never opened, because a task before them could not be: they have inherited messages.
+        for spout in [one for one in self.spouts if one.task.task_id not in self._closed]:
             try:
                 self.handovers[spout.task.task_id] = spout.hand_over(now, self._out)
                 self._bury(now)
             except Exception:
                 logger.exception("%s: handing over its messages failed", spout.task.component)
+        self._log_notes()
         for machine in reversed(self._started):
             try:
                 machine.stop(now, self._out)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from tests.local.running import HANG_S
+from tupletree.flow.mail import Finished
+from tupletree.runtimes.local.calls import CallRunner
+
+
+def test_a_call_that_waits_is_cancelled_when_everything_ends() -> None:
+    started, told = threading.Event(), list[Finished]()
+
+    async def wait_for_ever() -> list[Any]:
+        started.set()
+        await asyncio.Event().wait()
+        return []
+
+    runner = CallRunner()
+    runner.run(1, wait_for_ever, told.append)
+    assert started.wait(HANG_S)
+    runner.close()
+    assert [(one.call, type(one.error)) for one in told] == [(1, asyncio.CancelledError)]
+
+
+def test_a_call_that_blocks_the_event_loop_is_named_and_cannot_keep_the_end_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    started, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def block() -> list[Any]:
+        started.set()
+        assert go.wait(HANG_S)
+        return []
+
+    runner = CallRunner()
+    runner.run(1, block, lambda _: ended.set())
+    assert started.wait(HANG_S)
+    runner.close(timeout_s=0.0)
+    assert "left behind" in caplog.text
+    assert "in block" in caplog.text
+    go.set()
+    assert ended.wait(HANG_S)
