@@ -6,22 +6,25 @@ every attempt that is out, waits, and starts the tasks again; they take over the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import pytest
 
 from tests.flow.streams import Gathering, Line, Script, lines
 from tests.scenarios.story import Story
-from tupletree import Topology, bolt
+from tupletree import Emit, Topology, bolt
+from tupletree.topology.components import Reject
 from tupletree.tracking.retry import RestartPolicy
 
 
 class Breaking(Script):
     """A source whose connection breaks where the script says so."""
 
-    def next(self):  # type: ignore[no-untyped-def]  # as its base
-        given = super().next()
-        if isinstance(given, ConnectionError):
-            raise given
-        return given
+    def next(self) -> Emit[Line] | Reject | Sequence[Emit[Line] | Reject] | None:
+        if self.steps and isinstance(self.steps[0], ConnectionError):
+            raise self.steps.popleft()
+        return super().next()
 
 
 @bolt
@@ -29,9 +32,9 @@ def repeat(line: Line) -> Line:
     return line
 
 
-def topology(script: Script, sink: Gathering, **settings: str) -> Topology:
+def topology(script: Script, sink: Gathering, replay: Literal["runtime", "source"] = "runtime") -> Topology:
     t = Topology("restarting")
-    t.sink("out", sink).shuffle(t.bolt("repeat", repeat).shuffle(t.spout("lines", script, **settings)))  # type: ignore[arg-type]
+    t.sink("out", sink).shuffle(t.bolt("repeat", repeat).shuffle(t.spout("lines", script, replay=replay)))
     return t
 
 
