@@ -4,6 +4,18 @@
 """
 
 from tupletree.testing.faults import Faults
+from tupletree.testing.kit import run
+from tupletree.testing.reports import MessageReport, TestRun
 from tupletree.testing.simulator import SimulationError, SimulationResult, simulate
+from tupletree.testing.tracing import InjectedError
 
-__all__ = ["Faults", "SimulationError", "SimulationResult", "simulate"]
+__all__ = [
+    "Faults",
+    "InjectedError",
+    "MessageReport",
+    "SimulationError",
+    "SimulationResult",
+    "TestRun",
+    "run",
+    "simulate",
+]

@@ -2,7 +2,7 @@
 
 | What travels | held back, overtaken | comes twice | gets lost |
 |---|---|---|---|
-| frames | yes | yes: costs the attempt, or comes too late to matter | yes: the tree times out |
+| frames | yes | yes: costs the attempt; a sink may keep rows of it | yes: the tree times out |
 | `Track` to an acker | yes | yes: costs the attempt, never acks it | while its trees are open, which then time out |
 | `Verdicts` to a spout | yes | yes: the first one counts | no: only together with their acker |
 | `Release`, `Written` | yes | yes | yes: asked for again after the message timeout |
