@@ -60,11 +60,12 @@ def topology(paths: list[Path] = [Path(__file__).with_name("lines.txt")], out: P
 '''
 
 _TEST = '''\
-"""Bolts are functions, and are tested as such."""
+"""Bolts are functions, and are tested as such; the topology runs as a whole, on virtual time and without Spark."""
 
 import pytest
 
 import {module}
+from tupletree import testing
 from tupletree.sources import Line
 
 
@@ -77,8 +78,12 @@ def test_a_line_that_cannot_be_read_fails() -> None:
         list({module}.split(Line("be \\x00")))
 
 
-def test_the_topology_is_sound() -> None:
-    assert list({module}.topology().build().components) == ["lines", "split", "count", "counts"]
+def test_words_are_counted_and_a_line_that_fails_is_dead() -> None:
+    lines = [Line("to be"), Line("or not to"), Line("be \\x00")]
+    run = testing.run({module}.topology(), {{"lines": lines}})
+    assert {module}.Count("to", 2) in run.outputs["counts"]
+    assert [message.acked for message in run.messages["lines"]] == [True, True, False]
+    assert run.dead[0].message_id == 2
 '''
 
 _README = """\
