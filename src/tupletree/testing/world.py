@@ -124,11 +124,8 @@ class World:
 
     def wait(self) -> bool:
         """Nothing is to be done now: let go of what is held, or move on in time; False if nothing will ever come."""
-        if self.ending:
-            flushed = [self._call(task, machine.flush) for task, machine in self.crew.machines.items()]
-            self._carry_out()
-            if any(flushed):
-                return True
+        if self.ending and self._flush():
+            return True
         due = [due_s for machine in self.crew.machines.values() if (due_s := machine.next_due_s()) is not None]
         held_s = self.transit.next_due_s()
         if held_s is not None:
@@ -153,9 +150,8 @@ class World:
 
     def rotate(self) -> None:
         """Let one rotation of the ackers pass, and settle what comes of it."""
-        self.ending = True
         self._advance((self.options.message_timeout_s or 30.0) / (self.options.timeout_buckets - 1))
-        while self.step():
+        while self.step() or self._flush():
             pass
 
     def close(self) -> None:
@@ -168,6 +164,11 @@ class World:
         """No more faults."""
         self.note("calm")
         self.faults = Faults.none()
+
+    def _flush(self) -> bool:
+        flushed = [self._call(task, machine.flush) for task, machine in self.crew.machines.items()]
+        self._carry_out()
+        return any(flushed)
 
     def _advance(self, seconds: float) -> None:
         self.now_s += seconds
