@@ -21,6 +21,11 @@ def word(line: Line) -> Word:
     return Word(line.text)
 
 
+@bolt(auto_ack=False)
+def keep(line: Line, out: Collector[Word]) -> None:
+    """Never say what became of it."""
+
+
 class Impatient:
     """Restarts at once, twice at most."""
 
@@ -168,6 +173,38 @@ def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path) -> None:
     handle.stop()
     handle.wait(HANG_S)
     assert script.life.count("open") == 1
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_messages_that_a_final_fault_leaves_open_are_named(
+    stops: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broke = threading.Event()
+
+    class Broken(Script):
+        def close(self) -> None:
+            super().close()
+            broke.set()
+
+        def next(self) -> Any:
+            if not self.steps:
+                raise OSError("broken pipe")
+            return super().next()
+
+    if not stops:
+        monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    t = Topology("left")
+    source = t.spout("lines", Broken([lines("a", "b", "c"), None]))
+    t.bolt("keep", keep, unconsumed=Word).shuffle(source)
+    handle = begin(t, tmp_path / "state", max_spout_pending=4)
+    assert broke.wait(HANG_S)
+    if stops:
+        handle.stop()
+        assert handle.wait(HANG_S).open == 3
+    else:
+        with pytest.raises(ConnectorError, match="broken pipe"):
+            handle.wait(HANG_S)
+    assert "lines: 3 messages were not done, and their source was not told: 0, 1, 2" in caplog.text
 
 
 def test_a_restart_leaves_paused_spouts_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
 from tupletree.runtimes.local.calls import CallRunner
 from tupletree.runtimes.local.executor import Executor
-from tupletree.runtimes.local.life import Control, Life
+from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.meter import Meter
@@ -280,6 +280,7 @@ class LocalRun(RunHandle):
             self._error = error
             self._control.state = "failed"
         finally:
+            self._name_left()
             self._calls.close()
             self._seconds = self._clock.monotonic() - self._started_s
             self._ended.set()
@@ -315,6 +316,21 @@ class LocalRun(RunHandle):
         if life.hung or (life.cannot_open and self._legacy.starts == 1):
             raise fault  # nothing to build on, or an error that was there from the start
         return self._await_restart(fault)
+
+    def _name_left(self) -> None:
+        """After a fault that no life came after: the spouts are closed, so their sources cannot be told any more."""
+        for task, handover in self._legacy.handovers.items():
+            pending = handover.pending
+            left = [*pending.open_ids(task), *(message_id for message_id, _ in pending.awaited(task))]
+            left += handover.offers.let_go()
+            if left:
+                logger.warning(
+                    "%s: %d messages were not done, and their source was not told: %s%s",
+                    self._plan.tasks[task].component,
+                    len(left),
+                    ", ".join(map(repr, left[:IDS_SHOWN])),
+                    " and more" if len(left) > IDS_SHOWN else "",
+                )
 
     def _inherit(self, assembly: Assembly) -> None:
         for executor in assembly.executors:
