@@ -103,6 +103,14 @@ def test_redaction_comes_before_the_disk(tmp_path: Path) -> None:
     assert deadletters.read(tmp_path / "state")[0].payload is None
 
 
+def test_the_state_directory_may_be_named_as_text(tmp_path: Path) -> None:
+    from tupletree.runtimes import base
+
+    handle = base.run(word_count(["a"], tmp_path / "out"), runtime="local", state_dir=str(tmp_path / "state"))
+    assert handle.wait(HANG_S).acked == 1
+    assert (tmp_path / "state").is_dir()
+
+
 def test_a_used_state_directory_is_refused_and_says_why(tmp_path: Path) -> None:
     run(word_count(["a"], tmp_path / "out"), tmp_path / "state")
     with pytest.raises(CheckpointError, match="resumes nothing"):

@@ -117,7 +117,7 @@ def run(
     runtime: str = "spark",
     options: Options | None = None,
     target: TargetRef | None = None,
-    state_dir: Path | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
     append: bool = False,
     master: str = "local[2]",
     redact: Redact | None = None,
@@ -155,4 +155,5 @@ def run(
         from tupletree.runtimes.local.runtime import start
     else:
         from tupletree.runtimes.spark.runtime import start
-    return start(RunRequest(topology, resolved, target, state_dir, append, master, redact, active))
+    directory = None if state_dir is None else Path(state_dir)
+    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active))
