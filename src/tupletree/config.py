@@ -317,16 +317,26 @@ def _from_file(file: Path | None, findings: list[Finding]) -> Iterator[_Setting]
         return
     try:
         text = file.read_text(encoding="utf-8")
-        table = tomllib.loads(text).get("tupletree", {})
+        document = tomllib.loads(text)
     except OSError as error:
         findings.append(Finding("the settings file cannot be read", str(file), error.strerror or str(error)))
         return
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         findings.append(Finding("the settings file is no TOML", str(file), str(error)))
         return
+    table = document.get("tupletree", {})
     if not isinstance(table, dict):
         findings.append(Finding("tupletree is no table", str(file), repr(table), "a table [tupletree]"))
         return
+    if outside := [key for key, value in document.items() if not isinstance(value, dict)]:
+        findings.append(
+            Finding(
+                "settings stand outside of the table [tupletree]",
+                str(file),
+                ", ".join(outside),
+                next_step="put the line [tupletree] above them",
+            )
+        )
     for key, value in _flatten(table):
         yield _Setting(f"{file}{_line_of(key, text)}", key, value)
 

@@ -151,6 +151,15 @@ def test_a_settings_file_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
         resolve_options(file=settings_file(tmp_path, "tupletree = 3\n"))
 
 
+def test_settings_above_the_table_of_the_file_are_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_options(file=settings_file(tmp_path, "max_attempts = 3\n\n[tupletree]\nring_size = 4\n"))
+    (finding,) = findings_of(caught)
+    assert "[tupletree]" in finding.what
+    assert finding.got == "max_attempts"
+    assert finding.next_step
+
+
 def test_other_tables_of_the_file_are_left_alone(tmp_path: Path) -> None:
     assert resolve_options(file=settings_file(tmp_path, "[tool.other]\nmax_attempts = 'x'\n")) == Options()
 
