@@ -207,7 +207,7 @@ def _grouping(
 ) -> Iterator[Finding]:
     where, grouping = place(component), subscription.grouping
     source = f"{producer.name}.{stream.name}"
-    if grouping.kind in {"fields", "partial_key"}:
+    if grouping.kind in {"fields", "partial_key"} and stream.schema.is_read:
         if not grouping.fields:
             yield Finding(
                 f"grouping {source} by fields names no field", where, expected=hints.one_of(stream.schema.fields)

@@ -90,6 +90,11 @@ class Schema:
             raise TopologyError(f"{shown} cannot be a stream", findings=findings)
         return cls(message_class, fields, required)
 
+    @property
+    def is_read(self) -> bool:
+        """False for the stand-in of a class that its component does not emit, which has a finding already."""
+        return bool(self.fields) or (is_message_class(self.cls) and not _field_names(self.cls))
+
     def key_of(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         """A function value → canonical key: the field's value coerced to its declared type (a tuple for several).
 
