@@ -173,3 +173,19 @@ def test_new_refuses_a_name_that_is_taken(run: Run, monkeypatch: pytest.MonkeyPa
     assert run("new", "taken").code == 2
     assert run("new", "json").code == 2
     assert not (tmp_path / "json").exists()
+
+
+@pytest.mark.parametrize("name", ["web logs", "zähler", "web/access logs"])
+def test_new_refuses_a_name_that_no_topology_can_have(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = run("new", name)
+    assert said.code == 2
+    assert "illegal name" in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_new_names_a_next_command_that_a_shell_reads(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "cd 'my projects/words' && " in run("new", "my projects/words").out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -110,9 +111,12 @@ def new_command(
 ) -> None:
     """Make a folder NAME with a topology that runs, its test, sample input and a README."""
     from tupletree.cli.target import check_module_name
+    from tupletree.topology.check import name_fault
 
     folder = Path(name)
-    module = folder.name.replace("-", "_").replace(" ", "_")
+    if fault := name_fault("topology", folder.name, name):
+        raise ConfigError(fault.what, where=name, expected=fault.expected, next_step=fault.next_step)
+    module = folder.name.replace("-", "_")
     check_module_name(module, (folder / f"{module}.py").absolute())
     values = {"name": folder.name, "module": module}
     files = {
@@ -128,4 +132,4 @@ def new_command(
     for file, text in files.items():
         (folder / file).write_text(text, encoding="utf-8")
         print(folder / file)
-    print(f"next: cd {name} && tupletree run {module}.py")
+    print(f"next: cd {shlex.quote(name)} && tupletree run {module}.py")
