@@ -307,7 +307,9 @@ class PendingMachine(RuleBasedStateMachine):
             assert self.pending.in_flight(spout_task) == flying
             assert self.pending.open_count(spout_task) == flying + places.count((spout_task, "waiting"))
             assert self.pending.awaiting_source(spout_task) == places.count((spout_task, "awaiting"))
-            assert self.pending.unconfirmed_count(spout_task) == sum(key[0] == spout_task for key in self.unconfirmed)
+            assert len(self.pending.awaited(spout_task)) == self.pending.awaiting_source(spout_task)
+            kept = self.pending._tasks[spout_task].unconfirmed
+            assert len(kept) == sum(key[0] == spout_task for key in self.unconfirmed)
         due = [one.due[0] - self.uptime_s for one in self.model.values() if one.place == "waiting"]
         assert self.pending.next_due_s() == (min(due) if due else None)
         counters = self.pending.counters

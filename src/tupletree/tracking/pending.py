@@ -353,9 +353,10 @@ class Pending:
         """Ids of the messages in flight or waiting, oldest first."""
         return [message.message_id for message in self._tasks[spout_task].messages.values()]
 
-    def unconfirmed_count(self, spout_task: int) -> int:
-        """Settled messages that the source has yet to confirm."""
-        return len(self._tasks[spout_task].unconfirmed)
+    def awaited(self, spout_task: int) -> list[tuple[MessageId, Failure]]:
+        """What the source was told to emit again, oldest failure first, and why; after a restart, tell it once more."""
+        awaiting = self._tasks[spout_task].awaiting.values()
+        return [(one.message_id, one.failure) for one in awaiting if one.failure is not None]
 
     def first_emitted_s(self, roots: Iterable[int]) -> list[float]:
         """When the messages of these roots were first emitted, seconds since the Unix epoch; all are in flight."""

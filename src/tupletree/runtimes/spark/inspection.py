@@ -24,6 +24,8 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
     spouts = _spouts(state_dir)
     seen: set[int] = set()
     for archived in read_archive(state_dir / "history"):
+        if archived.entry.epoch in seen:
+            continue  # a sweep that was killed before it removed the logs: the next one archived them again
         seen.add(archived.entry.epoch)
         messages = logged_messages(archived.messages)
         yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts)

@@ -6,6 +6,7 @@ durable before Spark can see it, so an epoch can be read again exactly as it was
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.failing import FailureMaker, safe_text
-from tupletree.frames import Frame, Root
+from tupletree.frames import UNTRACKED, Frame, Root
 from tupletree.ids import mix64
 from tupletree.payloads import to_jsonable
 from tupletree.plan import Plan, Task
@@ -35,6 +36,8 @@ from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.verdicts import AlreadySettled, Emission
 
 __all__ = ["EpochRecord", "Intake", "SpoutTask", "openings_of"]
+
+logger = logging.getLogger("tupletree.spark")
 
 FRAME_BYTES = 16 * 1024 * 1024
 """A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
@@ -65,6 +68,10 @@ class EpochRecord:
     def epoch(self) -> int:
         """Its number."""
         return self.header.epoch
+
+    def reopen(self, spout_task: int) -> None:
+        """This source is to emit something again, so what it owes is not to be given up with this epoch."""
+        self.header.ended = [task for task in self.header.ended if task != spout_task]
 
 
 @dataclass
@@ -332,12 +339,11 @@ class Intake:
         values, roots = self._sendable(spout, failures)
         if not values:
             return []
-        fail = self._fail[spout.task.task_id]
         values, roots = self._of_class(spout, values, roots, failures)
         ends = list(range(1, len(values) + 1))
         batches, refused = self._routers[spout.task.task_id].route(values, roots, ends)
         for position, error in refused:
-            fail.note(failures, roots[position], values[position], error)
+            self._note(spout, failures, roots[position], values[position], error)
         frames: list[Frame] = []
         for batch in batches:
             for piece in _chunks(batch):
@@ -345,6 +351,13 @@ class Intake:
                 edge = mix64(epoch, 0, -1, spout.task.task_id, piece.task, self._sequence)
                 frames.append(Frame(piece.task, spout.name, spout.stream, piece.values, piece.roots, piece.ends, edge))
         return frames
+
+    def _note(
+        self, spout: SpoutTask, failures: dict[int, Failure], root: Root, value: object, error: BaseException | str
+    ) -> None:
+        if root == UNTRACKED:
+            logger.warning("%s: an untracked value is lost: %s", spout.name, safe_text(str(error), 500))
+        self._fail[spout.task.task_id].note(failures, root, value, error)
 
     def _of_class(
         self, spout: SpoutTask, values: list[Any], roots: list[Root], failures: dict[int, Failure]
@@ -363,7 +376,7 @@ class Intake:
                 error = TypeError(
                     f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}"
                 )
-                self._fail[spout.task.task_id].note(failures, root, value, error)
+                self._note(spout, failures, root, value, error)
         return kept_values, kept_roots
 
     def _encode(
@@ -371,7 +384,7 @@ class Intake:
     ) -> Iterator[tuple[Frame, wire.Row]]:
         """The frame as a row; one that is too long for a row is halved until its parts are not."""
         source = spout.task.task_id
-        fail = partial(self._fail[source].note, failures)
+        fail = partial(self._note, spout, failures)
         codec = self._codecs[spout.name, spout.stream]
         self._sequence += 1
         row = wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, self._sequence, fail)

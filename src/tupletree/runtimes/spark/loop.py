@@ -89,6 +89,7 @@ class Loop:
         self._wake = threading.Event()
         self._called_back = threading.Condition()
         self._settling = threading.Lock()
+        self._logging = threading.Lock()
         self._called_back_epoch = accounts.settled
         self._first = accounts.settled + 1
         self._fault: BaseException | None = None
@@ -116,7 +117,7 @@ class Loop:
                     self._engine.rehearse(batch)
                     self._rehearsed = True
                 else:
-                    self._settle(self._records[self._first + batch_id - 1], batch)
+                    self._settle(self._record_of(self._first + batch_id - 1), batch)
             except BaseException as error:
                 if not self._closing:
                     self._fault = self._fault or error
@@ -128,6 +129,22 @@ class Loop:
         verdicts = self._engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
         self._meter.settled(verdicts.acked)
         self._verdicts.append(verdicts)
+
+    def _record_of(self, epoch: int) -> EpochRecord:
+        """The record of an epoch that Spark saw the log of, once this process knows that it wrote that log itself."""
+        with self._logging:
+            record = self._records.get(epoch)
+        if record is None:
+            raise self._taken_over(epoch)
+        return record
+
+    def _taken_over(self, epoch: int) -> CheckpointError:
+        return CheckpointError(
+            "another start of this run has taken over; this one stops",
+            where=str(self._directory.path),
+            got=f"epoch {epoch} is logged already",
+            next_step="stop one of the two processes",
+        )
 
     def _await_callbacks(self, epoch: int) -> None:
         """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
@@ -227,15 +244,11 @@ class Loop:
     def _cut(self) -> None:
         epoch = self._next_epoch
         record, sections = self._intake.cut(epoch, self._directory.generation)
-        self._records[epoch] = record
         crash_point("epoch.before_log")
-        if not write_epoch(self._directory.epochs, record.header, sections):
-            raise CheckpointError(
-                "another start of this run has taken over; this one stops",
-                where=str(self._directory.path),
-                got=f"epoch {epoch} is logged already",
-                next_step="stop one of the two processes",
-            )
+        with self._logging:
+            if not write_epoch(self._directory.epochs, record.header, sections):
+                raise self._taken_over(epoch)
+            self._records[epoch] = record
         self._next_epoch += 1
         crash_point("epoch.after_log")
 
@@ -275,6 +288,8 @@ class Loop:
         for retry in verdicts.source_retries:
             spouts[retry.spout_task].spout.fail(retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
+            for record in self._records.values():  # the next one may be cut already, with the input over
+                record.reopen(retry.spout_task)
         if any(spout.position is None for spout in spouts.values()):
             heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
             with self._accounts.lock:
@@ -297,5 +312,6 @@ def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
     if settled.outcome is Outcome.ACKED:
         spout.spout.ack(settled.message_id)
     else:
-        failure = Failure(kind=FailureKind.ERROR, error="dead: see the dead letters", component=spout.name)
+        text = "dead: see the dead letters"
+        failure = Failure(kind=FailureKind.ERROR, error=text, component=spout.name, permanent=True)
         spout.spout.fail(settled.message_id, failure)

@@ -33,7 +33,7 @@ from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
 
-__all__ = ["LoggedMessage", "Recovered", "adopt_open_trees", "logged_messages", "recover", "verdicts_of"]
+__all__ = ["LoggedMessage", "Recovered", "acked_in", "adopt_open_trees", "logged_messages", "recover"]
 
 _messages = msgspec.msgpack.Decoder(Messages)
 
@@ -93,15 +93,12 @@ def recover(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock
     return found
 
 
-def verdicts_of(directory: StateDirectory, entry: SettleEntry) -> tuple[list[LoggedMessage], list[LoggedMessage]]:
-    """The messages of a settled epoch that were acked, and those that died in it."""
+def acked_in(directory: StateDirectory, entry: SettleEntry) -> list[LoggedMessage]:
+    """The messages of a settled epoch that were acked in it."""
     header, body = read_epoch(directory.epochs, entry.epoch)
-    dead = {one.root for one in entry.dead}
     other = {root for attempt in entry.failed for root in attempt.roots}
-    other.update(entry.put_back, (tree.root for tree in entry.opened))
-    messages = logged_messages(body[: header.messages_length])
-    acked = [one for one in messages if one.root not in other and one.root not in dead]
-    return acked, [one for one in messages if one.root in dead]
+    other.update(entry.put_back, (tree.root for tree in entry.opened), (one.root for one in entry.dead))
+    return [one for one in logged_messages(body[: header.messages_length]) if one.root not in other]
 
 
 def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
@@ -192,6 +189,10 @@ def _readopt(directory: StateDirectory, epoch: int, accounts: Accounts, codecs: 
     header, body = read_epoch(directory.epochs, epoch)
     values = _values_of(header, body, codecs)
     messages = logged_messages(body[: header.messages_length])
+    task_of = {message.root: message.task for message in messages}
+    for one in header.unsendable:
+        if not one.failure.permanent:  # it will be sent anew
+            values[one.root] = accounts.decode_value(task_of[one.root], one.payload)
     for message in messages:
         _adopt(message, values, accounts, clock)
     edges: list[int] = []

@@ -14,6 +14,8 @@ from collections import deque
 from random import SystemRandom
 from typing import Any
 
+import msgspec
+
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
 from tupletree.errors import ConfigError, TopologyError
@@ -29,7 +31,7 @@ from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import finish
-from tupletree.runtimes.spark.recovery import Recovered, adopt_open_trees, recover, verdicts_of
+from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, recover
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
@@ -39,6 +41,7 @@ from tupletree.sinks.files import claim_directory
 from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
+from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
 from tupletree.tracking.verdicts import AlreadySettled
@@ -220,6 +223,7 @@ class SparkRun(RunHandle):
                 opened.append(spout)
                 self._open(spout, plan, accounts)
             self._finish_last(recovered, spouts)
+            self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
             intake = Intake(plan, self._options, accounts, spouts, self._clock, retold.append)
             loop = self._loop = Loop(
@@ -312,12 +316,27 @@ class SparkRun(RunHandle):
         sweep_drafts(self._directory)
 
     def _tell_again(self, entry: SettleEntry, spouts: dict[int, SpoutTask]) -> None:
-        acked, died = verdicts_of(self._directory, entry)
-        failures = {dead.root: dead.letter.failure for dead in entry.dead}
-        for message in acked:
+        for message in acked_in(self._directory, entry):
             spouts[message.task].spout.ack(message.message_id)
-        for message in died:
-            spouts[message.task].spout.fail(message.message_id, failures[message.root])
+        for dead in entry.dead:  # some of them stand in the log of an earlier epoch: they expired, or were given up
+            final = msgspec.structs.replace(dead.letter.failure, permanent=True)
+            spouts[dead.task].spout.fail(id_from_plain(dead.letter.message_id), final)
+
+    def _ask_again(self, recovered: Recovered, spouts: list[SpoutTask]) -> None:
+        """Ask sources for the messages that they owe: what they heard of them may have died with the process.
+
+        Until a source says so anew, its input is not over.
+        """
+        accounts = self._accounts
+        assert accounts is not None
+        for spout in spouts:
+            task = spout.task.task_id
+            for message_id, failure in accounts.pending.awaited(task):
+                spout.spout.fail(message_id, failure)
+                spout.ended = False
+                accounts.ended.discard(task)
+                for record in recovered.records:
+                    record.reopen(task)
 
     def _start_query(self, session: Any, plan: Plan, loop: Loop, first: int) -> Any:
         from tupletree.runtimes.spark.source import EpochSource

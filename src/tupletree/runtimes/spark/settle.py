@@ -126,7 +126,10 @@ class Settlement:
         if not bad or not self._taints(bad, reports, read_sidecar):
             return True
         if self.runs >= FULL_RUNS:
-            remaining = self.remaining()
+            # A message that went to nobody is complete whatever runs, and no frame could bring its value back.
+            roots, xor = self.record.openings
+            complete = set(roots[xor == 0].tolist())
+            remaining = [root for root in self.remaining() if root not in complete]
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
         return False
 

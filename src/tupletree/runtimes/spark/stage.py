@@ -22,7 +22,7 @@ from tupletree.durable import sync_directory
 from tupletree.effects import Output, TaskPlace, Worked
 from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker
-from tupletree.frames import Frame, Root, done_roots, roots_of, segments_of, without
+from tupletree.frames import UNTRACKED, Frame, Root, done_roots, roots_of, segments_of, without
 from tupletree.ids import mix64
 from tupletree.plan import Plan, Task
 from tupletree.routing import Batch, Router
@@ -82,6 +82,7 @@ class StageRun:
         self._touched: list[Any] = []
         self._rows: list[wire.Row] = []
         self._stats = wire.StatsReport({})
+        self._untracked = Worked()  # strays only: tuples of no message that could not go on
         self._sequence = 0
 
     @property
@@ -211,6 +212,8 @@ class StageRun:
         self._enter(edge, done_roots(frame, {}))
 
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
+        if root == UNTRACKED:
+            fail.stray(self._untracked, value, error)
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
 
@@ -245,6 +248,8 @@ class StageRun:
         return self._partition, kind, head, body
 
     def _report(self) -> None:
+        if self._untracked.stray_count:
+            _log_strays(self._untracked, ", ".join(self._stage.components))
         if self._ledger_values:
             entries = combine(self._ledger_values, self._ledger_roots)
             self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))

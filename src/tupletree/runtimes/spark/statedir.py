@@ -28,13 +28,14 @@ FORMAT = 1
 
 
 class _Identity(msgspec.Struct):
-    """What `tupletree.json` says."""
+    """What `tupletree.json` says. A local run's says `runtime`, and has no fingerprint."""
 
     format: int
     topology: str
     run_id: str
     created_s: float
-    fingerprint: dict[str, Any]
+    fingerprint: dict[str, Any] = {}
+    runtime: str = ""
 
 
 class StateDirectory:
@@ -142,6 +143,14 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             got=f"format {identity.format}",
             expected=f"format {FORMAT}",
             next_step="use the version of Tupletree that wrote it",
+        )
+    if identity.runtime:
+        raise CheckpointError(
+            "this state directory belongs to a run of another runtime",
+            where=str(path),
+            got=f"a {identity.runtime} run of {identity.topology!r}",
+            expected="a folder that no run has used, or that of a Spark run",
+            next_step="leave --state-dir out, or name a new folder: there is nothing in this one to resume from",
         )
     changes = differences(identity.fingerprint, plain)
     if identity.topology != topology:

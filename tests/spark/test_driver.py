@@ -1,0 +1,224 @@
+"""What the driver does between Spark's batches: no session is needed for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.flow.streams import Line, Script, Word
+from tupletree import Topology, bolt
+from tupletree.clock import SystemClock
+from tupletree.config import Options
+from tupletree.errors import CheckpointError
+from tupletree.failing import FailureMaker
+from tupletree.plan import Plan
+from tupletree.runtimes.local.statedir import LocalStateDirectory
+from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.archive import ArchivedEpoch, archive
+from tupletree.runtimes.spark.engine import Verdicts
+from tupletree.runtimes.spark.inspection import all_events
+from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
+from tupletree.runtimes.spark.journal import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
+from tupletree.runtimes.spark.loop import Loop
+from tupletree.runtimes.spark.program import Control, Program, codecs_of
+from tupletree.runtimes.spark.recovery import Recovered
+from tupletree.runtimes.spark.runtime import SparkRun
+from tupletree.runtimes.spark.settle import Reports, Settlement
+from tupletree.runtimes.spark.stage import StageRun
+from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind, Outcome
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.retry import RetryPolicy
+from tupletree.tracking.verdicts import AlreadySettled, Emission, SourceRetry
+
+FAILURE = Failure(kind=FailureKind.ERROR, error="boom")
+NOTHING = np.empty(0, np.uint64)
+
+
+class Source:
+    """A spout task, `task`, whose source replays by itself, with the accounts of a run that has only this one."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        t = Topology("driver")
+        t.spout("lines", Script([]), replay="source").stream(Line, unconsumed=True)
+        spec = t.build()
+        self.options = Options()
+        self.plan = Plan.of(spec, self.options, partitions=1)
+        (task,) = self.plan.tasks_of("lines")
+        self.task = task.task_id
+        self.script = Script([])
+        self.spout = SpoutTask(task, "lines", next(iter(spec.components["lines"].outputs)), self.script, ended=True)
+        pending = Pending(RetryPolicy(), lambda bits: 1 << (bits - 1), lambda: 0.5, record_changes=True)
+        pending.register(self.task, "lines", "source")
+        self.accounts = Accounts(spec, pending, {self.task: "lines"}, ended={self.task})
+        self.directory = StateDirectory.open(tmp_path / "state", "driver", {})
+
+    def loop(self, *records: EpochRecord, retold: tuple[AlreadySettled, ...] = ()) -> Loop:
+        told = deque(retold)
+        clock: Any = SystemClock()
+        intake = Intake(self.plan, self.options, self.accounts, [self.spout], clock, told.append)
+        unused: Any = None
+        next_epoch = len(records)
+        return Loop(
+            intake, self.accounts, unused, unused, Meter(clock), [self.spout], records, next_epoch, self.directory, {},
+            self.options, clock, told,
+        )  # fmt: skip
+
+    def record(self, epoch: int) -> EpochRecord:
+        """An epoch without messages, cut when the input was over."""
+        header = EpochHeader(epoch=epoch, generation=1, time_s=0.0, ended=[self.task])
+        return EpochRecord(header, NOTHING, (NOTHING, NOTHING))
+
+    def run(self) -> SparkRun:
+        """As much of a run as callbacks need."""
+        run = object.__new__(SparkRun)
+        run._directory, run._accounts = self.directory, self.accounts
+        return run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source(tmp_path)
+
+
+def test_an_epoch_that_was_cut_at_the_end_of_input_gives_up_nothing_that_the_source_was_asked_for_since(
+    source: Source,
+) -> None:
+    ahead = source.record(1)
+    loop = source.loop(source.record(0), ahead)
+    loop._verdicts.append(Verdicts(0, source_retries=[SourceRetry(source.task, "m", 2, FAILURE, 7)]))
+    loop._call_back()
+    assert source.script.failed == [("m", FAILURE)]
+    assert ahead.header.ended == []
+    assert not source.spout.ended
+
+
+def test_a_source_that_delivers_a_dead_message_again_hears_that_this_is_final(source: Source) -> None:
+    loop = source.loop(retold=(AlreadySettled(Outcome.DEAD, source.task, "m"),))
+    loop._call_back()
+    ((message_id, failure),) = source.script.failed
+    assert message_id == "m"
+    assert failure.permanent
+
+
+def test_a_log_that_another_start_wrote_is_never_settled_as_if_it_were_ours(source: Source) -> None:
+    loop = source.loop()
+    with pytest.raises(CheckpointError, match="another start of this run has taken over"):
+        loop.on_batch(None, 1)
+
+
+def test_a_start_asks_the_source_again_for_what_it_owes(source: Source) -> None:
+    emitted = source.accounts.pending.emit(source.task, "m", Line("x"), 0.0, 0.0)
+    assert isinstance(emitted, Emission)
+    source.accounts.pending.fail(emitted.root, FAILURE, 1.0, 1.0)
+    unsettled = source.record(3)
+    source.run()._ask_again(Recovered(records=[unsettled]), [source.spout])
+    assert source.script.failed == [("m", FAILURE)]
+    assert not source.spout.ended
+    assert source.accounts.ended == set()
+    assert unsettled.header.ended == []
+
+
+def test_a_start_tells_of_deaths_again_also_of_those_whose_messages_are_of_earlier_epochs(source: Source) -> None:
+    messages = msgspec.msgpack.encode(Messages())
+    header = EpochHeader(epoch=4, generation=1, time_s=0.0, messages_length=len(messages))
+    write_epoch(source.directory.epochs, header, [messages])
+    letter = DeadLetter(
+        topology="driver", spout="lines", message_id={"int": str(1 << 70)}, payload=None, payload_type="Line",
+        failure=FAILURE, attempts=5, first_emitted_s=0.0, died_s=9.0,
+    )  # fmt: skip
+    entry = SettleEntry(
+        epoch=4,
+        generation=1,
+        run=0,
+        time_s=9.0,
+        dead=[DeadEntry(11, source.task, letter)],
+        counters=Counters(),
+        pending=PendingChanges(),
+    )
+    source.run()._tell_again(entry, {source.task: source.spout})
+    ((message_id, failure),) = source.script.failed
+    assert message_id == 1 << 70
+    assert failure.permanent
+
+
+def test_a_message_that_went_to_nobody_is_not_put_back_with_those_that_an_epoch_does_not_get_to() -> None:
+    roots = np.arange(1, 10, dtype=np.uint64)
+    edges = roots * 2
+    edges[8] = 0  # the ninth went to nobody
+    header = EpochHeader(epoch=0, generation=1, time_s=0.0)
+    settlement = Settlement.start(EpochRecord(header, roots, (roots, edges)))
+    for failing in (1, 2):
+        alive = np.array(settlement.remaining(), dtype=np.uint64)
+        reports = Reports(
+            deltas=[(alive, edges[alive.astype(np.int64) - 1])], touched=[alive], failures={failing: FAILURE}
+        )
+        assert not settlement.judge_run(reports, lambda _: [])
+    assert settlement.put_back == [4, 5, 6, 7, 8]
+    assert settlement.remaining() == [3, 9]
+
+
+def test_an_epoch_that_was_archived_twice_is_told_once(source: Source) -> None:
+    columns = Messages(
+        tasks=np.array([source.task], np.uint32).tobytes(),
+        ids=["m"],
+        roots=np.array([5], np.uint64).tobytes(),
+        attempts=np.array([1], np.uint32).tobytes(),
+        first_emitted_s=np.array([0.0]).tobytes(),
+    )
+    messages = msgspec.msgpack.encode(columns)
+    epochs = [
+        ArchivedEpoch(
+            messages,
+            SettleEntry(epoch=epoch, generation=1, run=0, time_s=0.0, counters=Counters(), pending=PendingChanges()),
+        )
+        for epoch in (0, 1)
+    ]
+    archive(source.directory.history, epochs[:1])
+    archive(source.directory.history, epochs)
+    assert [event.epoch for event in all_events(source.directory.path)] == [0, 1]
+
+
+def test_the_state_directory_of_a_local_run_is_named_as_such(tmp_path: Path) -> None:
+    LocalStateDirectory.make(tmp_path / "state", "words")
+    with pytest.raises(CheckpointError) as refused:
+        StateDirectory.open(tmp_path / "state", "words", {})
+    assert "a local run of 'words'" in str(refused.value)
+    assert "damaged" not in str(refused.value)
+
+
+def test_an_untracked_value_that_cannot_be_sent_is_named_in_the_log(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.spout.untracked = [Word("no line")]
+    clock: Any = SystemClock()
+    intake = Intake(source.plan, source.options, source.accounts, [source.spout], clock, lambda _: None)
+    record, _ = intake.cut(0, 1)
+    assert record.failures == {}
+    assert "lines: an untracked value is lost: the spout emitted a Word, its stream is Line" in caplog.text
+
+
+@bolt
+def word(line: Line) -> Word:
+    return Word(line.text)
+
+
+def test_untracked_tuples_that_a_stage_loses_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    t = Topology("lossy")
+    t.bolt("word", word).shuffle(t.spout("lines", Script([]))).stream(Word, unconsumed=True)
+    plan = Plan.of(t.build(), Options(), partitions=1)
+    control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0)
+    run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0)
+    for text in ("a", "b"):
+        run._fail(FailureMaker("word", 3), 0, Word(text), ValueError("cannot travel"))
+    run.work()
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("word: 2 errors that fail no message")
+    assert "cannot travel" in message
