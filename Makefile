@@ -8,10 +8,10 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup demo test format nightly stress bench lock clean
+.PHONY: help setup demo test format nightly stress bench bench-peers lock clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
 setup: $(STAMP) ## Create .venv and install the locked packages and Tupletree
 
@@ -57,6 +57,10 @@ stress: setup ## Thread storms and long loops: nothing is lost, and everything g
 
 bench: setup ## The benchmarks, ratio against the peer in one run
 	$(BIN)/python -m benchmarks
+
+bench-peers: setup ## What the local runtime is measured against, in an environment of its own
+	@$(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
 
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.report import describe_run, render_table
-from benchmarks.rows import BENCHMARKS, Row, Settings
+from benchmarks.row import Row, Settings
+from benchmarks.rows import BENCHMARKS
 
 __all__ = ["main"]
 
@@ -28,6 +29,10 @@ def main(arguments: Sequence[str]) -> int:
         rounds=options.rounds,
         epochs=options.epochs,
         repeats=options.repeats,
+        local_words=options.local_words,
+        local_latency_messages=options.local_latency_messages,
+        local_open_trees=options.local_open_trees,
+        local_scale_messages=options.local_scale_messages,
     )
     run = describe_run(arguments)
     rows: list[Row] = []
@@ -60,6 +65,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=3, help="how often the throughput jobs alternate")
     made.add_argument("--epochs", type=int, default=200, help="epochs that the latency job measures")
     made.add_argument("--repeats", type=int, default=10, help="how often each command of the startup rows runs")
+    made.add_argument("--local-words", type=int, default=1_000_000, help="words of the local runtime's word count")
+    made.add_argument("--local-latency-messages", type=int, default=10_000, help="messages of its latency job")
+    made.add_argument("--local-open-trees", type=int, default=1_000_000, help="open trees of its memory job")
+    made.add_argument(
+        "--local-scale-messages", type=int, default=1_000_000, help="most messages of its scale job; at most 10,000,000"
+    )
     work = Path(tempfile.gettempdir(), "tupletree-benchmarks")
     made.add_argument("--work", type=Path, default=work, help="folder for inputs (kept) and outputs (removed)")
     made.add_argument("--json", type=Path, metavar="FILE", help="also write all raw numbers to this file")

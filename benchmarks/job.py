@@ -37,6 +37,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         epochs: epochs to measure, for latency jobs.
         variant: which kind of the job, where it has several.
         messages: how many messages to send or to keep open, for jobs of the local runtime.
+        pending: most messages that its spout may have open; 0 is the default.
     """
 
     master: str
@@ -46,6 +47,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 0
     variant: str = ""
     messages: int = 0
+    pending: int = 0
 
     @property
     def out(self) -> Path:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.rows import Row
+from benchmarks.row import Row
 
 __all__ = ["describe_run", "render_table"]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median, quantiles
 
-import msgspec
-
 from benchmarks.corpus import count_words, ensure_corpus
 from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
 from benchmarks.job import JobSpec
+from benchmarks.local_rows import LOCAL_BENCHMARKS
+from benchmarks.row import Row, Settings, progress
 from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
 
 __all__ = ["BENCHMARKS", "Row", "Settings"]
@@ -27,30 +27,6 @@ NOTES = {
     "idiomatic": "Python UDF, explode, groupBy, update mode through foreachBatch: fewer rows, one per changed word",
     "tupletree": "full tracking, exactly once",
 }
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line sets."""
-
-    work: Path
-    master: str
-    words: int
-    messages: int
-    epoch_lines: int
-    rounds: int
-    epochs: int
-    repeats: int
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table. `ratio` is against the peer in the same run; `data` holds the raw numbers."""
-
-    benchmark: str
-    job: str
-    result: str
-    ratio: str = ""
-    note: str = ""
-    data: dict[str, object] = {}
 
 
 def is_built() -> bool:
@@ -215,15 +191,11 @@ def spread(values_ms: list[float]) -> str:
     return f"{median(values_ms):.0f} / {quantiles(values_ms, n=20)[-1]:.0f}"
 
 
-def progress(text: str) -> None:
-    """Tell the person at the terminal; the table alone goes to stdout."""
-    print(text, file=sys.stderr, flush=True)
-
-
 BENCHMARKS = {
     "throughput": measure_throughput,
     "latency": measure_latency,
     "startup": measure_startup,
     "memory": measure_memory,
+    **LOCAL_BENCHMARKS,
 }
 """Name on the command line → what runs it."""
