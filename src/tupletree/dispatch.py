@@ -7,7 +7,6 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -152,8 +151,10 @@ class BoltTask:
     def _with_keys(self, frame: Frame, worked: Worked) -> tuple[Frame, list[Any]]:
         """The frame with the key of each tuple, less the tuples whose key cannot be made, which fail."""
         keys_of = self._keys[frame.component, frame.stream]
-        with contextlib.suppress(Exception):  # whose key it is that cannot be made is found out below
+        try:
             return frame, keys_of(frame.values)
+        except Exception:  # noqa: BLE001, S110 - whose key it is that cannot be made is found out below
+            pass
         pieces: list[tuple[Root, list[Any]]] = []
         for root, values in frame.segments():
             keyed = []
@@ -212,18 +213,24 @@ class BoltTask:
         changed, load = state.changed, state.load
         add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
         failures = worked.failures
-        start = index = mark = 0
+        value: Any = None
+        start = mark = 0
         for root, end in zip(frame.roots, frame.ends, strict=True):
             if failures and all_failed(root, failures):
                 start = end
                 continue
             place.root = root
             try:
-                for index in range(start, end):
-                    key = keys[index]
+                for key, value in zip(keys[start:end], values[start:end]):
                     state.key = key
-                    state.value = held = changed[key] if key in changed else load(key)
-                    result = call(values[index], state)
+                    try:
+                        held = changed[key]
+                    except KeyError:
+                        held = _NOTHING
+                    if held is _NOTHING:  # out here, so that an error of the user's default has no other before it
+                        held = load(key)
+                    state.value = held
+                    result = call(value, state)
                     if result is not None:
                         add(result)
                     if state.value is not held:
@@ -232,7 +239,7 @@ class BoltTask:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 del out[mark:]
-                self._fail.blame(worked, root, values[index], error)
+                self._fail.blame(worked, root, value, error)
             else:
                 if len(out) > mark:
                     mark = len(out)
@@ -246,14 +253,17 @@ class BoltTask:
         if out:
             if roots == frame.roots:
                 roots = frame.roots  # one list per tree, as far as it goes, lets its edges be added up by list
-            unknown = set(map(type, out)) - self._stream_of.keys()
+            classes = set(map(type, out))
+            unknown = classes - self._stream_of.keys()
             if unknown:
                 out, roots, ends = self._refuse(out, roots, ends, unknown, worked)
+                classes = set(map(type, out))
             if worked.failures:
                 # A root that stands in several segments may have emitted before it failed.
                 pieces = segments_of(out, roots, ends)
                 out, roots, ends = join_segments([one for one in pieces if not all_failed(one[0], worked.failures)])
-            self._sort_streams(out, roots, ends, worked)
+                classes = set(map(type, out))
+            self._sort_streams(out, roots, ends, classes, worked)
         done = done_roots(frame, worked.failures)
         if done:
             worked.done.append((frame.id, done))
@@ -272,9 +282,10 @@ class BoltTask:
                 self._fail.blame(worked, root, bad, wrong_type(bad, expected))
         return join_segments(pieces)
 
-    def _sort_streams(self, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
+    def _sort_streams(
+        self, out: list[Any], roots: list[Root], ends: list[int], classes: set[type], worked: Worked
+    ) -> None:
         """One output per stream, in order of their names."""
-        classes = set(map(type, out))
         for cls in sorted(classes, key=self._stream_of.__getitem__):
             layout = (out, roots, ends) if len(classes) == 1 else select(out, roots, ends, cls)
             worked.outputs.append(Output(self._stream_of[cls], *layout))

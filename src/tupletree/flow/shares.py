@@ -22,6 +22,7 @@ class ShareDraw:
         self._random_bits = random_bits
         self._ackers = ackers
         self._share = 0
+        self._ones: dict[int, int] = {}  # number of bits → an id of 1 in each 64 of them
 
     def turn(self) -> None:
         """From here on, the next acker."""
@@ -34,6 +35,11 @@ class ShareDraw:
         if self._ackers < 2 or bits % 64:
             return drawn
         ackers, share = self._ackers, self._share
+        if not ackers & (ackers - 1):  # a power of two: its remainders are low bits, so one operation serves all ids
+            ones = self._ones.get(bits)
+            if ones is None:
+                ones = self._ones[bits] = int.from_bytes(b"\1\0\0\0\0\0\0\0" * (bits // 64), "little")
+            return drawn & ~(ones * (ackers - 1)) | ones * share
         if bits == 64:
             return (drawn - drawn % ackers + share) & MASK64
         words = array("Q", drawn.to_bytes(bits // 8, sys.byteorder))
