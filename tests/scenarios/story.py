@@ -85,6 +85,8 @@ class Story(Driver):
         if isinstance(fresh, AckerMachine):
             for spout in self.spouts:
                 spout.acker_lost(index, self.now, self.out)
+            for sink in self.sinks:
+                sink.acker_lost(index, self.options.acker_tasks, self.now, self.out)
         self.carry_out()
 
     def restart(self) -> None:

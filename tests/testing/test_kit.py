@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -31,6 +32,7 @@ from tupletree import (
 from tupletree.clock import ManualClock
 from tupletree.sinks import jsonl
 from tupletree.sources import Line, items, text_lines
+from tupletree.testing import kit
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -78,6 +80,11 @@ def test_the_example_of_the_design() -> None:
     run = testing.run(word_count(), {"lines": [Line("a a"), Line("boom")]}, fail={"split": is_boom})
     assert run.outputs["out"] == [Count("a", 1), Count("a", 2)]
     assert run.messages["lines"][1].outcome is Outcome.DEAD
+
+
+def test_the_example_in_the_docstring() -> None:
+    assert doctest.testmod(kit).attempted > 0
+    assert doctest.testmod(kit).failed == 0
 
 
 def test_it_takes_milliseconds_whatever_time_passes() -> None:

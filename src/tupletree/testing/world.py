@@ -80,7 +80,7 @@ class World:
         self._calls = VirtualCalls()
         self._paused_until = 0
         self._arrived: list[Track] = []
-        self._draining = False
+        self._draining = self._pausing = False
         self.oracle.now_s = self.now_s
         self.crew.start(self.now, self.out)
         self._carry_out()
@@ -131,7 +131,7 @@ class World:
         if held_s is not None:
             due.append(held_s)
         if not due:
-            return self._paused_until > self.steps
+            return self._pausing or self._paused_until > self.steps
         self._advance(max(0.0, min(due) - self.now_s))
         return True
 
@@ -139,6 +139,7 @@ class World:
         """Stop the spouts from emitting anything new."""
         self.note("drain")
         self._draining = self.ending = True
+        self._pausing = False
         for spout in self.crew.spouts():
             spout.drain()
 
@@ -297,8 +298,12 @@ class World:
             seconds = self.random.random() * (self.options.message_timeout_s or 30.0)
             self.note(f"the clock jumps by {seconds:.3f} s")
             self._advance(seconds)
+        if self._pausing and self._paused_until <= self.steps:
+            self._pausing = False
+            for spout in self.crew.spouts():
+                spout.resume()
         if self.suffer("pause"):
-            self._paused_until = self.steps + self.random.randrange(50)
+            self._pause()
         if self.suffer("kill_bolts"):
             self._kill_bolt()
         if self.suffer("kill_ackers"):
@@ -311,6 +316,15 @@ class World:
             self._restart()
         if self.suffer("crash"):
             self._crash()
+
+    def _pause(self) -> None:
+        """For a while: because too much is in flight, or because somebody asked for it."""
+        self._paused_until = self.steps + self.random.randrange(50)
+        if self.random.getrandbits(1) and not self._draining:
+            self.note("pause")
+            self._pausing = True
+            for spout in self.crew.spouts():
+                spout.pause()
 
     def _one(self, kind: str) -> int | None:
         """A task of a kind, by lot."""
