@@ -10,8 +10,8 @@ from tupletree import Emit, Topology, bolt
 from tupletree.config import Options
 from tupletree.flow.mail import HighWater, SinkReset
 from tupletree.flow.spouts import SpoutMachine
-from tupletree.topology.components import Reject
-from tupletree.tracking.outcomes import FailureKind
+from tupletree.topology.components import MessageId, Reject
+from tupletree.tracking.outcomes import Failure, FailureKind
 
 
 @bolt
@@ -274,3 +274,17 @@ def test_a_source_that_is_too_broken_to_hear_of_its_failed_attempts_hands_its_me
     assert [note.text for note in driver.out.notes] == [
         "it was not told of 2 failed attempts: OSError: the broker went away"
     ]
+
+
+def test_a_source_that_has_ended_is_asked_once_more_for_a_message_that_it_is_to_emit_again() -> None:
+    class Queue(Script):
+        def fail(self, message_id: MessageId, failure: Failure) -> None:
+            super().fail(message_id, failure)
+            if not failure.permanent:
+                self.steps.append(Emit(Line("bad"), message_id))
+
+    script = Queue([Emit(Line("bad"), "b")])
+    driver = driver_of(script, Options(max_attempts=3), replay="source")
+    driver.run()
+    assert [(one.message_id, one.attempts) for one in driver.died] == [("b", 3)]
+    assert [failure.permanent for _, failure in script.failed] == [False, False, True]

@@ -428,6 +428,7 @@ class SpoutMachine(Machine):
         if isinstance(what, Died):
             self._bury(what, out)
         elif isinstance(what, SourceRetry):
+            self._offers.ended = False  # it is asked once more: it may have this to give although it had ended
             self.spout.fail(what.message_id, what.failure)
 
     def _give_up(self, now: Now, out: Outbox) -> None:
