@@ -253,25 +253,6 @@ class TestStreams:
         assert finding.expected == "Word, Bad"
         assert finding.next_step == "did you mean 'Word'?"
 
-    def test_the_key_of_a_stream_that_is_not_emitted_is_not_judged(self) -> None:
-        topology, lines = started()
-        words = topology.bolt("split", split, unconsumed=(Word, Bad)).shuffle(lines)
-        topology.sink("out", Anything()).fields(words.stream(Line), "text")
-        assert only(topology).what.startswith("bolt 'split' emits no ")
-
-    def test_a_class_without_fields_has_no_key(self) -> None:
-        class Nothing(msgspec.Struct):
-            pass
-
-        @bolt
-        def empty(line: Line) -> Nothing:
-            return Nothing()
-
-        topology, lines = started()
-        nothing = topology.bolt("empty", empty).shuffle(lines)
-        topology.sink("out", Anything()).fields(nothing, "text")
-        assert "has no field 'text'" in only(topology).what
-
     def test_one_class_can_serve_two_streams_of_a_bolt_with_a_collector(self) -> None:
         topology, lines = started()
         chosen = topology.bolt("choose", choose).shuffle(lines)
