@@ -111,6 +111,14 @@ def test_the_state_directory_may_be_named_as_text(tmp_path: Path) -> None:
     assert (tmp_path / "state").is_dir()
 
 
+def test_a_start_that_is_refused_leaves_no_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    with pytest.raises(ConfigError, match="something else"):
+        run(word_count(["a"], tmp_path / "out"), tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
 def test_a_used_state_directory_is_refused_and_says_why(tmp_path: Path) -> None:
     run(word_count(["a"], tmp_path / "out"), tmp_path / "state")
     with pytest.raises(CheckpointError, match="resumes nothing"):

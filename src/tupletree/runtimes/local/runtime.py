@@ -49,7 +49,11 @@ def start(request: RunRequest) -> RunHandle:
     spec = request.topology.build()
     refuse_unsupported(spec)
     directory = LocalStateDirectory.make(request.state_dir, spec.name)
-    _claim_sinks(spec, directory.run_id, append=request.append)
+    try:
+        _claim_sinks(spec, directory.run_id, append=request.append)
+    except BaseException:
+        directory.discard()
+        raise
     run = LocalRun(request, spec, directory)
     run.begin()
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from pathlib import Path
@@ -64,6 +65,13 @@ class LocalStateDirectory:
                 next_step="leave --state-dir out, name a new folder, or resume a Spark run with --runtime spark",
             )
         return cls(path, identity.run_id)
+
+    def discard(self) -> None:
+        """Take back what `make` made: a start that was refused is no run, and must not stand for the latest one."""
+        (self.path / "tupletree.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder may have been there before, with other files
+            self.dead.rmdir()
+            self.path.rmdir()
 
 
 def _description(file: Path) -> str:
