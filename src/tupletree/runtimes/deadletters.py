@@ -23,6 +23,7 @@ __all__ = [
     "LETTER_FORMAT",
     "Request",
     "carried_out",
+    "is_local_run",
     "letters_of",
     "read",
     "request_replay",
@@ -54,6 +55,11 @@ def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) ->
         for position, letter in enumerate(letters)
     ]
     write_once(directory / f"{epoch:010d}.jsonl", lines)
+
+
+def is_local_run(state_dir: Path) -> bool:
+    """Whether this is the folder of a local run, which keeps dead letters and nothing else."""
+    return b'"runtime": "local"' in (state_dir / "tupletree.json").read_bytes()
 
 
 def letters_of(state_dir: Path) -> dict[str, DeadLetter]:
@@ -92,7 +98,7 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
             one, which takes no requests.
     """
     letters = letters_of(_existing(state_dir))
-    if b'"runtime": "local"' in (state_dir / "tupletree.json").read_bytes():
+    if is_local_run(state_dir):
         raise ConfigError(
             "a local run replays no dead letters",
             where=str(state_dir),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import ConfigError
-from tupletree.runtimes.deadletters import id_text
+from tupletree.runtimes.deadletters import id_text, is_local_run
 
 __all__ = ["HistoryEvent", "why"]
 
@@ -37,10 +37,16 @@ def why(state_dir: Path, message: str) -> list[HistoryEvent]:
         message: an id as `dead list` shows it, `SPOUT/ID`, or the root id of an attempt.
 
     Raises:
-        ConfigError: this is no state directory.
+        ConfigError: this is no state directory, or that of a local run.
     """
     if not (state_dir / "tupletree.json").exists():
         raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    if is_local_run(state_dir):
+        raise ConfigError(
+            "a local run keeps no history of its messages",
+            where=str(state_dir),
+            next_step="tupletree dead list shows those that died; a Spark run tells the story of every message",
+        )
     from tupletree.runtimes.spark.inspection import all_events
 
     found = [event for event in all_events(state_dir) if _is_about(event, message)]

@@ -6,6 +6,7 @@ It can be rebuilt from the journal at any time (`recovery`).
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,10 @@ class Accounts:
         """The class of what a spout task emits."""
         (stream,) = self.spec.components[self.spout_of[spout_task]].outputs.values()
         return stream.schema.cls
+
+    def next_expiry_s(self) -> float:
+        """When the first open tree expires, since the Unix epoch; infinity if there is none."""
+        return min((tree.deadline_s for tree in self.open.values()), default=math.inf)
 
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.journal import EpochHeader, Messages, Unsendable
 from tupletree.runtimes.spark.program import codecs_of
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
-from tupletree.tracking.identity import plain_id
+from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.verdicts import AlreadySettled, Emission
@@ -125,6 +125,7 @@ class Intake:
         self.limit = options.epoch_max_messages
         self._bytes_per_message = 0.0
         self._sequence = 0
+        self._delivered: set[tuple[int, Hashable]] = set()
 
     @property
     def buffered(self) -> int:
@@ -151,6 +152,18 @@ class Intake:
         """A source that retries by itself may have something to give although it had ended."""
         self._spouts[spout_task].ended = False
         self._accounts.ended.discard(spout_task)
+
+    def can_hear(self, spout_task: int, message_id: MessageId) -> bool:
+        """Whether a source without a position gave this message in this process; asked once per verdict.
+
+        If it did not, it may have no handle to hear of it by: those of a broker die with their connection. It will
+        deliver the message again, maybe much later.
+        """
+        key = spout_task, message_key(message_id)
+        if key not in self._delivered:
+            return False
+        self._delivered.remove(key)
+        return True
 
     @property
     def ended_unlogged(self) -> bool:
@@ -206,6 +219,9 @@ class Intake:
                     got=safe_text(one, 200),
                     expected="an Emit, a Reject, a list of them, or None",
                 )
+        if spout.position is None and spout.spout.snapshot() is None:
+            given = [*ids, *(message_id for message_id, _ in rejected)]
+            self._delivered.update((spout.task.task_id, message_key(message_id)) for message_id in given)
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         accounts = self._accounts
         with accounts.lock:

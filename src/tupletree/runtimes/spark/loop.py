@@ -93,6 +93,7 @@ class Loop:
         self._called_back_epoch = accounts.settled
         self._first = accounts.settled + 1
         self._fault: BaseException | None = None
+        self._next_expiry_s = accounts.next_expiry_s()
         self._closing = False
         self._rehearsed = False
         self._next_check_s = 0.0
@@ -214,7 +215,7 @@ class Loop:
             raise died if died is not None else InternalError("Spark's query ended by itself")
 
     def _should_cut(self, ahead: int, now_s: float, *, stopping: bool) -> bool:
-        accounts, intake = self._accounts, self._intake
+        intake = self._intake
         if ahead >= 2 or self._fault is not None:
             return False
         if ahead == 1:
@@ -225,11 +226,11 @@ class Loop:
             return True
         if stopping:
             return False
-        wall_s = self._clock.wall()
-        with accounts.lock:
-            expired = any(tree.deadline_s <= wall_s for tree in accounts.open.values())
         return (
-            expired or self._replays.has_accepted or intake.must_give_up or (intake.ended_unlogged and intake.has_ended)
+            self._clock.wall() >= self._next_expiry_s
+            or self._replays.has_accepted
+            or intake.must_give_up
+            or (intake.ended_unlogged and intake.has_ended)
         )
 
     def _is_finished(self, *, stopping: bool) -> bool:
@@ -258,8 +259,9 @@ class Loop:
         while self._retold:
             settled = self._retold.popleft()
             _tell_outcome(self._spouts[settled.spout_task], settled)
-            with self._accounts.lock:
-                self._accounts.pending.confirm(settled.spout_task, settled.message_id)
+            if self._intake.can_hear(settled.spout_task, settled.message_id):
+                with self._accounts.lock:
+                    self._accounts.pending.confirm(settled.spout_task, settled.message_id)
         while self._verdicts:
             verdicts = self._verdicts.popleft()
             crash_point("callbacks.before")
@@ -269,6 +271,8 @@ class Loop:
             self._intake.limit = _next_limit(
                 self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk
             )
+            with self._accounts.lock:
+                self._next_expiry_s = self._accounts.next_expiry_s()
             with self._called_back:
                 self._called_back_epoch = verdicts.epoch
                 self._called_back.notify_all()
@@ -294,7 +298,8 @@ class Loop:
             heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
             with self._accounts.lock:
                 for one in heard:
-                    self._accounts.pending.confirm(one.spout_task, one.message_id)
+                    if self._intake.can_hear(one.spout_task, one.message_id):
+                        self._accounts.pending.confirm(one.spout_task, one.message_id)
 
     def _sweep(self, base: int) -> None:
         with self._accounts.lock:

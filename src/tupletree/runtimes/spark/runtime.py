@@ -67,6 +67,8 @@ def start(request: RunRequest) -> RunHandle:
             (directory.state / component).mkdir(mode=0o700, exist_ok=True)
     except BaseException:
         directory.close()
+        if request.state_dir is None:  # a start that was refused is no run, and must not stand for the latest one
+            shutil.rmtree(directory.path, ignore_errors=True)
         raise
     run = SparkRun(request, spec, directory, sinks)
     run.begin()
