@@ -69,3 +69,15 @@ def test_a_bolt_that_prints_does_not_touch_the_results(tmp_path: Path) -> None:
     (only,) = ran.stdout.splitlines()
     assert json.loads(only)["outputs"] == {"out": 2}
     assert ran.stderr.count("a bolt prints, without a line end") == 2
+
+
+def test_why_says_that_a_local_run_keeps_no_history(tmp_path: Path) -> None:
+    (tmp_path / "chatty.py").write_text(PRINTING)
+    ran = tupletree(
+        *("run", "chatty.py", "--runtime", "local", "--set", "out=out", "--state-dir", "state"), cwd=tmp_path
+    )
+    assert ran.returncode == 0, ran.stderr
+    asked = tupletree("why", "0", "--state-dir", "state", cwd=tmp_path)
+    assert asked.returncode == 2
+    assert "a local run keeps no history" in asked.stderr
+    assert "tupletree dead list" in asked.stderr

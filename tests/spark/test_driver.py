@@ -14,9 +14,10 @@ from tests.flow.streams import Line, Script, Word
 from tupletree import Topology, bolt
 from tupletree.clock import SystemClock
 from tupletree.config import Options
-from tupletree.errors import CheckpointError
+from tupletree.errors import CheckpointError, ConfigError
 from tupletree.failing import FailureMaker
 from tupletree.plan import Plan
+from tupletree.runtimes import base
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
@@ -32,6 +33,8 @@ from tupletree.runtimes.spark.runtime import SparkRun
 from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import StageRun
 from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.sinks import jsonl
+from tupletree.sources import items
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
@@ -222,3 +225,16 @@ def test_untracked_tuples_that_a_stage_loses_are_named_once(caplog: pytest.LogCa
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("word: 2 errors that fail no message")
     assert "cannot travel" in message
+
+
+def test_a_start_that_is_refused_leaves_no_folder_that_would_count_as_the_latest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-of-something-else.jsonl").write_text("{}\n")
+    t = Topology("refused")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("lines", items([Line("a")])))
+    with pytest.raises(ConfigError, match="files of something else"):
+        base.run(t)
+    assert list((tmp_path / ".tupletree" / "refused").iterdir()) == []
