@@ -138,4 +138,4 @@ def run(spec: JobSpec) -> JobResult:
     seconds, cpu_seconds = time.perf_counter() - wall_s, time.process_time() - cpu_s
     if summary.acked != len(lines):
         raise AssertionError(f"not every message was acked: {summary}")
-    return JobResult(seconds=seconds, cpu_seconds=cpu_seconds, numbers=sink.rows)
+    return JobResult(seconds=seconds, cpu_seconds=cpu_seconds, numbers=dict(sink.rows))
