@@ -17,7 +17,7 @@ from tests.spark.crashing import (
     How,
     check_crashed,
     check_ended,
-    kill_session,
+    end,
     newest_settle,
     said,
     start_process,
@@ -62,7 +62,7 @@ def test_everything_is_there_once_after_kills_at_random_moments(tmp_path: Path) 
         else:
             raise AssertionError(f"it ended by itself before kill {number}:\n{said(tmp_path)}")
         finally:
-            kill_session(process.pid)
+            end(process)
         files = check_crashed(tmp_path)
         assert before.items() <= files.items(), "what was published changed"
         before = files

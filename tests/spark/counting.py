@@ -67,9 +67,10 @@ class EndlessLines(HeardLines):
 
 
 class Broker(Spout[Line]):
-    """The same lines from a source without a position: it delivers again what it was told nothing about.
+    """The same lines from a source without a position or an end: it delivers again what it was told nothing about.
 
     As with a broker's delivery tags, a verdict about a message that this connection has not delivered goes unheard.
+    What an earlier connection delivered comes again once the file `redeliver` is there, as when a lease runs out.
     """
 
     def __init__(self, folder: Path, batch_size: int) -> None:
@@ -78,15 +79,19 @@ class Broker(Spout[Line]):
 
     def open(self, context: TaskContext) -> None:
         settled = {number for _, number in heard(self.folder)}
+        delivered = delivered_by_broker(self.folder)
         path = self.folder / "text"
         lines = [Line(text, str(path), number) for number, text in enumerate(path.read_text().splitlines(), 1)]
-        self._queue = [line for line in lines if line.number not in settled]
+        self._queue = [line for line in lines if line.number not in delivered]
+        self._leased = [line for line in lines if line.number in delivered - settled]
         self._delivered: set[int] = set()
 
     def next(self) -> list[Emit[Line]]:
+        if (self.folder / "redeliver").exists():
+            self._queue, self._leased = self._leased + self._queue, []
         batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
-        if not batch:
-            raise EndOfInput
+        with (self.folder / "delivered").open("ab") as file:
+            file.writelines(b"%d\n" % line.number for line in batch)
         self._delivered.update(line.number for line in batch)
         return [Emit(line, (line.path, line.number)) for line in batch]
 
@@ -100,6 +105,12 @@ class Broker(Spout[Line]):
         assert isinstance(message_id, tuple)
         if message_id[1] in self._delivered:
             _note(self.folder, what, message_id)
+
+
+def delivered_by_broker(folder: Path) -> set[int]:
+    """The lines that connections of the broker have delivered so far."""
+    path = folder / "delivered"
+    return set(map(int, path.read_bytes().split())) if path.exists() else set()
 
 
 def _note(folder: Path, what: str, message_id: MessageId) -> None:

@@ -86,7 +86,7 @@ def die_at(folder: Path, crash: str, how: How | None = None, *, alone: bool = Fa
         process.wait(HANG_S)
     finally:
         if not alone or process.returncode is None:
-            kill_session(process.pid)
+            end(process)
     assert process.returncode == -signal.SIGKILL, f"it did not die at {crash}:\n{said(folder)}"
 
 
@@ -133,17 +133,18 @@ def kill_in_session(session: int, part: str) -> int:
     return killed
 
 
-def kill_session(session: int) -> None:
-    """Kill every process of a session, as often as it takes: Spark's workers are in process groups of their own."""
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its session, as often as it takes: Spark's workers are in process groups of their own."""
     until = time.monotonic() + HANG_S
-    while members := [process for process, of in _sessions().items() if of == session]:
-        assert time.monotonic() < until, f"session {session} does not die"
+    while members := [member for member, session in _sessions().items() if session == process.pid]:
+        assert time.monotonic() < until, f"session {process.pid} does not die"
         for member in members:
             try:
                 os.kill(member, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         os.sched_yield()
+    process.wait()
 
 
 def _sessions() -> Mapping[int, int]:

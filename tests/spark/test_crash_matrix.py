@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import RunTopology
-from tests.spark.counting import topology, write_text
+from tests.spark.conftest import RunTopology, StartTopology
+from tests.spark.counting import delivered_by_broker, heard, topology, write_text
 from tests.spark.crashing import (
     EPOCH_LINES,
     HANG_S,
@@ -20,13 +20,14 @@ from tests.spark.crashing import (
     check_ended,
     check_published,
     die_at,
+    end,
     kill_in_session,
-    kill_session,
     said,
     sleep_at,
     start_process,
     wait_for_settle,
 )
+from tests.spark.tapped import wait_until
 from tupletree.runtimes.base import Summary
 from tupletree.runtimes.crash import CRASH_POINTS
 from tupletree.runtimes.spark.journal import numbered, read_settle
@@ -56,6 +57,9 @@ MATRIX = {
 
 HOW = How(base_epochs=2)
 
+LAST_EPOCH = "settle.before_log:3"
+"""All input is logged then, so that nothing but the settle is under way."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -63,8 +67,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def resume(folder: Path, run_topology: RunTopology, source: str = "file") -> Summary:
-    return run_topology(topology(folder, EPOCH_LINES, source), folder / "state", **OPTIONS)
+def resume(folder: Path, run_topology: RunTopology) -> Summary:
+    return run_topology(topology(folder, EPOCH_LINES), folder / "state", **OPTIONS)
+
+
+def lines_heard(folder: Path) -> set[int]:
+    return {number for _, number in heard(folder)}
 
 
 def test_the_matrix_has_every_crash_point() -> None:
@@ -91,13 +99,24 @@ def test_everything_is_there_once_after_two_kills_at_the_same_point(
     check_ended(folder, resume(folder, run_topology), before)
 
 
-@pytest.mark.parametrize("point", ["epoch.after_log", "settle.after_log", "callbacks.before", "callbacks.after"])
+@pytest.mark.parametrize(
+    ("point", "late"), [("epoch.after_log", True), ("settle.after_log", False), ("callbacks.after", True)]
+)
 def test_a_message_that_its_source_delivers_again_after_a_kill_is_not_processed_again(
-    point: str, folder: Path, run_topology: RunTopology
+    point: str, late: bool, folder: Path, start_topology: StartTopology
 ) -> None:
     die_at(folder, f"{point}:2", How(source="broker"))
     before = check_crashed(folder)
-    check_ended(folder, resume(folder, run_topology, "broker"), before)
+    fresh = set(range(1, LINES + 1)) - delivered_by_broker(folder)
+    if not late:
+        (folder / "redeliver").touch()
+    handle = start_topology(topology(folder, EPOCH_LINES, "broker"), folder / "state", **OPTIONS)
+    # What the killed process had taken in is processed to its end, whether its source delivers it again or not.
+    wait_until(handle, lambda progress: progress.acked and not progress.open and fresh <= lines_heard(folder))
+    (folder / "redeliver").touch()
+    wait_until(handle, lambda _: len(lines_heard(folder)) == LINES)
+    handle.stop()
+    check_ended(folder, handle.wait(HANG_S), before)
 
 
 def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(folder: Path, run_topology: RunTopology) -> None:
@@ -122,28 +141,28 @@ def test_a_run_goes_on_with_fewer_cores_than_it_began_with(folder: Path, run_top
 
 
 def test_a_driver_that_was_only_asleep_may_still_commit(folder: Path, run_topology: RunTopology) -> None:
-    sleeper = sleep_at(folder, "settle.before_log:2", How())
+    sleeper = sleep_at(folder, LAST_EPOCH, How())
     try:
         die_at(folder, "settle.after_run")  # another start has taken over, but not committed anything
         os.kill(sleeper.pid, signal.SIGCONT)
         sleeper.wait(HANG_S)
     finally:
-        kill_session(sleeper.pid)
+        end(sleeper)
     before = check_crashed(folder)
-    assert read_settle(folder / "state" / "settles", 1).generation == 1
+    assert read_settle(folder / "state" / "settles", 2).generation == 1
     check_ended(folder, resume(folder, run_topology), before)
 
 
 def test_a_driver_that_was_only_asleep_stops_when_another_has_committed(
     folder: Path, run_topology: RunTopology
 ) -> None:
-    sleeper = sleep_at(folder, "settle.before_log:2", HOW)
+    sleeper = sleep_at(folder, LAST_EPOCH, How())
     try:
         check_ended(folder, resume(folder, run_topology))
         os.kill(sleeper.pid, signal.SIGCONT)
         sleeper.wait(HANG_S)
     finally:
-        kill_session(sleeper.pid)
+        end(sleeper)
     assert sleeper.returncode == 1
     assert "another start of this run has taken over; this one stops" in said(folder)
     # What it had written stays hidden, and goes with the next start.
@@ -157,7 +176,7 @@ def test_workers_that_are_killed_cost_nothing_but_time(folder: Path) -> None:
         assert kill_in_session(process.pid, "pyspark.daemon pyspark.worker")
         process.wait(HANG_S)
     finally:
-        kill_session(process.pid)
+        end(process)
     assert process.returncode == 0, said(folder)
     check_published(folder)
 
@@ -169,7 +188,7 @@ def test_a_jvm_that_dies_ends_the_run_with_the_way_to_go_on(folder: Path, run_to
         assert kill_in_session(process.pid, "java")
         process.wait(HANG_S)
     finally:
-        kill_session(process.pid)
+        end(process)
     assert process.returncode == 1
     assert f"resume with --state-dir {folder / 'state'}: nothing is lost" in said(folder)
     before = check_crashed(folder)
@@ -181,6 +200,6 @@ def test_a_run_that_is_left_alone_ends_clean(folder: Path) -> None:
     try:
         process.wait(HANG_S)
     finally:
-        kill_session(process.pid)
+        end(process)
     assert process.returncode == 0, said(folder)
     check_published(folder)
