@@ -62,7 +62,8 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
     link(2) is the arbiter: unlike rename it refuses to replace, so of two writers exactly one wins. Either way the
     file is whole and durable on return. A writer that is killed may leave a draft, whose name begins with `_`.
 
-    Raises OSError if the file system refuses; then nothing is left behind.
+    Raises OSError if the file system refuses, and CheckpointError if somebody else removed the draft; then nothing is
+    left behind.
     """
     created = True
     with _draft_of(path, data, mode) as draft:
@@ -70,6 +71,13 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
             os.link(draft, path)
         except FileExistsError:
             created = False
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                "a file was removed while it was written",
+                where=str(path),
+                got="its draft is gone",
+                next_step="a later start of this run, which clears drafts away, may have taken over: stop one of the two",
+            ) from error
     sync_directory(path.parent)  # also after a loss: the winner may have been killed before it got here
     return created
 

@@ -142,6 +142,21 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, write: Any) ->
     assert names(tmp_path) == []
 
 
+def test_a_draft_that_a_later_start_cleared_away_is_an_error_and_no_loss_of_the_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(source: Path, target: Path) -> None:
+        source.unlink()
+        true_link(source, target)
+
+    true_link = os.link
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(CheckpointError, match="removed while it was written") as raised:
+        write_once(tmp_path / "entry", b"content")
+    assert "a later start of this run" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_not_there_is_an_error_of_the_file_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_once(tmp_path / "no" / "entry", b"x")

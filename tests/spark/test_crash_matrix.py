@@ -86,6 +86,7 @@ def test_everything_is_there_once_after_a_kill(point: str, folder: Path, run_top
     check_ended(folder, resume(folder, run_topology), before)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "point", ["epoch.after_log", "settle.after_log", "publish.before_output", "sweep.after_history"]
 )

@@ -111,7 +111,14 @@ def test_what_is_replayed_already_cannot_be_asked_for(folder: Path, run_topology
         deadletters.request_replay(folder / "state", None)
 
 
-@pytest.mark.parametrize("point", ["epoch.after_log", "settle.before_log", "settle.after_log"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("epoch.after_log", marks=pytest.mark.nightly),
+        "settle.before_log",
+        pytest.param("settle.after_log", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_kill_between_acceptance_and_settle_brings_a_letter_back_once(
     point: str, folder: Path, run_topology: RunTopology
 ) -> None:

@@ -48,7 +48,7 @@ def test_a_stop_before_anything_began_is_no_error(
     assert rows_of(tmp_path / "out") == tank.rows()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_stops_at_random_moments_are_never_an_error(
     seed: int, tmp_path: Path, start_topology: StartTopology, run_topology: RunTopology
 ) -> None:
