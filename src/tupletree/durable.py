@@ -76,7 +76,7 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
                 "a file was removed while it was written",
                 where=str(path),
                 got="its draft is gone",
-                next_step="a later start of this run, which clears drafts away, may have taken over: stop one of the two",
+                next_step="a later start of this run may have taken over, and cleared it away: stop one of the two",
             ) from error
     sync_directory(path.parent)  # also after a loss: the winner may have been killed before it got here
     return created
