@@ -118,6 +118,12 @@ def test_a_shim_is_private_and_kept(make_java: MakeJava, tmp_path: Path) -> None
     assert [path.name for path in first.parent.iterdir()] == ["java"]
 
 
+def test_a_java_home_that_is_the_shim_stays_the_shim(make_java: MakeJava, tmp_path: Path) -> None:
+    real = make_java("trimmed", "17.0.9", without_vector=True)
+    shim = find_java(environment(home=real), cache_dir=tmp_path / "cache").home
+    assert find_java(environment(home=shim), cache_dir=tmp_path / "cache").home == shim
+
+
 def test_a_damaged_shim_is_mended(make_java: MakeJava, tmp_path: Path) -> None:
     real = make_java("trimmed", "17.0.9", without_vector=True)
     shim = find_java(environment(home=real), cache_dir=tmp_path / "cache").home / "bin" / "java"

@@ -237,9 +237,19 @@ def _usable(command: Path, environment: Mapping[str, str], cache_dir: Path | Non
         raise _UnsuitedJavaError(f"{command} does not report a version and a home, so it is no Java")
     if _major(version) < OLDEST_JAVA:
         raise _UnsuitedJavaError(f"{command} is Java {version}, too old")
-    if needs_shim:
-        return _shim_home(Path(home) / "bin" / "java", environment, cache_dir), version
+    real = Path(home) / "bin" / "java"
+    # What reports another home than its own may be a shim (ours, if JAVA_HOME was set to it): the Java behind it counts.
+    if needs_shim or (real.resolve() != command.resolve() and not _starts_as_spark_starts_it(real, environment)):
+        return _shim_home(real, environment, cache_dir), version
     return Path(home), version
+
+
+def _starts_as_spark_starts_it(command: Path, environment: Mapping[str, str]) -> bool:
+    try:
+        _probe(command, [f"--add-modules={VECTOR_MODULE}"], environment)
+    except _UnsuitedJavaError:
+        return False
+    return True
 
 
 def _probe(command: Path, arguments: list[str], environment: Mapping[str, str]) -> dict[str, str]:
