@@ -238,7 +238,7 @@ def _usable(command: Path, environment: Mapping[str, str], cache_dir: Path | Non
     if _major(version) < OLDEST_JAVA:
         raise _UnsuitedJavaError(f"{command} is Java {version}, too old")
     real = Path(home) / "bin" / "java"
-    # What reports another home than its own may be a shim (ours, if JAVA_HOME was set to it): the Java behind it counts.
+    # What reports another home may be a shim (ours, if JAVA_HOME was set to it): then the Java behind it counts.
     if needs_shim or (real.resolve() != command.resolve() and not _starts_as_spark_starts_it(real, environment)):
         return _shim_home(real, environment, cache_dir), version
     return Path(home), version
