@@ -24,6 +24,7 @@ import msgspec
 from tupletree.durable import replace_file, sync_directory, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
 from tupletree.topology.components import Sink, SinkBatch
+from tupletree.topology.model import TopologySpec
 
 __all__ = [
     "CANDIDATE_PREFIX",
@@ -31,6 +32,7 @@ __all__ = [
     "FileSink",
     "RowError",
     "SinkRowsError",
+    "claim_directories",
     "claim_directory",
     "publish",
     "sweep",
@@ -194,6 +196,27 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
         claimed = _Marker(format=_MARKER_FORMAT, sink=sink, runs=[*runs, run_identity])
         if _store_marker(directory, claimed, replace=marker is not None):
             return
+
+
+def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = False) -> dict[str, str]:
+    """Claim the folder of every file sink of a topology; returns sink → absolute folder. See `claim_directory`.
+
+    Raises:
+        ConfigError: two sinks write to one folder, or a folder is refused.
+    """
+    folders = {
+        component.name: component.body.directory.absolute()
+        for component in spec.components.values()
+        if isinstance(component.body, FileSink)
+    }
+    shared = [name for name, folder in folders.items() if list(folders.values()).count(folder) > 1]
+    if shared:
+        raise ConfigError(
+            "two sinks write to one folder", where=", ".join(shared), next_step="give each sink a folder of its own"
+        )
+    for name, folder in folders.items():
+        claim_directory(folder, run_identity, sink=name, append=append)
+    return {name: str(folder) for name, folder in folders.items()}
 
 
 def sweep(directory: Path, is_orphan: Callable[[str], bool]) -> int:

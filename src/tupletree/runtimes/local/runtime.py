@@ -14,7 +14,7 @@ from contextlib import suppress
 from random import Random, SystemRandom
 
 from tupletree.clock import SystemClock
-from tupletree.errors import ConfigError, ConnectorError, TupletreeError
+from tupletree.errors import ConnectorError, TupletreeError
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
 from tupletree.flow.spouts import SpoutMachine
@@ -29,7 +29,7 @@ from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.meter import Meter
-from tupletree.sinks.files import FileSink, claim_directory
+from tupletree.sinks.files import claim_directories
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RestartPolicy
@@ -50,28 +50,13 @@ def start(request: RunRequest) -> RunHandle:
     refuse_unsupported(spec)
     directory = LocalStateDirectory.make(request.state_dir, spec.name)
     try:
-        _claim_sinks(spec, directory.run_id, append=request.append)
+        claim_directories(spec, directory.run_id, append=request.append)
     except BaseException:
         directory.discard()
         raise
     run = LocalRun(request, spec, directory)
     run.begin()
     return run
-
-
-def _claim_sinks(spec: TopologySpec, run_id: str, *, append: bool) -> None:
-    folders = {
-        component.name: component.body.directory.absolute()
-        for component in spec.components.values()
-        if component.kind == "sink" and isinstance(component.body, FileSink)
-    }
-    shared = [name for name, folder in folders.items() if list(folders.values()).count(folder) > 1]
-    if shared:
-        raise ConfigError(
-            "two sinks write to one folder", where=", ".join(shared), next_step="give each sink a folder of its own"
-        )
-    for name, folder in folders.items():
-        claim_directory(folder, run_id, sink=name, append=append)
 
 
 class LocalRun(RunHandle):

@@ -37,7 +37,7 @@ from tupletree.runtimes.spark.session import open_session, partitions_of, refuse
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
-from tupletree.sinks.files import claim_directory
+from tupletree.sinks.files import claim_directories
 from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
@@ -62,7 +62,7 @@ def start(request: RunRequest) -> RunHandle:
     path = request.state_dir or fresh_state_dir(spec.name)
     directory = StateDirectory.open(path, spec.name, fingerprint(spec))
     try:
-        sinks = _claim_sinks(spec, directory, append=request.append)
+        sinks = claim_directories(spec, directory.run_id, append=request.append)
         for component in spec.components:
             (directory.state / component).mkdir(mode=0o700, exist_ok=True)
     except BaseException:
@@ -73,22 +73,6 @@ def start(request: RunRequest) -> RunHandle:
     run = SparkRun(request, spec, directory, sinks)
     run.begin()
     return run
-
-
-def _claim_sinks(spec: TopologySpec, directory: StateDirectory, *, append: bool) -> dict[str, str]:
-    folders = {
-        component.name: component.body.directory.absolute()
-        for component in spec.components.values()
-        if component.kind == "sink"
-    }
-    shared = [name for name, folder in folders.items() if list(folders.values()).count(folder) > 1]
-    if shared:
-        raise ConfigError(
-            "two sinks write to one folder", where=", ".join(shared), next_step="give each sink a folder of its own"
-        )
-    for name, folder in folders.items():
-        claim_directory(folder, directory.run_id, sink=name, append=append)
-    return {name: str(folder) for name, folder in folders.items()}
 
 
 class SparkRun(RunHandle):
