@@ -6,6 +6,7 @@ batches, one per target task. Pure; a router's only state is whose turn it is, h
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice, repeat
@@ -219,7 +220,7 @@ class _Memo(dict[Any, Any]):
         return choice
 
 
-class _Keyed:
+class _Keyed(ABC):
     """What groupings by key share: choices from keys, quickly for a batch without faults, else tuple by tuple.
 
     Keys that are equal in Python may differ in type (1, 1.0, True), so a memo is kept only where a field has one type,
@@ -243,8 +244,9 @@ class _Keyed:
                 (attrgetter(name), {kind, hints.NONE_TYPE}) for name, kind in zip(fields, kinds) if kind is not str
             ]
 
+    @abstractmethod
     def _choice(self, key: Any) -> Any:
-        raise NotImplementedError
+        """Which task, or tasks, a canonical key goes to."""
 
     def _raw_choice(self, key: Any) -> Any:
         for part in key if type(key) is tuple else (key,):

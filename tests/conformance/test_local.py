@@ -11,6 +11,8 @@ from tupletree.config import Options
 from tupletree.runtimes.local.runtime import LocalRun
 from tupletree.testing.conformance import SCENARIOS, Ended, HandleRuntime, Scenario, groups, play
 
+HANG_S = 60.0
+
 
 class LocalRuntime(HandleRuntime):
     def run_from_inactive(
@@ -18,15 +20,17 @@ class LocalRuntime(HandleRuntime):
     ) -> Ended:
         handle = self.start(topology, options, state_dir, active=False)
         assert isinstance(handle, LocalRun)
-        while handle.progress().state != "processing":
+        until = time.monotonic() + HANG_S
+        while handle.progress().state != "processing":  # its threads start in real time: only a hang guard
+            assert time.monotonic() < until, handle.progress()
             time.sleep(0.001)
         while_inactive()
         handle.resume()
         return self.end(handle, state_dir)
 
 
-LOCAL = LocalRuntime("local", hang_s=60.0, gaps={})
-COOPERATIVE = LocalRuntime("local", hang_s=60.0, gaps={}, options={"local_threads": 1})
+LOCAL = LocalRuntime("local", hang_s=HANG_S, gaps={})
+COOPERATIVE = LocalRuntime("local", hang_s=HANG_S, gaps={}, options={"local_threads": 1})
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

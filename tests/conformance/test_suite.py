@@ -14,6 +14,7 @@ from tupletree import Topology
 from tupletree.config import Options
 from tupletree.testing.conformance import SCENARIOS, Ended, Gap, Need, NotConformingError, Scenario, groups, play
 from tupletree.testing.conformance.feeding import heard
+from tupletree.testing.conformance.runtime import RuntimeUnderTest
 from tupletree.tracking.outcomes import DeadLetter, FailureKind
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -90,6 +91,17 @@ def test_a_gap_that_cannot_be_asked_for_is_passed_over(tmp_path: Path) -> None:
     runtime.gaps = {Need.INACTIVE_START: Gap("not yet", refused=False)}
     play(runtime, [BY_NAME["inactive-start"]], tmp_path).check(BY_NAME["inactive-start"])
     assert not (tmp_path / "inactive-start").exists()
+
+
+class Forgetful(VirtualRuntime):
+    """Neither starts inactive spouts nor says that it cannot."""
+
+    run_from_inactive = RuntimeUnderTest.run_from_inactive
+
+
+def test_a_runtime_that_forgot_the_inactive_start_is_told_both_ways_out(tmp_path: Path) -> None:
+    with pytest.raises(NotConformingError, match=r"override run_from_inactive, or name Need\.INACTIVE_START"):
+        play(Forgetful(), [BY_NAME["inactive-start"]], tmp_path)
 
 
 def test_every_scenario_has_a_name_of_its_own_and_says_what_it_is_about() -> None:

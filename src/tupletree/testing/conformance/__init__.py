@@ -17,9 +17,9 @@ checked like anything else. Needs no test framework: a scenario that is not met 
 
 from tupletree.testing.conformance.groupings import GROUPINGS
 from tupletree.testing.conformance.life import LIFE
-from tupletree.testing.conformance.observed import NotConformingError, Observed
+from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.playing import Played, groups, play
-from tupletree.testing.conformance.runtime import Ended, Gap, HandleRuntime, Need, RuntimeUnderTest
+from tupletree.testing.conformance.runtime import Ended, Gap, HandleRuntime, Need, NotConformingError, RuntimeUnderTest
 from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.testing.conformance.timeouts import TIMEOUTS
 from tupletree.testing.conformance.trees import TREES

@@ -10,15 +10,11 @@ from typing import Any
 from tupletree.config import Options
 from tupletree.sinks.reader import read_rows
 from tupletree.testing.conformance.feeding import Heard, heard
-from tupletree.testing.conformance.runtime import Ended, RuntimeUnderTest
+from tupletree.testing.conformance.runtime import Ended, NotConformingError, RuntimeUnderTest
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["NotConformingError", "Observed"]
-
-
-class NotConformingError(AssertionError):
-    """A runtime did not do what every runtime must do."""
+__all__ = ["Observed"]
 
 
 class Observed:

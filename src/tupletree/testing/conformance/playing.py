@@ -11,8 +11,8 @@ from tupletree.config import Options, resolve_options
 from tupletree.errors import TopologyError
 from tupletree.plan import Plan
 from tupletree.testing.conformance.feeding import STILL_INACTIVE, heard
-from tupletree.testing.conformance.observed import NotConformingError, Observed
-from tupletree.testing.conformance.runtime import Ended, Gap, RuntimeUnderTest
+from tupletree.testing.conformance.observed import Observed
+from tupletree.testing.conformance.runtime import Ended, Gap, NotConformingError, RuntimeUnderTest
 from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.builder import Topology
 

@@ -15,7 +15,11 @@ from tupletree.runtimes.base import RunHandle
 from tupletree.topology.builder import Topology
 from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["Ended", "Gap", "HandleRuntime", "Need", "RuntimeUnderTest"]
+__all__ = ["Ended", "Gap", "HandleRuntime", "Need", "NotConformingError", "RuntimeUnderTest"]
+
+
+class NotConformingError(AssertionError):
+    """A runtime did not do what every runtime must do."""
 
 
 class Need(enum.Enum):
@@ -81,9 +85,12 @@ class RuntimeUnderTest(ABC):
     ) -> Ended:
         """Start with inactive spouts, call `while_inactive` when everything else is up, activate, and run to the end.
 
-        Needed unless INACTIVE_START is a gap.
+        Needed unless INACTIVE_START is a gap; without either the runtime does not conform.
         """
-        raise NotImplementedError
+        del topology, options, state_dir, while_inactive  # for those that override it
+        raise NotConformingError(
+            f"{self.name}: override run_from_inactive, or name Need.INACTIVE_START among the gaps with a reason"
+        )
 
     def latest_expiry_s(self, options: Options) -> float:
         """After how long an attempt has timed out at the latest: T + T/(buckets - 1), and what the runtime adds."""
