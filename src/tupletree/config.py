@@ -112,7 +112,9 @@ class Options:
         storm="topology.sleep.spout.wait.strategy.time.ms",
         at_least=0,
     )
-    epoch_max_messages: int = _option(10_000, "messages", "messages in one Spark epoch at most", at_least=1)
+    epoch_max_messages: int = _option(
+        10_000, "messages", "messages in one Spark epoch at most; one batch of a spout may go beyond", at_least=1
+    )
     epoch_max_bytes: int = _option(64 * 1024 * 1024, "bytes", "payload of one Spark epoch at most", at_least=1)
     epoch_min_interval_ms: float = _option(
         0.0, "milliseconds", "start epochs no closer together than this; 0 is as fast as they come", at_least=0
