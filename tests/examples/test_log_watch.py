@@ -6,25 +6,12 @@ from pathlib import Path
 import pytest
 
 from examples.log_watch import FailedLogin, Failures, count, parse, synthetic_log, topology
+from tests.places import Place
 from tupletree import PermanentError
 from tupletree.sources import Line, text_lines
 from tupletree.topology.components import Emit
 
 SAMPLE_LOGS = os.environ.get("TUPLETREE_SAMPLE_LOGS", "")
-
-
-@dataclasses.dataclass
-class Place:
-    topology: str = "log-watch"
-    component: str = "lines"
-    task_id: int = 1
-    task_index: int = 0
-    parallelism: int = 1
-    attempt: int = 1
-    epoch_time_s: float = 0.0
-
-    def tasks_of(self, component: str) -> tuple[int, ...]:
-        raise KeyError(component)
 
 
 @dataclasses.dataclass

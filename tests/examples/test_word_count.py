@@ -5,21 +5,8 @@ from pathlib import Path
 import pytest
 
 from examples.word_count import Count, Faults, Word, count, python_documentation, split, stumble, topology
+from tests.places import Place
 from tupletree.sources import Line
-
-
-@dataclasses.dataclass
-class Place:
-    topology: str = "word-count"
-    component: str = "split"
-    task_id: int = 1
-    task_index: int = 0
-    parallelism: int = 1
-    attempt: int = 1
-    epoch_time_s: float = 0.0
-
-    def tasks_of(self, component: str) -> tuple[int, ...]:
-        raise KeyError(component)
 
 
 @dataclasses.dataclass

@@ -1,28 +1,14 @@
-import dataclasses
 import pickle
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.places import Place
 from tupletree.clock import ManualClock
 from tupletree.errors import ConfigError, EndOfInput
 from tupletree.sources import items, rate
 from tupletree.topology.components import Emit, MessageId, Spout
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    topology: str = "t"
-    component: str = "numbers"
-    task_id: int = 1
-    task_index: int = 0
-    parallelism: int = 1
-    attempt: int = 0
-    epoch_time_s: float = 0.0
-
-    def tasks_of(self, component: str) -> tuple[int, ...]:
-        raise KeyError(component)
 
 
 class Number(msgspec.Struct, frozen=True):

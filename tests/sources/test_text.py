@@ -10,24 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.places import Place
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput
 from tupletree.sources import Line, text_lines
 from tupletree.sources.text import TextLines
 from tupletree.topology.components import Emit, Reject
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    topology: str = "t"
-    component: str = "lines"
-    task_id: int = 1
-    task_index: int = 0
-    parallelism: int = 1
-    attempt: int = 0
-    epoch_time_s: float = 0.0
-
-    def tasks_of(self, component: str) -> tuple[int, ...]:
-        raise KeyError(component)
 
 
 class OnlyText(msgspec.Struct, kw_only=True):

@@ -1,0 +1,24 @@
+"""A task's place for tests that call a component directly, without a runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Place"]
+
+
+@dataclasses.dataclass
+class Place:
+    """A `TaskContext` whose every part can be chosen."""
+
+    topology: str = "t"
+    component: str = "lines"
+    task_id: int = 1
+    task_index: int = 0
+    parallelism: int = 1
+    attempt: int = 1
+    epoch_time_s: float = 0.0
+
+    def tasks_of(self, component: str) -> tuple[int, ...]:
+        """There are no other components."""
+        raise KeyError(component)
