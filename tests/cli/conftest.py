@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,18 +36,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def write_target(tmp_path: Path) -> Iterator[WriteTarget]:
-    """Writes a module under a name that no other test uses, and forgets it afterwards."""
-    written: list[str] = []
-    path_before = list(sys.path)
+def write_target(tmp_path: Path) -> WriteTarget:
+    """Writes a module under a name that no other test uses."""
 
     def write(text: str) -> Path:
         file = tmp_path / f"written_topology_{next(_NUMBERS)}.py"
         file.write_text(text)
-        written.append(file.stem)
         return file
 
-    yield write
-    sys.path[:] = path_before
-    for name in written:
-        sys.modules.pop(name, None)
+    return write
