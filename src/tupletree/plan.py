@@ -7,11 +7,12 @@ epoch (back edges of cycles). It refuses to look at values: dealing tuples to ta
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tupletree.config import Options
 from tupletree.errors import InternalError
+from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, TopologySpec
 
 __all__ = ["ACKER", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
@@ -81,6 +82,9 @@ class Plan:
         links: every subscription, consumers in declaration order.
         stages: bolts and sinks only; spouts live in the driver.
         executors: for the local runtime.
+
+    Tasks of a component that one executor serves and that nothing can tell apart may have a *deputy*: one of them works
+    the tuples of all. They would take turns on one thread anyway, and whole frames cost less than parts of them.
     """
 
     spec: TopologySpec
@@ -91,15 +95,17 @@ class Plan:
     executors: tuple[Executor, ...]
     _ranges: Mapping[str, range]
     _stage_of: Mapping[str, int]
+    _deputies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, spec: TopologySpec, options: Options, partitions: int | None = None) -> Plan:
+    def of(cls, spec: TopologySpec, options: Options, partitions: int | None = None, *, deputies: bool = False) -> Plan:
         """Lay a checked topology out.
 
         Args:
             spec: the topology; cycles are legal here, their back edges come out as `carried` links.
             options: gives the number of ackers and their executors.
             partitions: Spark's number of partitions; None is the local runtime (one partition).
+            deputies: let tasks that one executor serves and that nothing can tell apart be worked as one.
         """
         parallelism = _parallelism(spec, spread=partitions is not None)
         tasks = tuple(_number(spec, parallelism, options.acker_tasks))
@@ -108,15 +114,17 @@ class Plan:
         order, back_edges = _topological(spec)
         links = tuple(_links(spec, parallelism, count, back_edges))
         stage_of = _stages(spec, order, links)
+        executors = _executors(spec, ranges, options.acker_executors)
         return cls(
             spec=spec,
             partitions=count,
             tasks=tasks,
             links=links,
             stages=_fused(order, stage_of),
-            executors=_executors(spec, ranges, options.acker_executors),
+            executors=executors,
             _ranges=ranges,
             _stage_of=stage_of,
+            _deputies=_deputies(spec, ranges, executors) if deputies else {},
         )
 
     def tasks_of(self, component: str) -> tuple[Task, ...]:
@@ -127,6 +135,10 @@ class Plan:
     def task_ids_of(self, component: str) -> range:
         """The ids of a component's tasks; they are consecutive."""
         return self._ranges.get(component, range(0))
+
+    def deputies_of(self, component: str) -> Sequence[int]:
+        """By index of a component's tasks: the task that is to be sent what is for it, mostly itself."""
+        return self._deputies.get(component) or self.task_ids_of(component)
 
     @property
     def component_tasks(self) -> Mapping[str, range]:
@@ -158,7 +170,9 @@ class Plan:
         lines = [f"{self.spec.name}: {len(self.tasks)} tasks, {self.partitions} partitions, {len(self.stages)} stages"]
         for component, numbers in self._ranges.items():
             stage = f", stage {self._stage_of[component]}" if component in self._stage_of else ""
-            lines.append(f"  {component}: tasks {_span(numbers)}{stage}")
+            deputies = {*self._deputies.get(component, numbers)}
+            shared = f", worked as {_listing(tuple(sorted(deputies)))}" if len(deputies) < len(numbers) else ""
+            lines.append(f"  {component}: tasks {_span(numbers)}{stage}{shared}")
         lines += [f"  executor {each.index} {each.name}: tasks {_listing(each.task_ids)}" for each in self.executors]
         for link in self.links:
             fields = f"({', '.join(link.grouping.fields)})" if link.grouping.fields else ""
@@ -344,3 +358,38 @@ def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors:
     named += [(name, [task_id]) for name, task_id in blocking]
     filled = [(name, tasks) for name, tasks in named if tasks]
     return tuple(Executor(index, name, tuple(tasks)) for index, (name, tasks) in enumerate(filled))
+
+
+ANYONE = frozenset({"shuffle", "local_or_shuffle", "none", "fields", "global"})
+"""Groupings that promise how work is shared or that equal keys meet, not that a task gets a copy of its own."""
+
+
+def _deputies(
+    spec: TopologySpec, ranges: Mapping[str, range], executors: tuple[Executor, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Component → deputies of its tasks, for components whose tasks cannot be told apart."""
+    served_by = {task_id: executor.index for executor in executors for task_id in executor.task_ids}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, component in spec.components.items():
+        if len(ranges[name]) > 1 and _is_alike(component):
+            first: dict[int, int] = {}
+            found[name] = tuple(first.setdefault(served_by[task_id], task_id) for task_id in ranges[name])
+    return found
+
+
+def _is_alike(component: ComponentSpec) -> bool:
+    """Whether it makes no difference to a bolt, or to whoever emits to it, which of its tasks works a tuple.
+
+    It does where an object of its own, a context, held tuples or ticks belong to each task.
+    """
+    body = component.body
+    return (
+        isinstance(body, BoltSpec)
+        and body.style == "function"
+        and not body.is_async
+        and body.auto_ack
+        and body.auto_fail
+        and Tick not in body.input_types
+        and not {"context", "collector"} & set(body.inject.values())
+        and all(source.grouping.kind in ANYONE for source in component.inputs)
+    )

@@ -120,7 +120,7 @@ class Router:
 
 
 def _dealer(plan: Plan, link: Link, task_id: int, schema: Schema) -> _Dealer:
-    grouping, tasks = link.grouping, plan.task_ids_of(link.consumer)
+    grouping, tasks = link.grouping, plan.deputies_of(link.consumer)
     where = f"{link.producer}.{link.stream} -> {link.consumer}"
     match grouping.kind:
         case "shuffle" | "local_or_shuffle" | "none":
@@ -140,7 +140,7 @@ def _dealer(plan: Plan, link: Link, task_id: int, schema: Schema) -> _Dealer:
 
 def _choosable(plan: Plan, link: Link, task_id: int) -> Sequence[int]:
     """The tasks that a shuffle may deal to: those of its own partition if the plan counts on it or the user asked."""
-    tasks = plan.task_ids_of(link.consumer)
+    tasks = list(dict.fromkeys(plan.deputies_of(link.consumer)))
     if link.from_spout or link.carried or (link.grouping.kind == "shuffle" and not link.local):
         return tasks
     here = plan.placement(task_id)
@@ -228,7 +228,10 @@ class _Keyed(ABC):
     """
 
     def __init__(self, tasks: Sequence[int], schema: Schema, fields: tuple[str, ...]) -> None:
-        self._tasks = tuple(tasks)
+        """`tasks`: by index; one that stands for several is named for each of them."""
+        self._tasks = tuple(dict.fromkeys(tasks))
+        self._slots = [self._tasks.index(task) for task in tasks]
+        self._known: dict[Any, Any] = {}
         self._key_of = schema.key_of(fields)
         kinds = [_only_kind(schema.fields[name]) for name in fields]
         self._look: Callable[[Any], Any] = self._choice
@@ -237,7 +240,8 @@ class _Keyed(ABC):
         if None not in kinds:
             self._look = _Memo(self._choice).__getitem__
         if RAW.issuperset(kinds):
-            self._look = _Memo(self._raw_choice).__getitem__
+            self._known = _Memo(self._raw_choice)
+            self._look = self._known.__getitem__
             self._get = attrgetter(*fields)
             # Nothing but text equals text, so text needs no look at its type before it is looked up.
             self._strict = [
@@ -254,9 +258,14 @@ class _Keyed(ABC):
                 raise TypeError(f"{shown(part)} is to be coerced")
         return self._choice(key)
 
-    def choose(self, values: list[Any], failures: dict[int, Exception]) -> list[Any]:
+    def choose(self, values: list[Any], failures: dict[int, Exception]) -> list[Any] | None:
+        """See `_Dealer.choose`."""
         if all(exact.issuperset(map(type, map(get, values))) for get, exact in self._strict):
             try:
+                if len(self._tasks) == 1:  # nothing to choose, but keys that nobody can have are to be found out
+                    for key in {*map(self._get, values)} - self._known.keys():
+                        self._look(key)
+                    return None
                 return list(map(self._look, map(self._get, values)))
             except Exception:  # noqa: BLE001, S110 - found again below, with its position
                 pass
@@ -285,10 +294,10 @@ class _Fields(_Keyed):
     """A key always goes to the same task: the one that owns its key group and state."""
 
     def _choice(self, key: Any) -> int:
-        return task_of_group(key_group(key), len(self._tasks))
+        return self._slots[task_of_group(key_group(key), len(self._slots))]
 
     def deal(
-        self, batches: list[Batch], choices: list[int], values: list[Any], roots: list[Root], ends: list[int]
+        self, batches: list[Batch], choices: list[int] | None, values: list[Any], roots: list[Root], ends: list[int]
     ) -> None:
         _scatter(batches, self._tasks, choices, values, roots, ends)
 
@@ -313,14 +322,14 @@ class _PartialKey(_Keyed):
     def deal(
         self,
         batches: list[Batch],
-        choices: list[tuple[int, int]],
+        choices: list[tuple[int, int]] | None,
         values: list[Any],
         roots: list[Root],
         ends: list[int],
     ) -> None:
         loads = self._loads
         chosen = []
-        for first, second in choices:
+        for first, second in choices or ((0, 0),) * len(values):
             index = first if loads[first] <= loads[second] else second
             loads[index] += 1
             chosen.append(index)
@@ -380,14 +389,14 @@ Segments = tuple[list[Any], list[Root], list[int]]
 def _scatter(
     batches: list[Batch],
     tasks: tuple[int, ...],
-    indexes: list[int],
+    indexes: list[int] | None,
     values: list[Any],
     roots: list[Root],
     ends: list[int],
 ) -> None:
-    """One batch per task that is named in `indexes` (one per value)."""
-    if len(tasks) == 1 or len(values) == 1:
-        batches.append(Batch(tasks[indexes[0]], values, roots, ends))
+    """One batch per task that is named in `indexes` (one per value; None: the only task gets all)."""
+    if indexes is None or len(values) == 1:
+        batches.append(Batch(tasks[indexes[0] if indexes else 0], values, roots, ends))
         return
     if len(values) >= 2 * len(ends) * len(tasks):
         _scatter_long(batches, tasks, indexes, values, roots, ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from tupletree.config import Options
 from tupletree.plan import ACKER, SYSTEM, Link, Plan
+from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import (
     BoltSpec,
     ComponentSpec,
@@ -235,6 +237,47 @@ def test_executors_keep_spouts_and_ackers_apart_from_bolts() -> None:
         "slow[1]": ["slow"],
     }
     assert sorted(number for executor in plan.executors for number in executor.task_ids) == list(range(len(plan.tasks)))
+
+
+def test_tasks_that_nothing_can_tell_apart_have_a_deputy_on_their_executor() -> None:
+    plan = Plan.of(word_count(), Options(), deputies=True)
+    assert {*plan.deputies_of("split")} == {plan.task_ids_of("split")[0]}
+    assert len(plan.deputies_of("split")) == plan.parallelism("split")
+    assert "split: tasks 5..6, stage 0, worked as 5" in plan.describe()
+    blocking = Plan.of(
+        topology(component("s", "spout"), component("b", "bolt", ("s", "shuffle"), parallelism=3, blocking=True)),
+        Options(),
+        deputies=True,
+    )
+    assert [*blocking.deputies_of("b")] == [*blocking.task_ids_of("b")], "each has a thread of its own"
+    assert [*Plan.of(word_count(), Options()).deputies_of("split")] == [*plan.task_ids_of("split")], "only on request"
+
+
+@pytest.mark.parametrize("kind", ["all", "partial_key", "custom", "direct"])
+def test_a_task_that_may_be_meant_by_itself_has_no_deputy(kind: GroupingKind) -> None:
+    spec = topology(component("s", "spout"), component("b", "bolt", ("s", "shuffle"), ("s", kind), parallelism=2))
+    plan = Plan.of(spec, Options(), deputies=True)
+    assert [*plan.deputies_of("b")] == [*plan.task_ids_of("b")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        BoltSpec("class", Bolt, "nothing"),
+        BoltSpec("batch", print, "many", batch_size=2),
+        BoltSpec("function", print, "value", inject={"place": "context"}),
+        BoltSpec("function", print, "nothing", inject={"out": "collector"}),
+        BoltSpec("function", print, "value", input_types=(Tick,)),
+        BoltSpec("function", print, "value", auto_ack=False),
+        BoltSpec("function", print, "value", auto_fail=False),
+        BoltSpec("function", print, "value", is_async=True),
+    ],
+    ids=["class", "batch", "context", "collector", "ticks", "manual ack", "manual fail", "async"],
+)
+def test_a_task_that_holds_something_of_its_own_has_no_deputy(body: BoltSpec) -> None:
+    told_apart = replace(component("b", "bolt", ("s", "shuffle"), parallelism=2), body=body)
+    plan = Plan.of(topology(component("s", "spout"), told_apart), Options(), deputies=True)
+    assert [*plan.deputies_of("b")] == [*plan.task_ids_of("b")]
 
 
 def test_a_plan_describes_itself() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -360,3 +362,40 @@ def test_a_shuffle_over_an_exchange_reaches_every_task_and_a_local_one_its_parti
 def test_a_spout_deals_to_every_partition() -> None:
     plan = plan_of(("c", Grouping("local_or_shuffle"), 4), kind="spout", partitions=4)
     assert len(send(Router.of(plan, plan.task_ids_of("p")[0], "out"), *"abcd")) == 4
+
+
+@pytest.mark.parametrize(
+    ("field", "keys"),
+    [
+        ("text", ["a", None, "\ud800", "a", "b\udfff", ""]),
+        ("whole", [1, True, 2**63, -(2**63), -(2**63) - 1, 0, "x"]),
+        ("real", [0.0, -0.0, math.nan, 1, "x", math.inf]),
+        ("raw", [b"", b"a", "a", bytearray(b"a")]),
+        ("either", [1, 1.0, "1", None, 2**64, object()]),
+        ("amount", [Decimal(1), Decimal("1.0"), None, "1"]),
+    ],
+)
+def test_a_lone_task_is_refused_the_keys_that_several_are_refused(field: str, keys: list[Any]) -> None:
+    cls: type = Word if field == "text" else Keyed
+    values = [cls(**{field: key}) for key in keys]
+    roots: list[Root] = [*range(1, len(keys) + 1)]
+    refused = []
+    for tasks in (1, 2, 3):
+        for grouping in (Grouping("fields", (field,)), Grouping("partial_key", (field,))):
+            batches, failures = router((grouping, tasks), cls=cls).route(values, roots, [*range(1, len(keys) + 1)])
+            refused.append([(position, type(error)) for position, error in failures])
+            assert sum(len(batch.values) for batch in batches) == len(keys) - len(failures)
+    assert all(one == refused[0] for one in refused)
+
+
+def test_a_key_goes_to_the_deputy_of_its_task() -> None:
+    words_only = (Grouping("fields", ("text",)), 4)
+    apart = plan_of(("c", *words_only))
+    first, _, third, _ = apart.task_ids_of("c")
+    served = replace(apart, _deputies={"c": (first, first, third, third)})
+    texts = [f"word {number}" for number in range(100)]
+    alone, together = (send(Router.of(plan, plan.task_ids_of("p")[0], "out"), *texts) for plan in (apart, served))
+    assert together == {
+        first: [text for text in texts if text in alone[first] + alone[first + 1]],
+        third: [text for text in texts if text in alone[third] + alone[third + 1]],
+    }

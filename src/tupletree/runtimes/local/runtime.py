@@ -67,7 +67,7 @@ class LocalRun(RunHandle):
         self._options = request.options
         self._spec = spec
         self._directory = directory
-        self._plan = Plan.of(spec, request.options)
+        self._plan = Plan.of(spec, request.options, deputies=True)
         self._clock = SystemClock()
         self._meter = Meter(self._clock)
         self._calls = CallRunner()
