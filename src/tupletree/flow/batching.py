@@ -1,50 +1,54 @@
 """Batch bolts: tuples are gathered, and the user's function gets them together.
 
-Owns which tuples are held, and the rules of a batch: as many results as members anchor one by one, any other number to
+Owns when a batch is worked, and the rules of a batch: as many results as members anchor one by one, any other number to
 the whole batch; after a failed batch its members are tried one by one, so that one bad tuple fails alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tupletree.effects import Output, TaskPlace, Worked
 from tupletree.failing import FailureMaker, wrong_type
-from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
+from tupletree.frames import Frame, Root, all_failed, join_segments
+from tupletree.holding import HeldFrame, Holdings, Member, together
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["BatchTask"]
 
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """One tuple. `unsettled` counts, per root, the open tuples of the frame it came in."""
-
-    value: Any
-    root: Root
-    frame_id: int
-    unsettled: dict[int, int]
+Pieces = dict[str, list[tuple[Root, list[Any]]]]
+"""Stream → (root, values) of what was emitted on it."""
 
 
 class BatchTask:
-    """One task of a batch bolt; shaped like `dispatch.BoltTask`. Not thread-safe."""
+    """One task of a batch bolt: a `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
         spec: BoltSpec = component.body
         self._size = spec.batch_size or 1
+        self._max_age_s = spec.batch_max_age_s
         self._returns_many = spec.returns == "many"
         self._place = place
         self._fail = FailureMaker(component.name, place.task_id)
         self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
-        self._members: list[_Member] = []
+        self._holdings = Holdings()
+        self._members: list[Member] = []
         self._call = _bound(spec, component, place)
 
     @property
-    def held(self) -> int:
-        """Tuples that wait for their batch."""
-        return len(self._members)
+    def is_holding(self) -> bool:
+        """See `Holder`."""
+        return bool(self._members)
+
+    @property
+    def due_s(self) -> float | None:
+        """When the oldest member is old enough for a batch that is not full; a full one may come out of `restore`."""
+        if len(self._members) >= self._size:
+            return self._members[0].since_s
+        if not self._members or self._max_age_s is None:
+            return None
+        return self._members[0].since_s + self._max_age_s
 
     def open(self) -> None:
         """Nothing to open: it is a function."""
@@ -58,18 +62,19 @@ class BatchTask:
 
     def work(self, frame: Frame) -> Worked:
         """Hold the tuples, and work every batch that they make full."""
-        unsettled: dict[int, int] = {}
+        self._members += self._holdings.take(frame, self._place.epoch_time_s)
         members = self._members
-        for root, values in frame.segments():
-            for one in roots_of(root):
-                unsettled[one] = unsettled.get(one, 0) + len(values)
-            members += [_Member(value, root, frame.id, unsettled) for value in values]
         worked = Worked()
         if len(members) >= self._size:
             full = len(members) - len(members) % self._size
             self._members = members[full:]
             self._work(members[:full], worked)
         return worked
+
+    def advance(self) -> Worked:
+        """Work what is held if it is old enough."""
+        due_s = self.due_s
+        return self.flush() if due_s is not None and due_s <= self._place.epoch_time_s else Worked()
 
     def flush(self) -> Worked:
         """Work what is held, however little."""
@@ -78,9 +83,25 @@ class BatchTask:
         self._work(members, worked)
         return worked
 
-    def _work(self, members: list[_Member], worked: Worked) -> None:
-        pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
-        done: dict[int, list[Root]] = {}
+    def held(self) -> list[HeldFrame]:
+        """See `Holder`."""
+        return self._holdings.held()
+
+    def memory(self) -> Any:
+        """Nothing but the tuples: see `Holder`."""
+        return None
+
+    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:  # noqa: ARG002 - there is none
+        """See `Holder`."""
+        self._members = self._holdings.restore(held)
+
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+        if self._holdings.forget(roots):
+            self._members = [member for member in self._members if member.open]
+
+    def _work(self, members: list[Member], worked: Worked) -> None:
+        pieces: Pieces = {}
         for start in range(0, len(members), self._size):
             batch = members[start : start + self._size]
             try:
@@ -88,31 +109,20 @@ class BatchTask:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                self._one_by_one(batch, error, pieces, done, worked)
+                self._one_by_one(batch, error, pieces, worked)
             else:
-                self._accept(batch, results, pieces, done)
+                self._emit(results, pieces)
         self._place.root = None
         for stream, emitted in pieces.items():
             kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
             values, roots, ends = join_segments(kept)
             if values:
                 worked.outputs.append(Output(stream, values, roots, ends))
-        for frame_id, settled in done.items():
-            left = [root for root in settled if root not in worked.failures]
-            if left:
-                worked.done.append((frame_id, left))
+        self._holdings.settle(members, worked)
 
-    def _one_by_one(
-        self,
-        batch: list[_Member],
-        error: BaseException,
-        pieces: dict[str, list[tuple[Root, list[Any]]]],
-        done: dict[int, list[Root]],
-        worked: Worked,
-    ) -> None:
+    def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> None:
         if len(batch) == 1:
             self._fail.blame(worked, batch[0].root, batch[0].value, error)
-            self._settle(batch[0], done)
             return
         for member in batch:
             try:
@@ -121,15 +131,12 @@ class BatchTask:
                 raise
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
                 self._fail.blame(worked, member.root, member.value, failed)
-                self._settle(member, done)
             else:
-                self._accept([member], results, pieces, done)
+                self._emit(results, pieces)
 
-    def _results(self, batch: list[_Member]) -> list[tuple[Root, Any]]:
+    def _results(self, batch: list[Member]) -> list[tuple[Root, Any]]:
         """(anchor, result) of one call."""
-        together = tuple(dict.fromkeys(root for member in batch for root in roots_of(member.root)))
-        whole: Root = together[0] if len(together) == 1 else together or UNTRACKED
-        self._place.root = whole
+        self._place.root = whole = together(batch)
         answer = self._call([member.value for member in batch])
         results = [] if answer is None else [*answer] if self._returns_many else [answer]
         if len(results) == len(batch):
@@ -141,24 +148,9 @@ class BatchTask:
                 raise wrong_type(result, " or ".join(cls.__name__ for cls in self._streams) or "nothing")
         return anchored
 
-    def _accept(
-        self,
-        batch: list[_Member],
-        results: list[tuple[Root, Any]],
-        pieces: dict[str, list[tuple[Root, list[Any]]]],
-        done: dict[int, list[Root]],
-    ) -> None:
+    def _emit(self, results: list[tuple[Root, Any]], pieces: Pieces) -> None:
         for root, result in results:
             pieces.setdefault(self._streams[type(result)], []).append((root, [result]))
-        for member in batch:
-            self._settle(member, done)
-
-    @staticmethod
-    def _settle(member: _Member, done: dict[int, list[Root]]) -> None:
-        for root in roots_of(member.root):
-            member.unsettled[root] -= 1
-            if not member.unsettled[root]:
-                done.setdefault(member.frame_id, []).append(root)
 
 
 def _bound(spec: BoltSpec, component: ComponentSpec, place: TaskPlace) -> Callable[[list[Any]], Any]:

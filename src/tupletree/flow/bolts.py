@@ -12,19 +12,22 @@ from collections.abc import Sequence
 from tupletree.dispatch import BoltTask
 from tupletree.effects import StateCell, TaskPlace, Worked
 from tupletree.failing import FailureMaker
-from tupletree.flow.batching import BatchTask
 from tupletree.flow.emitting import Emitter
+from tupletree.flow.holders import holder_of
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Now
 from tupletree.flow.outbox import Note, Outbox
 from tupletree.frames import Frame
+from tupletree.holding import Holder
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
 from tupletree.state.keys import key_functions
-from tupletree.topology.model import BoltSpec
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["BoltMachine", "EmittingMachine"]
+
+EPOCH_TIME_GRAIN_S = 1e-6
+"""Seconds since the Unix epoch are exact to a quarter of this in our century."""
 
 
 class EmittingMachine(Machine):
@@ -94,14 +97,12 @@ class BoltMachine(EmittingMachine):
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
-        spec: BoltSpec = component.body
         self._is_open = False
-        self._batching: BatchTask | None = None
-        self._max_age_s = spec.batch_max_age_s
-        self._held_since_s = 0.0
-        self._bolt: BoltTask | BatchTask
-        if spec.style == "batch":
-            self._bolt = self._batching = BatchTask(component, self.place)
+        self._holder = holder_of(component, self.place)
+        self._from_epoch_time_s = 0.0
+        self._bolt: BoltTask | Holder
+        if self._holder is not None:
+            self._bolt = self._holder
         else:
             keys = key_functions(plan.spec, component) if cell is not None else None
             self._bolt = BoltTask(component, self.place, cell, keys)
@@ -148,16 +149,8 @@ class BoltMachine(EmittingMachine):
         if not (self._is_open or self._opened_for(frame, out)):
             return
         self.worked += len(frame.values)
-        batching = self._batching
-        if batching is None:
-            self.carry_out(self._bolt.work(frame), out)
-            return
-        if not batching.held:
-            self._held_since_s = now.monotonic_s
-        before = batching.held
-        self.carry_out(batching.work(frame), out)
-        if batching.held < before + len(frame.values):
-            self._held_since_s = now.monotonic_s  # a batch went out; what is left came with this frame
+        self._from_epoch_time_s = now.monotonic_s - now.wall_s
+        self.carry_out(self._bolt.work(frame), out)
 
     def tick(self, now: Now, out: Outbox) -> None:
         """Tell the bolt that time passed."""
@@ -166,29 +159,30 @@ class BoltMachine(EmittingMachine):
             self.carry_out(self._bolt.tick(now.wall_s), out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
-        """Work a batch that is old enough."""
-        due_s = self.next_due_s()
-        if due_s is None or due_s > now.monotonic_s:
+        """Do what is due with what is held."""
+        due_s = self._holder.due_s if self._holder is not None else None
+        if self._holder is None or due_s is None or due_s > now.wall_s:
             return False
-        return self.flush(now, out)
+        self.place.epoch_time_s = now.wall_s
+        self.carry_out(self._holder.advance(), out)
+        return True
 
     def next_due_s(self) -> float | None:
-        """When the batch that is held is old enough."""
-        if self._batching is None or not self._batching.held or self._max_age_s is None:
-            return None
-        return self._held_since_s + self._max_age_s
+        """When something is due with what is held."""
+        due_s = self._holder.due_s if self._holder is not None else None
+        return None if due_s is None else due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is held."""
-        return self._batching is not None and self._batching.held > 0
+        """Whether tuples are held."""
+        return self._holder is not None and self._holder.is_holding
 
     def flush(self, now: Now, out: Outbox) -> bool:
-        """Work the batch that is held, however small."""
-        if self._batching is None or not self._batching.held:
+        """Work what is held, however little."""
+        if self._holder is None or not self._holder.is_holding:
             return False
         self.place.epoch_time_s = now.wall_s
-        self.carry_out(self._batching.flush(), out)
+        self.carry_out(self._holder.flush(), out)
         return True
 
 
