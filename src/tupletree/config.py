@@ -93,7 +93,8 @@ class Options:
     local_threads: int = _option(
         2,
         "threads",
-        "local runtime: 2 serves spouts and ackers apart from bolts, 1 serves all on one; blocking bolts get their own",
+        "local runtime: 2 serves spouts and ackers apart from bolts, 1 serves all on one; "
+        "blocking bolts and components with `executors=` get their own",
         at_least=1,
         at_most=2,
     )

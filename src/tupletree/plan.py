@@ -339,23 +339,26 @@ def _fused(order: list[str], stage_of: Mapping[str, int]) -> tuple[Stage, ...]:
 def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors: int) -> tuple[Executor, ...]:
     """Two threads, so that acks and timeouts survive a stuck bolt, and one more for each task that may block.
 
-    Ackers go round robin over their executors, the first of which also serves the system task and the spouts.
+    A component that says how many it wants has them for itself, its tasks dealt to them round robin, as ackers are to
+    theirs; the first of the ackers' also serves the system task and the spouts.
     """
     control = [[*ranges[SYSTEM]]] + [[] for _ in range(acker_executors - 1)]
     for position, task_id in enumerate(ranges.get(ACKER, ())):
         control[position % len(control)].append(task_id)
     work: list[int] = []
-    blocking: list[tuple[str, int]] = []
+    own: list[tuple[str, list[int]]] = []
     for name, component in spec.components.items():
-        if component.kind == "spout":
+        blocking = isinstance(component.body, BoltSpec) and component.body.blocking
+        count = component.executors or (len(ranges[name]) if blocking else 0)
+        if count:
+            own += [(f"{name}[{index}]", [*ranges[name][index::count]]) for index in range(count)]
+        elif component.kind == "spout":
             control[0].extend(ranges[name])
-        elif isinstance(component.body, BoltSpec) and component.body.blocking:
-            blocking += [(f"{name}[{index}]", task_id) for index, task_id in enumerate(ranges[name])]
         else:
             work.extend(ranges[name])
     named = [("spouts", control[0]), ("bolts", sorted(work))]
     named += [(f"ackers[{index}]", tasks) for index, tasks in enumerate(control[1:], start=1)]
-    named += [(name, [task_id]) for name, task_id in blocking]
+    named += own
     filled = [(name, tasks) for name, tasks in named if tasks]
     return tuple(Executor(index, name, tuple(tasks)) for index, (name, tasks) in enumerate(filled))
 

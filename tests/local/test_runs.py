@@ -378,6 +378,66 @@ def test_describe_names_tasks_executors_and_rings(tmp_path: Path) -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_components_with_executors_run_on_threads_of_their_own(tmp_path: Path, threads: int) -> None:
+    served: dict[str, set[tuple[str, int]]] = {"lines": set(), "more": set(), "split": set()}
+
+    class Shared(Script):
+        def __init__(self, name: str) -> None:
+            super().__init__([Emit(Line(f"{name} {number}"), number) for number in range(300)])
+            self.name = name
+
+        def next(self) -> Any:
+            served[self.name].add((threading.current_thread().name, 0))
+            return super().next()
+
+    @bolt
+    def where(line: Line, context: TaskContext) -> Word:
+        served["split"].add((threading.current_thread().name, context.task_index))
+        return Word(line.text)
+
+    rows: list[Word] = []
+    t = Topology("threads")
+    one = t.spout("lines", Shared("lines"), executors=1)
+    words = t.bolt("split", where, parallelism=3, executors=2).shuffle(one).shuffle(t.spout("more", Shared("more")))
+    t.sink("out", foreach(lambda batch: rows.extend(batch.rows))).shuffle(words)
+    summary = run(t, tmp_path / "state", local_threads=threads)
+    assert (summary.acked, len(rows), summary.open) == (600, 600, 0)
+    assert served == {
+        "lines": {("tupletree-lines[0]", 0)},
+        "more": {("tupletree-spouts" if threads == 2 else "tupletree-all", 0)},
+        "split": {("tupletree-split[0]", 0), ("tupletree-split[1]", 1), ("tupletree-split[0]", 2)},
+    }
+
+
+def test_a_drain_waits_for_the_spouts_of_every_executor(tmp_path: Path) -> None:
+    taken, go = threading.Event(), threading.Event()
+
+    @bolt(blocking=True)
+    def wait(line: Line) -> None:
+        taken.set()
+        assert go.wait(HANG_S)
+
+    @bolt
+    def ignore(line: Line) -> None:
+        """Done."""
+
+    slow, quick = Script([lines("a", "b")], ends=False), Script([lines("c")], ends=False)
+    t = Topology("apart")
+    t.bolt("wait", wait).shuffle(t.spout("slow", slow, executors=1))
+    t.bolt("pass", ignore).shuffle(t.spout("quick", quick))
+    handle = begin(t, tmp_path / "state")
+    assert taken.wait(HANG_S)
+    for part in ("executor slow[0]: ", "executor spouts: ", "executor wait[0]: "):
+        assert part in handle.describe()
+    stopping = threading.Thread(target=handle.stop)
+    stopping.start()
+    go.set()
+    stopping.join(HANG_S)
+    assert handle.wait(HANG_S).open == 0
+    assert (slow.acked, slow.failed, quick.failed) == ([0, 1], [], [])
+
+
 def test_what_the_runtime_cannot_do_is_said_at_once_and_all_together(tmp_path: Path) -> None:
     @bolt
     async def collecting(line: Line, out: Collector[Word]) -> None:

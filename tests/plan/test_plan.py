@@ -36,6 +36,7 @@ def component(
     kind: Literal["spout", "bolt", "sink"],
     *inputs: tuple[str, GroupingKind],
     parallelism: int | None = None,
+    executors: int | None = None,
     blocking: bool = False,
 ) -> ComponentSpec:
     return ComponentSpec(
@@ -43,6 +44,7 @@ def component(
         kind=kind,
         body=BoltSpec("function", print, "nothing", blocking=blocking) if kind == "bolt" else None,
         parallelism=parallelism,
+        executors=executors,
         outputs={} if kind == "sink" else {"Word": StreamSpec(name, "Word", WORD)},
         inputs=tuple(InputSpec(source, "Word", Grouping(how, ("text",) * (how == "fields"))) for source, how in inputs),
     )
@@ -278,6 +280,30 @@ def test_a_task_that_holds_something_of_its_own_has_no_deputy(body: BoltSpec) ->
     told_apart = replace(component("b", "bolt", ("s", "shuffle"), parallelism=2), body=body)
     plan = Plan.of(topology(component("s", "spout"), told_apart), Options(), deputies=True)
     assert [*plan.deputies_of("b")] == [*plan.task_ids_of("b")]
+
+
+def test_tasks_of_a_component_that_wants_executors_are_dealt_to_them_round_robin() -> None:
+    spec = topology(
+        component("s", "spout", parallelism=2, executors=1),
+        component("slow", "bolt", ("s", "shuffle"), parallelism=5, executors=2, blocking=True),
+        component("quick", "bolt", ("slow", "shuffle")),
+        component("out", "sink", ("quick", "shuffle"), parallelism=3, executors=3),
+    )
+    plan = Plan.of(spec, Options(acker_tasks=2))
+    served = {
+        executor.name: [(plan.tasks[number].component, plan.tasks[number].index) for number in executor.task_ids]
+        for executor in plan.executors
+    }
+    assert served == {
+        "spouts": [(SYSTEM, 0), (ACKER, 0), (ACKER, 1)],
+        "bolts": [("quick", 0)],
+        "s[0]": [("s", 0), ("s", 1)],
+        "slow[0]": [("slow", 0), ("slow", 2), ("slow", 4)],
+        "slow[1]": [("slow", 1), ("slow", 3)],
+        "out[0]": [("out", 0)],
+        "out[1]": [("out", 1)],
+        "out[2]": [("out", 2)],
+    }
 
 
 def test_a_plan_describes_itself() -> None:

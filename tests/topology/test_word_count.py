@@ -166,6 +166,14 @@ def test_fingerprints_are_equal_for_equal_topologies_and_survive_json() -> None:
     assert differences(msgspec.json.decode(msgspec.json.encode(first)), second) == []
 
 
+def test_fingerprints_do_not_depend_on_how_many_executors_serve_a_component() -> None:
+    one, two = Topology("t"), Topology("t")
+    for each, executors in ((one, None), (two, 1)):
+        lines = each.spout("lines", Lines(), executors=executors)
+        each.bolt("split", split, unconsumed=(Word, Bad), executors=executors).shuffle(lines)
+    assert fingerprint(one.build()) == fingerprint(two.build())
+
+
 def test_fingerprints_name_what_changed() -> None:
     before = fingerprint(topology().build())
     changed = topology(parallelism=3)

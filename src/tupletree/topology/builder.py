@@ -42,6 +42,7 @@ class _Draft:
     kind: Literal["spout", "bolt", "sink"]
     body: Any
     parallelism: int | None
+    executors: int | None
     where: str
     replay: Literal["runtime", "source"] = "runtime"
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -212,6 +213,7 @@ class Topology:
         spout: Spout[Any],
         *,
         parallelism: int = 1,
+        executors: int | None = None,
         replay: Literal["runtime", "source"] = "runtime",
     ) -> SpoutHandle:
         """Add a source of messages. Its class of messages is read from `Spout[T]`, or its `message_type`.
@@ -220,9 +222,10 @@ class Topology:
             name: unique in the topology.
             spout: a spout object.
             parallelism: number of tasks.
+            executors: see `bolt`; by default spouts share a thread with the ackers.
             replay: who retries a failed attempt: the runtime, or the source itself on `fail`.
         """
-        draft = self._declare(name, "spout", spout, parallelism)
+        draft = self._declare(name, "spout", spout, parallelism, executors)
         draft.replay = replay
         if not self._is_object(draft, Spout):
             return SpoutHandle(draft)
@@ -248,6 +251,7 @@ class Topology:
         bolt: FunctionBolt[..., Any] | Callable[[], Bolt[Any]],
         *,
         parallelism: int = 1,
+        executors: int | None = None,
         unconsumed: type | tuple[type, ...] = (),
         resources: Mapping[str, Any] | None = None,
     ) -> BoltHandle:
@@ -258,10 +262,12 @@ class Topology:
             bolt: a function decorated with `@bolt`, `@batch_bolt` or `@arrow_bolt`; a `Bolt` subclass; or a function
                 without arguments that makes a `Bolt` (one per task).
             parallelism: number of tasks.
+            executors: on the local runtime, threads of their own that its tasks are dealt to, at most one per task;
+                None: one thread for all bolts and sinks, and one per task with `blocking=True`. Spark ignores it.
             unconsumed: classes of output that nobody reads, which is meant.
             resources: what `Resource[T]` parameters get, by name.
         """
-        draft = self._declare(name, "bolt", bolt, parallelism)
+        draft = self._declare(name, "bolt", bolt, parallelism, executors)
         draft.resources = dict(resources or {})
         described = self._describe(draft, bolt)
         if described is not None:
@@ -274,15 +280,18 @@ class Topology:
             handle.stream(cls, unconsumed=True)
         return handle
 
-    def sink(self, name: str, sink: Sink[Any], *, parallelism: int | None = None) -> SinkHandle:
+    def sink(
+        self, name: str, sink: Sink[Any], *, parallelism: int | None = None, executors: int | None = None
+    ) -> SinkHandle:
         """Add a place where results go.
 
         Args:
             name: unique in the topology.
             sink: a sink object.
             parallelism: number of tasks; None is as many as its widest producer has on Spark, and 1 locally.
+            executors: see `bolt`.
         """
-        draft = self._declare(name, "sink", sink, parallelism)
+        draft = self._declare(name, "sink", sink, parallelism, executors)
         self._is_object(draft, Sink)
         return SinkHandle(draft)
 
@@ -304,8 +313,15 @@ class Topology:
             raise TopologyError(f"topology {self.name!r} cannot be built", findings=findings)
         return TopologySpec(self.name, {component.name: component for component in components}, dict(self._options))
 
-    def _declare(self, name: str, kind: Literal["spout", "bolt", "sink"], body: Any, parallelism: int | None) -> _Draft:
-        draft = _Draft(self, name, kind, body, parallelism, hints.caller_place())
+    def _declare(
+        self,
+        name: str,
+        kind: Literal["spout", "bolt", "sink"],
+        body: Any,
+        parallelism: int | None,
+        executors: int | None,
+    ) -> _Draft:
+        draft = _Draft(self, name, kind, body, parallelism, executors, hints.caller_place())
         self.drafts.append(draft)
         return draft
 
@@ -365,6 +381,7 @@ class Topology:
                 kind=draft.kind,
                 body=draft.body,
                 parallelism=draft.parallelism,
+                executors=draft.executors,
                 # What a wrong input may have meant to consume is not blamed for having no consumer.
                 outputs=_all_unconsumed(streams[draft]) if draft in blamed else streams[draft],
                 inputs=tuple(inputs[draft]),

@@ -122,11 +122,30 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
         yield Finding(
             "the parallelism is not right", where, got=repr(parallelism), expected="a whole number, at least 1"
         )
+    else:
+        yield from _executors(component, where)
     replay: str = component.replay
     if replay not in {"runtime", "source"}:
         yield Finding("nobody replays", where, got=f"replay={replay!r}", expected="replay='runtime' or 'source'")
     if isinstance(component.body, BoltSpec):
         yield from _resources(component, component.body)
+
+
+def _executors(component: ComponentSpec, where: str) -> Iterator[Finding]:
+    """More threads than tasks would have nothing to serve."""
+    executors: Any = component.executors
+    tasks = component.parallelism or 1
+    if executors is None or (type(executors) is int and 1 <= executors <= tasks):
+        return
+    too_many = type(executors) is int and executors > tasks
+    named = "one task" if tasks == 1 else f"{tasks} tasks"
+    yield Finding(
+        "the number of executors is not right",
+        where,
+        got=repr(executors),
+        expected=f"a whole number from 1 to the parallelism ({named})",
+        next_step=f"say parallelism={executors} or more as well" if too_many else "",
+    )
 
 
 def _resources(component: ComponentSpec, bolt: BoltSpec) -> Iterator[Finding]:

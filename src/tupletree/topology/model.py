@@ -138,6 +138,7 @@ class ComponentSpec:
         resources: what `resource:<name>` injections get, by name.
         replay: spouts only; who retries a failed attempt: the runtime, or the source itself (DESIGN 2).
         where: `file:line` of the call that declared it, for errors.
+        executors: threads of their own for these tasks on the local runtime; None leaves it to the plan.
     """
 
     name: str
@@ -149,6 +150,7 @@ class ComponentSpec:
     replay: Literal["runtime", "source"] = "runtime"
     resources: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
+    executors: int | None = None
 
 
 @dataclass(frozen=True)

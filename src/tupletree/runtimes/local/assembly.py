@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -66,6 +67,11 @@ class Assembly:
     def spouts(self) -> list[SpoutMachine]:
         """The spout machines."""
         return [machine for machine in self.machines.values() if isinstance(machine, SpoutMachine)]
+
+    @cached_property
+    def spout_places(self) -> int:
+        """On how many executors spouts are."""
+        return sum(1 for executor in self.executors if executor.spouts)
 
     def sinks(self) -> list[SinkMachine]:
         """The sink machines."""

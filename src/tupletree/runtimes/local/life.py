@@ -39,6 +39,18 @@ QUIET_POLL_S = 0.002
 IDS_SHOWN = 10
 
 
+class Agreement:
+    """Whether something holds everywhere; only those whom it is about can tell, each on its own thread."""
+
+    def __init__(self) -> None:
+        self._agreed: set[str] = set()
+
+    def note(self, who: str, holds: bool, of: int) -> bool:
+        """One of `of` says whether it holds there; whether by now all say that it does."""
+        (self._agreed.add if holds else self._agreed.discard)(who)
+        return len(self._agreed) == of
+
+
 @dataclass
 class Control:
     """What the run, its executors and its supervising thread tell each other.
@@ -49,6 +61,8 @@ class Control:
         draining: a stop was asked for.
         finished: every spout's input is over, and every message has ended.
         drained: nothing is in flight.
+        all_ended, all_finished, all_drained: what the executors of spouts say, each of its own: their inputs are over,
+            all their messages have ended, nothing of theirs is in flight.
         stop_at_s: when a drain runs out of time (monotonic); None: nobody asked for a stop.
         fault: why an executor ended.
         wake: set whenever one of these changes.
@@ -61,6 +75,9 @@ class Control:
     drained: bool = False
     stop_at_s: float | None = None
     fault: BaseException | None = None
+    all_ended: Agreement = field(default_factory=Agreement)
+    all_finished: Agreement = field(default_factory=Agreement)
+    all_drained: Agreement = field(default_factory=Agreement)
     wake: threading.Event = field(default_factory=threading.Event)
 
     def stop_asked(self) -> bool:
@@ -70,6 +87,7 @@ class Control:
     def begin_life(self) -> None:
         """Forget the life before."""
         self.ending = self.draining = self.finished = self.drained = False
+        self.all_ended, self.all_finished, self.all_drained = Agreement(), Agreement(), Agreement()
         self.fault = None
 
 
@@ -128,12 +146,12 @@ class Life:
     def _drain(self) -> None:
         control = self._control
         self._stop_tasks(self._assembly.groups()[-1])
-        control.draining = control.stop_asked()
-        control.ending = True
-        if control.draining:
+        if control.stop_asked():
             control.state = "draining"
             for spout in self._assembly.spouts():
                 self._ask(self._assembly.owners[spout.task.task_id], lambda _, __, spout=spout: spout.drain())
+            control.draining = True  # now that no spout asks for more: what is drained stays so
+        control.ending = True
         while not (control.drained or control.finished) and self._time_left():
             for executor in self._assembly.executors:
                 executor.nudge()

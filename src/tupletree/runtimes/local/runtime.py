@@ -237,18 +237,24 @@ class LocalRun(RunHandle):
         self._calls.run(number, call, tell)
 
     def idle(self, executor: Executor) -> None:
-        """See `Hub.idle`. All spouts live on one executor, so what holds for its spouts holds for all."""
-        spouts, control = executor.spouts, self._control
-        if not spouts or not (control.draining or all(spout.ended for spout in spouts)):
+        """See `Hub.idle`. Spouts are looked at on their own threads only: in the middle of a step they mislead."""
+        name, spouts, control, assembly = executor.name, executor.spouts, self._control, self._assembly
+        if not spouts or assembly is None:
             return
-        if not control.ending:
+        places = assembly.spout_places
+        ended = control.all_ended.note(name, all(spout.ended for spout in spouts), places)
+        if (control.draining or ended) and not control.ending:
             control.ending = True
-            for other in self._assembly.executors if self._assembly else ():
+            for other in assembly.executors:
                 other.nudge()
-        if not control.finished and all(spout.is_finished for spout in spouts):
+        finished = control.all_finished.note(name, all(spout.is_finished for spout in spouts), places)
+        if finished and not control.finished:
             control.finished = True
             control.wake.set()
-        if control.draining and not control.drained and all(spout.is_drained for spout in spouts):
+        if not control.draining:
+            return
+        drained = control.all_drained.note(name, all(spout.is_drained for spout in spouts), places)
+        if drained and not control.drained:
             control.drained = True
             control.wake.set()
 
