@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tupletree.deliveries import Delivery, deliveries_of
 from tupletree.effects import Output, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError, TupleSettledError
 from tupletree.failing import FailureMaker, safe_text, wrong_type
@@ -23,17 +24,6 @@ from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, 
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["CollectingCall"]
-
-
-@dataclass(slots=True, eq=False)
-class _Delivery:
-    """One tuple in the bolt's hands. `unsettled` counts, per root, the open tuples of the frame it came in."""
-
-    value: Any
-    root: Root
-    frame_id: int
-    unsettled: dict[int, int]
-    open: bool = True
 
 
 @dataclass(slots=True)
@@ -57,8 +47,8 @@ class CollectingCall:
             self._names.setdefault(cls, []).append(name)
         self._place = place
         self._fail = fail
-        self._open: dict[int, list[_Delivery]] = {}
-        self._current: _Delivery | None = None
+        self._open: dict[int, list[Delivery]] = {}
+        self._current: Delivery | None = None
         self._emitted: list[_Emitted] = []
         self._worked: Worked | None = None
         self._done: dict[int, list[Root]] = {}
@@ -77,17 +67,12 @@ class CollectingCall:
         The state's value of a call that failed its tuple is not taken back.
         """
         self._worked, self._emitted, self._done = worked, [], {}
-        unsettled: dict[int, int] = {}
-        deliveries: list[_Delivery] = []
-        for root, values in frame.segments():
-            for one in roots_of(root):
-                unsettled[one] = unsettled.get(one, 0) + len(values)
-            deliveries.extend(_Delivery(value, root, frame.id, unsettled) for value in values)
         try:
-            for index, delivery in enumerate(deliveries):
+            for index, delivery in enumerate(deliveries_of(frame)):
                 if all_failed(delivery.root, worked.failures):
                     continue
                 if state is None or keys is None:
+                    self.hold(delivery)
                     self._one(delivery, call, worked)
                 else:
                     self._keyed(delivery, call, worked, state, keys[index])
@@ -95,13 +80,27 @@ class CollectingCall:
         finally:
             self._worked = self._place.root = None
 
+    def hold(self, delivery: Delivery) -> None:
+        """Take a tuple into the bolt's hands: from now on it can be settled and anchored to."""
+        self._open.setdefault(id(delivery.value), []).append(delivery)
+
+    def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
+        """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled."""
+        self._worked, self._emitted, self._done = worked, [], {}
+        try:
+            succeeded = self._one(delivery, call, worked)
+            self._finish(worked)
+        finally:
+            self._worked = self._place.root = None
+        return succeeded
+
     def unsettled(self) -> list[int]:
         """Roots of the tuples that are neither acked nor failed, each once."""
         held = (delivery for deliveries in self._open.values() for delivery in deliveries)
         return list(dict.fromkeys(root for delivery in held for root in roots_of(delivery.root)))
 
     def _keyed(
-        self, delivery: _Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
+        self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
     ) -> None:
         """One call with the key's value in hand, which is taken back unless the call failed."""
         state.key = key
@@ -112,6 +111,7 @@ class CollectingCall:
         except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
             self._fail.blame(worked, delivery.root, delivery.value, error)
             return
+        self.hold(delivery)
         if self._one(delivery, call, worked) and state.value is not held:
             state.changed[key] = state.value
 
@@ -119,9 +119,8 @@ class CollectingCall:
         """Let go of an untracked tuple that nobody needs to settle (a tick)."""
         self._open.pop(id(value), None)
 
-    def _one(self, delivery: _Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
+    def _one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
         """One call; False if it raised before its tuple was settled."""
-        self._open.setdefault(id(delivery.value), []).append(delivery)
         self._current = delivery
         self._place.root = delivery.root
         mark = len(self._emitted)
@@ -140,7 +139,7 @@ class CollectingCall:
             self._settle(delivery)
         return True
 
-    def _raised(self, delivery: _Delivery, error: BaseException, mark: int, worked: Worked) -> bool:
+    def _raised(self, delivery: Delivery, error: BaseException, mark: int, worked: Worked) -> bool:
         if not delivery.open:
             worked.late_verdicts += 1
             self._fail.stray(worked, delivery.value, error)
@@ -159,7 +158,7 @@ class CollectingCall:
             return several
         return (result,)
 
-    def _held(self, value: object) -> list[_Delivery]:
+    def _held(self, value: object) -> list[Delivery]:
         """The open deliveries of an object: the one in hand first, then the oldest first."""
         deliveries = self._open.get(id(value), [])
         current = self._current
@@ -167,19 +166,15 @@ class CollectingCall:
             return [current, *(one for one in deliveries if one is not current)]
         return deliveries
 
-    def _settle(self, delivery: _Delivery) -> None:
+    def _settle(self, delivery: Delivery) -> None:
         """Take the delivery out, and name the root as done once all its tuples of the frame are settled."""
-        delivery.open = False
         deliveries = self._open[id(delivery.value)]
         deliveries.remove(delivery)
         if not deliveries:
             del self._open[id(delivery.value)]
-        for root in roots_of(delivery.root):
-            delivery.unsettled[root] -= 1
-            if delivery.unsettled[root] == 0:
-                self._done.setdefault(delivery.frame_id, []).append(root)
+        delivery.settle(self._done)
 
-    def _fail_now(self, delivery: _Delivery, error: BaseException | str | None, worked: Worked) -> None:
+    def _fail_now(self, delivery: Delivery, error: BaseException | str | None, worked: Worked) -> None:
         self._settle(delivery)
         self._fail.blame(worked, delivery.root, delivery.value, error)
 
@@ -201,32 +196,36 @@ class CollectingCall:
 
     def _in_call(self, action: str) -> Worked:
         if self._worked is None:
-            raise ProcessingError(
-                f"{action} outside of a call would reach nobody",
-                where=self._place.component,
-                next_step="keep the tuples, and use the collector in a later call of `process`",
-            )
+            raise self.out_of_call(action)
         return self._worked
+
+    def out_of_call(self, action: str) -> ProcessingError:
+        """The error for a collector that is used when no call would carry it out."""
+        return ProcessingError(
+            f"{action} outside of a call would reach nobody",
+            where=self._place.component,
+            next_step="keep the tuples, and use the collector in a later call of `process`",
+        )
 
     # What the user's collector asks for.
 
     def emit(self, value: Any, anchors: Sequence[object] | None, stream: str | None, direct_task: int | None) -> None:
         """See `Collector.emit`."""
         self._in_call("an emit")
-        name = self._stream_for(value, stream)
+        name = self.stream_for(value, stream)
         # Two anchors with one root make one edge: a root is named once however often it is anchored to.
         found: dict[int, None] = {}
         if anchors is None:
             assert self._current is not None
             if not self._current.open:
-                raise self._settled(self._current.value)
+                raise self.settled_error(self._current.value)
             found = dict.fromkeys(roots_of(self._current.root))
         else:
             listed: dict[int, int] = {}
             for anchor in anchors:
                 held = self._held(anchor)
                 if not held:
-                    raise self._settled(anchor)
+                    raise self.settled_error(anchor)
                 before = listed.get(id(anchor), 0)
                 listed[id(anchor)] = before + 1
                 found.update(dict.fromkeys(roots_of(held[min(before, len(held) - 1)].root)))
@@ -234,7 +233,8 @@ class CollectingCall:
         root: Root = roots[0] if len(roots) == 1 else roots or UNTRACKED
         self._emitted.append(_Emitted(value, root, name, direct_task))
 
-    def _settled(self, anchor: object) -> TupleSettledError:
+    def settled_error(self, anchor: object) -> TupleSettledError:
+        """The error for an emit that is anchored to a tuple that is not open."""
         return TupleSettledError(
             "emit anchored to a tuple that is not open: it was acked or failed, or never handed to this task",
             where=self._place.component,
@@ -242,7 +242,8 @@ class CollectingCall:
             next_step="emit before you ack, or anchor to the tuples that are still open",
         )
 
-    def _stream_for(self, value: Any, stream: str | None) -> str:
+    def stream_for(self, value: Any, stream: str | None) -> str:
+        """Which stream a value goes to. Raises ProcessingError if that is not clear. Any thread may ask."""
         if stream is not None:
             if self._streams.get(stream) is not type(value):
                 expected = ", ".join(f"{name}: {cls.__name__}" for name, cls in self._streams.items())

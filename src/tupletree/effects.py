@@ -90,6 +90,8 @@ class TaskPlace:
     @property
     def attempt(self) -> int:
         """Attempt of the message in hand; attempts that the runtime did not name, and untracked ones, are first."""
-        if self.root is None:
-            return 0
-        return max((self.attempts.get(root, 1) for root in roots_of(self.root)), default=1)
+        return 0 if self.root is None else self.attempt_of(self.root)
+
+    def attempt_of(self, root: Root) -> int:
+        """Attempt of a tuple: of several roots, the highest."""
+        return max((self.attempts.get(one, 1) for one in roots_of(root)), default=1)

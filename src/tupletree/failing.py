@@ -18,7 +18,13 @@ MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
 MAX_STACK_FRAMES = 30
 MAX_STACKS_KEPT = 256
-OUR_MODULES = ("tupletree.dispatch", "tupletree.collecting", "tupletree.flow.", "tupletree.routing")
+OUR_MODULES = (
+    "tupletree.dispatch",
+    "tupletree.collecting",
+    "tupletree.flow.",
+    "tupletree.routing",
+    "tupletree.runtimes.local.calls",
+)
 
 
 def safe_text(value: object, limit: int = MAX_TEXT) -> str:

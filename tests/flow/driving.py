@@ -85,10 +85,9 @@ class Driver:
             incarnation = self.incarnations[task.task_id]
             return SinkMachine(self.plan, task, self._instance(task.component), run="test", incarnation=incarnation)
         body = self.spec.components[task.component].body
-        if body.is_async:
-            return AsyncBoltMachine(self.plan, task, random_bits=bits, attempts=self.attempts)
         cell: ValueCell[Any] | None = ValueCell({}, body.state.default) if body.state else None
-        return BoltMachine(self.plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
+        machine = AsyncBoltMachine if body.is_async else BoltMachine
+        return machine(self.plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
 
     def _tasks_of_kind(self, kind: str) -> list[int]:
         return [task.task_id for task in self.plan.tasks if self._kind(task.component) == kind]

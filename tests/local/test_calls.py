@@ -20,7 +20,7 @@ def test_a_call_that_waits_is_cancelled_when_everything_ends() -> None:
         return []
 
     runner = CallRunner()
-    runner.run(1, wait_for_ever, told.append)
+    runner.run(5, 1, wait_for_ever, told.append)
     assert started.wait(HANG_S)
     runner.close()
     assert [(one.call, type(one.error)) for one in told] == [(1, asyncio.CancelledError)]
@@ -37,7 +37,7 @@ def test_a_call_that_blocks_the_event_loop_is_named_and_cannot_keep_the_end_wait
         return []
 
     runner = CallRunner()
-    runner.run(1, block, lambda _: ended.set())
+    runner.run(5, 1, block, lambda _: ended.set())
     assert started.wait(HANG_S)
     runner.close(timeout_s=0.0)
     assert "left behind" in caplog.text

@@ -1,54 +1,135 @@
-"""The task of an async bolt: up to `concurrency` calls at a time, each tuple settled as its call ends.
+"""The task of an async bolt: up to `concurrency` calls at a time, the effects of each carried out as it ends.
 
-Owns which tuples wait and which are being worked on. It refuses to run anything: it asks for calls in the outbox, and
-hears how they ended by mail. A call sees a context of its own, because others run beside it.
+Owns which tuples wait and which are being worked on; with keyed state, the tuples of one key wait for each other, so
+that a key has one call at a time, in the order in which its tuples came. It refuses to run anything: it asks for calls
+in the outbox, and hears how they ended by mail. All code of the user runs in such calls, `open` and `close` too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
-from tupletree.effects import Output, Worked
+from tupletree.collecting import CollectingCall
+from tupletree.deliveries import Delivery, deliveries_of
+from tupletree.effects import StateCell, Worked
 from tupletree.errors import InternalError
-from tupletree.failing import FailureMaker, wrong_type
 from tupletree.flow.bolts import EmittingMachine
+from tupletree.flow.inhand import CallCollector, CallInHand, CallPlace, CallState, own_copy
 from tupletree.flow.mail import Finished, Mail, Now
-from tupletree.flow.outbox import AsyncCall, Outbox
-from tupletree.frames import Frame, Root, join_segments, roots_of
+from tupletree.flow.outbox import Note, Outbox
+from tupletree.frames import UNTRACKED, Frame, Root, roots_of
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
+from tupletree.state.cells import is_immutable
+from tupletree.state.keys import key_functions
+from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 
 __all__ = ["AsyncBoltMachine"]
 
+OPENING = 0
+"""The number of the call that opens a class bolt."""
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """One tuple. `unsettled` counts, per root, the open tuples of the frame it came in."""
+LOOK_S = 0.1
+"""How soon a timeout that a call resets is reset, at the latest."""
 
-    value: Any
-    root: Root
-    frame_id: int
-    unsettled: dict[int, int]
+NO_KEY: Final = object()
 
 
 class AsyncBoltMachine(EmittingMachine):
-    """See `Machine` and `EmittingMachine`. Only functions without state and collector: those have one tuple in hand."""
+    """See `Machine` and `EmittingMachine`. What a call asks of its collector counts when the call ends, all together.
 
-    def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
+    Args:
+        plan, task, random_bits, attempts: as for `EmittingMachine`.
+        cell: the task's keyed state, if the bolt declares state. A call works on a copy of its key's value, which takes
+            the value's place if the call succeeds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        *,
+        random_bits: RandomBits,
+        attempts: dict[int, int],
+        cell: StateCell | None = None,
+    ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
-        self._spec: BoltSpec = component.body
+        spec: BoltSpec = component.body
+        self.place = CallPlace.of(self.place)
+        self._spec = spec
         self._resources = component.resources
-        self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
-        self._fail = FailureMaker(task.component, task.task_id)
-        self._waiting: deque[_Waiting] = deque()
-        self._running: dict[int, _Waiting] = {}
-        self._calls = 0
+        self._calls = CollectingCall(component, self.place, self._fail)
+        self._renewals: deque[Root] = deque()
+        self._collector = CallCollector(self.place, self._calls, self._renewals)
+        self._cell = cell
+        self._state = CallState(self.place, spec.state.default) if spec.state is not None else None
+        self._keys_of = key_functions(plan.spec, component) if cell is not None else {}
+        self._process: Callable[[Any], Any] | None = None
+        self._tick: Callable[[Any], Any] | None = None
+        self._close: Callable[[], Any] | None = None
+        self._opening = self._ticking = False
+        self._ready: deque[tuple[Delivery, Any]] = deque()
+        self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no line may start
+        self._running: dict[int, CallInHand] = {}
+        self._started = OPENING
+        self._looked_s = 0.0
+        if spec.style == "function":
+            injected = {name: self._injected(what) for name, what in spec.inject.items()}
+            parameter = spec.value_parameter
+            self._process = lambda value: spec.target(**{parameter: value}, **injected)
+            self._tick = self._process if Tick in spec.input_types else None
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Ask for a class bolt to be opened; tuples wait until it is."""
+        self.place.epoch_time_s = now.wall_s
+        if self._process is None:
+            self._ask_to_open(out)
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
+        """Cancel the calls that run, and close a class bolt when they have ended."""
+        cancelled = [*self._running, *([OPENING] if self._opening else [])]
+        if cancelled or self._close is not None:
+            out.endings.append((self.task.task_id, cancelled, self._end))
+
+    def _ask_to_open(self, out: Outbox) -> None:
+        self._opening = True
+        out.calls.append((self.task.task_id, OPENING, self._open))
+
+    async def _open(self) -> list[Any]:
+        bolt = self._spec.target()
+        for name, what in self._spec.inject.items():
+            setattr(bolt, name, self._injected(what))
+        try:
+            await _ended(bolt.open(self.place))
+        except BaseException:
+            with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
+                await _ended(bolt.close())
+            raise
+        process, tick, collector = bolt.process, bolt.tick, self._collector
+        self._process = lambda value: process(value, collector)
+        self._tick = lambda _: tick(collector)
+        self._close = bolt.close
+        return []
+
+    async def _end(self) -> list[Any]:
+        if self._close is not None:
+            await _ended(self._close())
+        return []
+
+    def _injected(self, what: str) -> object:
+        known = {"state": self._state, "context": self.place, "collector": self._collector}
+        return known[what] if what in known else self._resources[what.removeprefix("resource:")]
+
+    # --- questions --------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
@@ -58,80 +139,168 @@ class AsyncBoltMachine(EmittingMachine):
     @property
     def held(self) -> int:
         """Tuples that wait for a call or for its end."""
-        return len(self._waiting) + len(self._running)
+        return len(self._ready) + sum(map(len, self._lines.values())) + len(self._running)
 
     @property
     def is_busy(self) -> bool:
         """Whether a call is to end or to be made."""
         return self.held > 0
 
+    def next_due_s(self) -> float | None:
+        """When to look whether a call reset a timeout."""
+        return self._looked_s + LOOK_S if self._running and self._spec.can_collect else None
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Line the tuples up, and start as many as may run."""
         self.place.epoch_time_s = now.wall_s
         self.worked += len(frame.values)
-        unsettled: dict[int, int] = {}
-        for root, values in frame.segments():
-            for one in roots_of(root):
-                unsettled[one] = unsettled.get(one, 0) + len(values)
-            self._waiting += [_Waiting(value, root, frame.id, unsettled) for value in values]
-        self._start_calls(out)
+        worked = Worked()
+        for delivery in deliveries_of(frame):
+            try:
+                key = self._key_of(frame, delivery.value)
+            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
+                self._fail.blame(worked, delivery.root, delivery.value, error)
+            else:
+                self._line_up(delivery, key)
+        self._go_on(worked, out)
+
+    def tick(self, now: Now, out: Outbox) -> None:
+        """Let the bolt know that time passed, before the tuples that wait; not while it is at the tick before."""
+        self.place.epoch_time_s = now.wall_s
+        if self._tick is not None and not self._ticking:
+            self._ticking = True
+            self._ready.appendleft((Delivery(Tick(now.wall_s), UNTRACKED, 0, {}), NO_KEY))
+            self._go_on(Worked(), out)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
         """Settle the tuples of calls that ended, and start others."""
         self.place.epoch_time_s = now.wall_s
+        self._renew(out)
         for one in mail:
             if not isinstance(one, Finished):
                 raise InternalError("an async bolt got mail that is not for it", got=type(one).__name__)
-            waiting = self._running.pop(one.call, None)
-            if waiting is not None:
-                self.carry_out(self._ended(waiting, one), out)
-        self._start_calls(out)
+            worked = Worked()
+            if one.call == OPENING:
+                self._note_opened(one.error, worked, out)
+            elif one.call in self._running:
+                self._note_ended(self._running.pop(one.call), one.error, worked)
+            self._go_on(worked, out)
 
-    def _start_calls(self, out: Outbox) -> None:
-        while self._waiting and len(self._running) < self._spec.concurrency:
-            self._calls += 1
-            waiting = self._running[self._calls] = self._waiting.popleft()
-            out.calls.append((self.task.task_id, self._calls, self._call_of(waiting)))
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Reset the timeouts that calls have reset."""
+        self._looked_s = now.monotonic_s
+        return self._renew(out)
 
-    def _call_of(self, waiting: _Waiting) -> AsyncCall:
-        place = replace(self.place, root=waiting.root)
-        injected = {
-            name: place if what == "context" else self._resources[what.removeprefix("resource:")]
-            for name, what in self._spec.inject.items()
-        }
-        arguments = {self._spec.value_parameter: waiting.value, **injected}
-        return lambda: _results(self._spec, arguments)
+    def _renew(self, out: Outbox) -> bool:
+        count = len(self._renewals)
+        for _ in range(count):
+            out.extend(roots_of(self._renewals.popleft()))
+        return count > 0
 
-    def _ended(self, waiting: _Waiting, finished: Finished) -> Worked:
-        worked = Worked()
-        error: BaseException | None = finished.error
-        pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
-        for value in finished.results:
-            stream = self._streams.get(type(value))
-            if stream is None:
-                error = error or wrong_type(value, " or ".join(cls.__name__ for cls in self._streams) or "nothing")
-            else:
-                pieces.setdefault(stream, []).append((waiting.root, [value]))
-        if error is not None:
-            self._fail.blame(worked, waiting.root, waiting.value, error)
+    def _key_of(self, frame: Frame, value: Any) -> Any:
+        return self._keys_of[frame.component, frame.stream]([value])[0] if self._cell is not None else NO_KEY
+
+    def _line_up(self, delivery: Delivery, key: Any) -> None:
+        if key is NO_KEY:
+            self._ready.append((delivery, key))
+        elif key in self._lines:
+            self._lines[key].append(delivery)
         else:
-            worked.outputs += [Output(stream, *join_segments(emitted)) for stream, emitted in pieces.items()]
-        done: list[Root] = []
-        for root in roots_of(waiting.root):
-            waiting.unsettled[root] -= 1
-            if not waiting.unsettled[root] and root not in worked.failures:
-                done.append(root)
-        if done:
-            worked.done.append((waiting.frame_id, done))
-        return worked
+            self._lines[key] = deque()
+            self._ready.append((delivery, key))
 
+    def _next_in_line(self, key: Any) -> None:
+        if key is NO_KEY:
+            return
+        if self._lines[key]:
+            self._ready.append((self._lines[key].popleft(), key))
+        else:
+            del self._lines[key]
 
-async def _results(spec: BoltSpec, arguments: dict[str, object]) -> list[Any]:
-    """Call the function and gather what it gives."""
-    called = spec.target(**arguments)
-    if inspect.isasyncgen(called):
-        return [value async for value in called if value is not None]
-    answer = await called
-    if answer is None:
+    def _go_on(self, worked: Worked, out: Outbox) -> None:
+        """Start the calls that may start now, and carry out what came of those before."""
+        if self._process is None:
+            if self._ready and not self._opening:
+                self._ask_to_open(out)
+        else:
+            while self._ready and len(self._running) < self._spec.concurrency:
+                self._start(*self._ready.popleft(), worked, out)
+        self.carry_out(worked, out)
+
+    def _start(self, delivery: Delivery, key: Any, worked: Worked, out: Outbox) -> None:
+        is_keyed = key is not NO_KEY
+        call = CallInHand(self.place, delivery, key if is_keyed else None, is_keyed=is_keyed)
+        if is_keyed:
+            assert self._cell is not None
+            changed = self._cell.changed
+            try:
+                call.value = call.held = own_copy(changed[key] if key in changed else self._cell.load(key))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
+                self._fail.blame(worked, delivery.root, delivery.value, error)
+                self._next_in_line(key)
+                return
+        self._calls.hold(delivery)
+        self._started += 1
+        self._running[self._started] = call
+        what = self._tick if type(delivery.value) is Tick else self._process
+        assert what is not None
+        out.calls.append((self.task.task_id, self._started, partial(self._run, call, what)))
+
+    async def _run(self, call: CallInHand, what: Callable[[Any], Any]) -> list[Any]:
+        """The call itself: what it gives is emitted by its collector, in order with what it emits by hand."""
+        call.begin()
+        try:
+            called = what(call.delivery.value)
+            if inspect.isasyncgen(called):
+                async for value in called:
+                    if value is not None:
+                        self._collector.emit(value)
+                return []
+            answer = await _ended(called)
+            several = self._spec.returns == "many" or hasattr(answer, "__next__")
+            if answer is not None:
+                for value in answer if several else (answer,):
+                    if value is not None:
+                        self._collector.emit(value)
+        finally:
+            call.over = True
         return []
-    return [value for value in answer if value is not None] if spec.returns == "many" else [answer]
+
+    def _note_opened(self, error: BaseException | None, worked: Worked, out: Outbox) -> None:
+        """A bolt that cannot be opened fails the tuples that wait, and is tried again when others come."""
+        self._opening = False
+        if error is None:
+            return
+        text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
+        out.notes.append(Note(self.task.component, text))
+        waiting = [*(delivery for delivery, _ in self._ready), *(one for line in self._lines.values() for one in line)]
+        self._ready.clear()
+        self._lines.clear()
+        for delivery in waiting:
+            self._fail.blame(worked, delivery.root, "(the bolt could not be opened)", error)
+
+    def _note_ended(self, call: CallInHand, error: BaseException | None, worked: Worked) -> None:
+        def carry_out(_: Any) -> None:
+            for wish in call.wishes:
+                wish()
+            if error is not None:
+                raise error
+
+        succeeded = self._calls.run_one(call.delivery, carry_out, worked)
+        if type(call.delivery.value) is Tick:
+            self._ticking = False
+            self._calls.forget(call.delivery.value)
+        if call.is_keyed:
+            assert self._cell is not None
+            if succeeded and not (call.value is call.held and is_immutable(call.value)):
+                self._cell.changed[call.key] = call.value
+            self._next_in_line(call.key)
+
+
+async def _ended(called: Any) -> Any:
+    """What a call gave, of a function that may be async or not."""
+    return await called if inspect.isawaitable(called) else called

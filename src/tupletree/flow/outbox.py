@@ -20,7 +20,7 @@ from tupletree.tracking.verdicts import Acked, Died
 __all__ = ["AsyncCall", "Note", "Outbox"]
 
 AsyncCall = Callable[[], Coroutine[Any, Any, list[Any]]]
-"""Starts a call of an async bolt; awaiting it gives its results, or raises."""
+"""Starts a call of an async component; awaiting it gives its results, or raises."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,6 +45,8 @@ class Outbox:
         notes: for the log.
         ticks: tasks whose tick is due.
         calls: (task, number, coroutine function) to run; its end is to come back as `Finished` mail.
+        endings: (task, numbers, coroutine function): the last that a task asks for. The calls with these numbers are
+            to be cancelled, and it is to run when all calls of the task have ended; nobody waits to hear of that.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class Outbox:
         "acked",
         "calls",
         "died",
+        "endings",
         "frames",
         "mail",
         "notes",
@@ -75,6 +78,7 @@ class Outbox:
         self.notes: list[Note] = []
         self.ticks: list[int] = []
         self.calls: list[tuple[int, int, AsyncCall]] = []
+        self.endings: list[tuple[int, list[int], AsyncCall]] = []
 
     @property
     def tracking(self) -> bool:

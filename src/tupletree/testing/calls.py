@@ -1,6 +1,6 @@
-"""Calls of async bolts on virtual time: sleeping takes none, and a call that waits for ever is left alone.
+"""Calls of async components on virtual time: sleeping takes none, and a call that waits for ever is left alone.
 
-Owns an event loop whose clock jumps to the next thing that is due.
+Owns an event loop that stands still until it is given a turn, and whose clock is the one of the test.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
@@ -15,69 +18,142 @@ from tupletree.flow.outbox import AsyncCall
 __all__ = ["VirtualCalls"]
 
 PATIENCE_S = 1.0
-"""Real time that a call may wait for a thread of its own making."""
+"""Real time that calls may wait for a thread of their own making."""
 
-
-class _WaitsForEver(BaseException):
-    pass
+WORKERS = "tupletree-virtual"
 
 
 class _Selector(selectors.DefaultSelector):
-    """Never waits, but notes for how long it should have."""
+    """Never waits, but for threads: ends the turn, and notes for how long it should have waited."""
 
-    skipped_s = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.end_turn: Callable[[], None] = lambda: None
+        self.wait_s: float | None = None
+        self.jobs = 0  # handed to workers
+        self.is_patient = True
+        self._others = _other_threads()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if ready or timeout == 0:
             return ready
-        if timeout is None:
-            ready = super().select(PATIENCE_S if threading.active_count() > 1 else 0)
-            if not ready:
-                raise _WaitsForEver
-            return ready
-        self.skipped_s += timeout
+        if self.is_patient and (self.jobs or _other_threads() > self._others):
+            ready = super().select(PATIENCE_S)
+            self.is_patient = bool(ready)
+        if not ready:
+            self.wait_s = timeout
+            self.end_turn()
         return ready
 
 
+def _other_threads() -> int:
+    return sum(not thread.name.startswith(WORKERS) for thread in threading.enumerate())
+
+
 class _Loop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._skipping = _Selector()
-        super().__init__(self._skipping)
+    def __init__(self, selector: _Selector, now: Callable[[], float]) -> None:
+        super().__init__(selector)
+        self._turns = selector
+        self._now = now
+        selector.end_turn = self.stop
+        self.set_default_executor(ThreadPoolExecutor(thread_name_prefix=WORKERS))
 
     def time(self) -> float:
-        return self._skipping.skipped_s
+        return self._now()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # the stub's type variables say no more
+        future = super().run_in_executor(executor, func, *args)
+        self._turns.jobs += 1
+        future.add_done_callback(self._job_done)
+        return future
+
+    def _job_done(self, _: object) -> None:
+        self._turns.jobs -= 1
 
 
 class VirtualCalls:
-    """Runs one call after the other, to its end; each says how long it would have taken."""
+    """Runs calls beside each other, a turn at a time."""
 
     def __init__(self) -> None:
+        self._now_s = 0.0
+        self._due_s: float | None = None
+        self._selector: _Selector | None = None
         self._loop: _Loop | None = None
+        self._fresh = False  # something may be able to go on
+        self._running: dict[asyncio.Task[None], int] = {}
+        self._finished: list[tuple[int, Finished]] = []
 
-    def run(self, number: int, call: AsyncCall) -> tuple[Finished | None, float]:
-        """Run a call.
+    def start(self, task: int, call_number: int, call: AsyncCall) -> None:
+        """Start a call with the next turn."""
+        loop = self._open_loop()
+        self._running[loop.create_task(self._run(task, call_number, call))] = task
+        self._fresh = True
 
-        Returns:
-            (its end, or None if it never ends; seconds of virtual time that it took).
-        """
-        if self._loop is None:
-            self._loop = _Loop()
-        loop = self._loop
-        before_s = loop.time()
-        task = loop.create_task(call())
-        try:
-            results = loop.run_until_complete(task)
-        except _WaitsForEver:
-            task.cancel()
-            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
-            return None, 0.0
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything; it fails its tuple
-            return Finished(number, [], error), loop.time() - before_s
-        return Finished(number, results), loop.time() - before_s
+    def turn(self, now_s: float) -> list[tuple[int, Finished]]:
+        """Run everything that can run at this time; (task, its end) for each call that ended."""
+        self._now_s = now_s
+        if self._loop is None or not (self._fresh or self._is_due(now_s)):
+            return []
+        assert self._selector is not None
+        self._selector.is_patient = self._fresh
+        while True:
+            try:
+                self._loop.run_forever()
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001, S112 - a task of the user's making; nobody else's call ends by that
+                continue
+            break
+        wait_s = self._selector.wait_s
+        self._due_s = None if wait_s is None else now_s + wait_s
+        self._fresh = self._selector.jobs > 0
+        finished, self._finished = self._finished, []
+        return finished
+
+    def next_due_s(self) -> float | None:
+        """When a call will go on that sleeps now."""
+        return self._due_s
+
+    def forget(self, tasks: Collection[int]) -> None:
+        """Cancel the calls of these tasks; nobody hears of them any more."""
+        for one in [one for one, task in self._running.items() if task in tasks]:
+            del self._running[one]
+            one.cancel()
+            self._fresh = True
+
+    def end(self, call: AsyncCall) -> None:
+        """Cancel everything, and run a last call."""
+        self.forget({*self._running.values()})
+        self.start(-1, 0, call)
+        self.turn(self._now_s)
 
     def close(self) -> None:
-        """Close the loop."""
+        """Cancel everything and close the loop."""
+        self.forget({*self._running.values()})
+        self.turn(self._now_s)
         if self._loop is not None:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
-            self._loop = None
+            self._loop = self._selector = None
+
+    def _is_due(self, now_s: float) -> bool:
+        return self._due_s is not None and self._due_s <= now_s
+
+    def _open_loop(self) -> _Loop:
+        if self._loop is None:
+            self._selector = _Selector()
+            self._loop = _Loop(self._selector, lambda: self._now_s)
+        return self._loop
+
+    async def _run(self, task: int, call_number: int, call: AsyncCall) -> None:
+        try:
+            finished = Finished(call_number, await call())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything; it fails its tuple
+            finished = Finished(call_number, [], error)
+        mine = asyncio.current_task()
+        assert mine is not None
+        if self._running.pop(mine, None) is not None:
+            self._finished.append((task, finished))

@@ -143,14 +143,11 @@ class Crew:
 
     def _bolt(self, task: Task, component: ComponentSpec) -> Machine:
         bits = self._random.getrandbits
-        machine: WatchedBolt | WatchedAsyncBolt
-        if component.body.is_async:
-            machine = WatchedAsyncBolt(self._plan, task, random_bits=bits, attempts=self.attempts)
-        else:
-            cell = None
-            if component.body.state is not None:
-                cell = self._cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
-            machine = WatchedBolt(self._plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
+        cell = None
+        if component.body.state is not None:
+            cell = self._cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
+        kind = WatchedAsyncBolt if component.body.is_async else WatchedBolt
+        machine = kind(self._plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
         machine.watch = self._watch
         return machine
 

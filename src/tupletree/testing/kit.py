@@ -100,7 +100,6 @@ class _Driver:
         self._tracer = tracer
         self._out = Outbox(plan.task_ids_of(ACKER))
         self._queue: deque[Frame | tuple[int, Mail | Call]] = deque()
-        self._later: list[tuple[float, int, Mail]] = []
         self._calls = VirtualCalls()
         self._crew = Crew(plan, options, random, self.recorder)
         self._crew.start(self._now, self._out)
@@ -118,7 +117,7 @@ class _Driver:
             if now_s >= at_most_s:
                 self._abandon()
                 return
-            if now_s >= at_least_s and all(spout.is_finished for spout in spouts) and not self._later:
+            if now_s >= at_least_s and all(spout.is_finished for spout in spouts) and self._calls.next_due_s() is None:
                 return
             ends_s = at_least_s if now_s < at_least_s else at_most_s
             self._clock.advance(max(SMALLEST_STEP_S, min([*self._due(), ends_s]) - now_s))
@@ -131,6 +130,8 @@ class _Driver:
     def close(self) -> None:
         for machine in self._crew.machines.values():
             machine.stop(self._now, self._out)
+        for _, _, call in self._out.endings:
+            self._calls.end(call)
         self._calls.close()
 
     def _step(self) -> bool:
@@ -138,10 +139,8 @@ class _Driver:
         if self._queue:
             self._deliver(self._queue.popleft())
             return True
-        now_s = self._clock.monotonic()
-        came = [entry for entry in self._later if entry[0] <= now_s]
-        self._later = [entry for entry in self._later if entry[0] > now_s]
-        self._queue += [(task, mail) for _, task, mail in came]
+        came = self._calls.turn(self._clock.monotonic())
+        self._queue += came
         polled = [self._turn(task, machine.poll) for task, machine in self._crew.machines.items()]
         if came or any(polled) or self._queue:
             return True
@@ -164,9 +163,7 @@ class _Driver:
         else:
             self._tracer.task, content = one
             if isinstance(content, Call):
-                finished, seconds = self._calls.run(content.number, content.function)
-                if finished is not None:
-                    self._later.append((self._clock.monotonic() + seconds, self._tracer.task, finished))
+                self._calls.start(one[0], content.number, self._tracer.at_task(one[0], content.function))
                 return
             self._crew.machines[self._tracer.task].receive([content], self._now, self._out)
         self._carry_out()
@@ -194,7 +191,7 @@ class _Driver:
 
     def _due(self) -> list[float]:
         due = [machine.next_due_s() for machine in self._crew.machines.values()]
-        return [*(one for one in due if one is not None), *(entry[0] for entry in self._later)]
+        return [one for one in [*due, self._calls.next_due_s()] if one is not None]
 
     def _abandon(self) -> None:
         for spout in self._crew.spouts():

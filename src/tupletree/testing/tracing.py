@@ -9,11 +9,13 @@ import copy
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from tupletree.errors import ConfigError
+from tupletree.flow.outbox import AsyncCall
 from tupletree.topology.components import Bolt, Collector, TaskContext
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
@@ -21,6 +23,9 @@ __all__ = ["Fail", "InjectedError", "Tracer"]
 
 Fail = Callable[[Any], "bool | BaseException"]
 """Takes a tuple; True, or the exception to raise, makes the bolt fail it."""
+
+
+_calling: ContextVar[int] = ContextVar("tupletree_traced_task")
 
 
 class InjectedError(Exception):
@@ -36,10 +41,29 @@ class Tracer:
     """
 
     def __init__(self) -> None:
-        self.task = -1
+        self._task = -1
         self.warnings: list[str] = []
         self._children: dict[tuple[int, int], list[Any]] = defaultdict(list)
         self._kept: list[Any] = []  # so that an object's identity stays its own
+
+    @property
+    def task(self) -> int:
+        """See the class."""
+        return _calling.get(self._task)
+
+    @task.setter
+    def task(self, task: int) -> None:
+        self._task = task
+
+    @staticmethod
+    def at_task(task: int, call: AsyncCall) -> AsyncCall:
+        """The call, with its task at work wherever its code runs, beside others."""
+
+        async def traced() -> list[Any]:
+            _calling.set(task)
+            return await call()
+
+        return traced
 
     def children(self, task: int, value: object) -> Sequence[Any]:
         """What a task emitted anchored to a tuple, in order."""
@@ -192,8 +216,18 @@ class _TracedBolt(Bolt[Any]):
         else:
             super().__setattr__(name, value)
 
-    def open(self, context: TaskContext) -> None:
-        self._inner.open(context)
+    def open(self, context: TaskContext) -> Awaitable[None] | None:
+        opening = self._inner.open(context)
+        if inspect.isawaitable(opening):
+            return self._open_later(opening)
+        self._keep_attributes()
+        return None
+
+    async def _open_later(self, opening: Awaitable[None]) -> None:
+        await opening
+        self._keep_attributes()
+
+    def _keep_attributes(self) -> None:
         self._before.update((name, _kept_copy(value)) for name, value in self._attributes())
 
     def process(self, value: Any, collector: Collector[Any]) -> Any:
@@ -208,9 +242,9 @@ class _TracedBolt(Bolt[Any]):
         self._look_at_attributes()
         return result
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         self._look_at_attributes()
-        self._inner.close()
+        return self._inner.close()
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         injected = self._spec.inject

@@ -115,21 +115,22 @@ class World:
             self._deliver(envelope)
             if together:
                 self._work_at_once()
+        ended = self._calls.turn(self.now_s)
+        for task, finished in ended:
+            self._send(Envelope(task, finished))
         polled = self._poll(everyone=not envelopes)
         self._carry_out()
         arrived, self._arrived = self._arrived, []
         for track in arrived:  # only now is it known what else is on its way to the acker
             self.oracle.track_arrived(track)
-        return bool(envelopes) or polled
+        return bool(envelopes) or bool(ended) or polled
 
     def wait(self) -> bool:
         """Nothing is to be done now: let go of what is held, or move on in time; False if nothing will ever come."""
         if self.ending and self._flush():
             return True
         due = [due_s for machine in self.crew.machines.values() if (due_s := machine.next_due_s()) is not None]
-        held_s = self.transit.next_due_s()
-        if held_s is not None:
-            due.append(held_s)
+        due += [due_s for due_s in (self.transit.next_due_s(), self._calls.next_due_s()) if due_s is not None]
         if not due:
             return self._pausing or self._paused_until > self.steps
         self._advance(max(0.0, min(due) - self.now_s))
@@ -159,6 +160,8 @@ class World:
         """Close every component."""
         for machine in self.crew.machines.values():
             machine.stop(self.now, self.out)
+        for _, _, call in self.out.endings:
+            self._calls.end(call)
         self._calls.close()
 
     def calm(self) -> None:
@@ -181,7 +184,7 @@ class World:
         if isinstance(content, Frame):
             self._work(content)
         elif isinstance(content, Call):
-            self._run_call(task, content)
+            self._calls.start(task, content.number, content.function)
         elif isinstance(content, Buried):
             assert isinstance(machine, SpoutMachine)
             self.dead += content.died
@@ -209,11 +212,6 @@ class World:
             if not self.out.frames:
                 return
             self._work(self.out.frames.pop(self.random.randrange(len(self.out.frames))))
-
-    def _run_call(self, task: int, call: Call) -> None:
-        finished, seconds = self._calls.run(call.number, call.function)
-        if finished is not None:
-            self.transit.send(Envelope(task, finished), self.now_s + seconds if seconds else 0.0)
 
     def _call(self, task: int, action: Callable[[Now, Outbox], Any]) -> Any:
         """Call a machine, and tell the oracle what came of it."""
@@ -334,6 +332,7 @@ class World:
     def _lose_on_the_way(self, task: int) -> None:
         """What is on its way to a task that died, as often as not. Calls and their ends always go with their task."""
         mailbox = self.random.random() < 0.5
+        self._calls.forget([task])
 
         def is_gone(envelope: Envelope) -> bool:
             content = envelope.content
@@ -422,6 +421,7 @@ class World:
     def _lose_all(self, gone: Callable[[Envelope], bool]) -> None:
         """Nothing of what the machines knew and had sent is left, but what is on its way and not gone."""
         self.out = Outbox(self.plan.task_ids_of(ACKER))
+        self._calls.forget([task.task_id for task in self.plan.tasks])
         for envelope in self.transit.lose(gone):
             if isinstance(envelope.content, Track):
                 self.oracle.track_lost(envelope.content)

@@ -10,7 +10,7 @@ component whose classes are known per instance only says them in `message_type`,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -131,6 +131,11 @@ class Bolt(Generic[T]):
 
     `process` returns or yields its outputs, or uses the collector. With `auto_ack` (the default) the tuple is acked
     when `process` returned, unless the bolt settled it already; an exception fails it.
+
+    With `async def process` all methods run on the run's event loop, and any of them may be async. Up to `concurrency`
+    calls of `process` and `tick` go on at a time; with keyed state one per key, and each works on a copy of its own
+    value, which is kept if it succeeds. What a call asks of its collector counts when it ends, all together;
+    `reset_timeout` of its own tuple counts at once. When the bolt stops or is restarted, calls that run are cancelled.
     """
 
     auto_ack: bool = True
@@ -143,8 +148,9 @@ class Bolt(Generic[T]):
     input_types: tuple[type, ...] = ()
     output_types: tuple[type, ...] = ()
 
-    def open(self, context: TaskContext) -> None:
+    def open(self, context: TaskContext) -> Awaitable[None] | None:  # noqa: ARG002 - for those that need it
         """Acquire what is needed, before the first tuple."""
+        return None
 
     @abstractmethod
     def process(self, value: T, collector: Collector[Any]) -> Any:
@@ -153,8 +159,9 @@ class Bolt(Generic[T]):
     def tick(self, collector: Collector[Any]) -> Any:
         """Time passed; called for bolts that asked for ticks."""
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """Release everything. Called once, also after an error."""
+        return None
 
 
 class TaskContext(Protocol):

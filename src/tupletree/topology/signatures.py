@@ -151,6 +151,9 @@ def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDes
         reading.inputs = tuple(subject.input_types)
     reading.outputs += subject.output_types
     is_async = _awaits(cls.process)
+    also_async = [name for name in ("open", "tick", "close") if _awaits(getattr(cls, name))]
+    if also_async and not is_async:
+        reading.fault(f"`{also_async[0]}` is async, but `process` is not", next_step="write `async def process`")
     _check_settings(reading, subject.concurrency, subject.tick_interval_s, is_async=is_async)
     spec = BoltSpec(
         style="class",

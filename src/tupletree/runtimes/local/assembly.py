@@ -202,12 +202,11 @@ class _Maker:
 
     def _bolt(self, task: Task, component: ComponentSpec) -> Machine:
         bits = Random(self._random.getrandbits(128)).getrandbits
-        if component.body.is_async:
-            return AsyncBoltMachine(self._plan, task, random_bits=bits, attempts=self._attempts)
         cell = None
         if component.body.state is not None:
             cell = self._legacy.cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
-        return BoltMachine(self._plan, task, random_bits=bits, attempts=self._attempts, cell=cell)
+        machine = AsyncBoltMachine if component.body.is_async else BoltMachine
+        return machine(self._plan, task, random_bits=bits, attempts=self._attempts, cell=cell)
 
 
 def _instance(body: Any, parallelism: int) -> Any:

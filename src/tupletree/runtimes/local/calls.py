@@ -1,4 +1,4 @@
-"""Async calls: one event loop on a thread of its own runs what async bolts ask for."""
+"""Async calls: one event loop on a thread of its own runs what async components ask for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as StillWaiting
+from typing import Any
 
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
@@ -28,50 +29,115 @@ class CallRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._running: dict[int, dict[int, asyncio.Task[None]]] = {}  # by task and number; the loop's thread has it
+        self._endings: set[asyncio.Task[None]] = set()
 
-    def run(self, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
+    def run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
         """Run a call; `tell` hears of its end, on the loop's thread."""
-        asyncio.run_coroutine_threadsafe(_run(number, call, tell), self._running_loop())
+        self._submit(self._run(task, number, call, tell))
+
+    def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
+        """Cancel these calls of a task, and run the last one when all of them have ended. See `Outbox.endings`."""
+        self._submit(self._end(task, numbers, call))
+
+    def settle(self, timeout_s: float = END_TIMEOUT_S) -> bool:
+        """Wait until the endings that were asked for are done, and cancel the calls that nobody ends.
+
+        Returns:
+            False if something has not ended in time; it is named in the log and left behind.
+        """
+        with self._starting:
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return True
+        try:
+            asyncio.run_coroutine_threadsafe(self._settle(), loop).result(timeout_s)
+        except StillWaiting:
+            logger.error(  # noqa: TRY400 - where the call is says more than where this waited
+                "async calls have not ended %g s after they were cancelled and are left behind: %s; their thread "
+                "is at\n%s",
+                timeout_s,
+                ", ".join(self._named()) or "one that was about to start",
+                "".join(traceback.format_stack(sys._current_frames().get(thread.ident or 0))),  # noqa: SLF001 - documented
+            )
+            return False
+        return True
 
     def close(self, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Cancel what runs, and end the thread. A call that blocks it, or will not be cancelled, is left behind."""
+        """Do what `settle` does, and end the thread, unless something is left behind."""
+        settled = self.settle(timeout_s)
         with self._starting:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
-        if loop is None or thread is None:
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout_s)
-        except StillWaiting:
-            logger.error(  # noqa: TRY400 - where the call is says more than where this waited
-                "async calls have not ended %g s after they were cancelled and are left behind; their thread is at\n%s",
-                timeout_s,
-                "".join(traceback.format_stack(sys._current_frames().get(thread.ident or 0))),  # noqa: SLF001 - documented
-            )
+        if loop is None or thread is None or not settled:
             return
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="tupletree-async", daemon=True)
+                self._thread = threading.Thread(
+                    target=_run_for_ever, args=(self._loop,), name="tupletree-async", daemon=True
+                )
                 self._thread.start()
-            return self._loop
+            loop = self._loop
+        asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    async def _run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
+        mine = _this_task()
+        self._running.setdefault(task, {})[number] = mine
+        try:
+            finished = Finished(number, await call())
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything; it fails its tuple
+            finished = Finished(number, [], error)
+        if self._running[task].get(number) is mine:
+            del self._running[task][number]
+        tell(finished)
+
+    async def _end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
+        mine = _this_task()
+        self._endings.add(mine)
+        try:
+            running = self._running.get(task, {}).copy()
+            for number in numbers:
+                if number in running:
+                    running[number].cancel()
+            if running:
+                await asyncio.wait(running.values())
+            await call()
+        except BaseException:
+            logger.exception("task %d: ending its calls failed; its results stand", task)
+        finally:
+            self._endings.discard(mine)
+
+    async def _settle(self) -> None:
+        while self._endings:
+            await asyncio.wait(self._endings)
+        others = asyncio.all_tasks() - {_this_task()}
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _named(self) -> list[str]:
+        """Calls that run; read from another thread, so it may miss one."""
+        return [f"call {number} of task {task}" for task, calls in [*self._running.items()] for number in [*calls]]
 
 
-async def _run(number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
-    try:
-        finished = Finished(number, await call())
-    except BaseException as error:  # noqa: BLE001 - user code may raise anything; it fails its tuple
-        finished = Finished(number, [], error)
-    tell(finished)
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
-async def _cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until stopped. A task of the user's own making that raises SystemExit or the like ends no other's calls."""
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException:  # the loop hands these on to whoever runs it
+            logger.exception("a task that an async call started raised what ends a program; it goes on")
+        else:
+            return

@@ -62,6 +62,9 @@ class Hub(Protocol):
     def call(self, task: int, number: int, call: AsyncCall) -> None:
         """Run an async call; its end comes back as mail."""
 
+    def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
+        """See `Outbox.endings`."""
+
     def idle(self, executor: Executor) -> None:
         """An executor has nothing to do for now."""
 
@@ -363,10 +366,8 @@ class Executor:
             ticks, out.ticks = out.ticks, []
             for task in ticks:
                 owners[task].ring.send((task, TICK))
-        if out.calls:
-            calls, out.calls = out.calls, []
-            for task, number, call in calls:
-                self._hub.call(task, number, call)
+        if out.calls or out.endings:
+            self._start_calls()
         if out.acked:
             for acked in out.acked:
                 self._hub.acked(acked)
@@ -375,6 +376,15 @@ class Executor:
             self._log_notes()
         if out.died:
             self._bury(now)
+
+    def _start_calls(self) -> None:
+        out = self._out
+        calls, out.calls = out.calls, []
+        for task, number, call in calls:
+            self._hub.call(task, number, call)
+        endings, out.endings = out.endings, []
+        for task, numbers, call in endings:
+            self._hub.end(task, numbers, call)
 
     def _log_notes(self) -> None:
         for note in self._out.notes:
@@ -433,6 +443,7 @@ class Executor:
             except Exception:
                 logger.exception("%s: closing a task failed", machine.task.component)
         self._started.clear()
+        self._start_calls()
         self._over = True
         for _, future in self.ring.take_control():
             if isinstance(future, Future):

@@ -234,7 +234,11 @@ class LocalRun(RunHandle):
         def tell(finished: Finished) -> None:
             ring.send((task, finished))
 
-        self._calls.run(number, call, tell)
+        self._calls.run(task, number, call, tell)
+
+    def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
+        """See `Hub.end`."""
+        self._calls.end(task, numbers, call)
 
     def idle(self, executor: Executor) -> None:
         """See `Hub.idle`. Spouts are looked at on their own threads only: in the middle of a step they mislead."""
@@ -304,6 +308,7 @@ class LocalRun(RunHandle):
             control.fault = control.fault or error
         finally:
             life.halt()
+            self._calls.settle()  # before the next life opens what this one closes
         fault = control.fault
         if fault is None:
             return True
