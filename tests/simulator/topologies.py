@@ -164,6 +164,48 @@ async def slowly(number: Number) -> AsyncIterator[Part]:
         yield Part(number.value, share)
 
 
+@bolt(concurrency=4, state=list)
+async def in_turn(part: Part, seen: KeyedState[list[int]]) -> Part:
+    """Counts the successful calls of a key, whatever happens to the others meanwhile."""
+    import asyncio
+
+    mine = seen.value
+    mine.append(part.value)
+    await asyncio.sleep(0.01 * (part.value % 5))
+    if part.value % 6 == 5:
+        raise ValueError("after it touched its state")
+    return Part(part.share, len(mine))
+
+
+class Slowly(Bolt[Number]):
+    """By hand, with calls that overlap: some ack what others hold, some renew, fail twice, or fail what they acked."""
+
+    auto_ack = False
+    concurrency = 3
+
+    async def open(self, context: TaskContext) -> None:
+        self.kept: list[Number] = []
+
+    async def process(self, value: Number, collector: Collector[Part]) -> None:
+        import asyncio
+
+        await asyncio.sleep(0.02 * (value.value % 4))
+        collector.reset_timeout(value)
+        if value.value % 3 == 0:
+            self.kept.append(value)
+            return
+        kept, self.kept = self.kept, []
+        collector.emit(Part(value.value, 0), anchors=[*kept, value])
+        await asyncio.sleep(0.02)
+        for one in kept:
+            collector.ack(one)
+        if value.value % 7 == 3:
+            collector.fail(value, "by hand")
+        collector.ack(value)
+        if value.value % 5 == 4:
+            raise ValueError("after the verdict")
+
+
 @bolt
 def around(number: Number) -> Iterator[Number | Part]:
     """Goes round in a cycle until the value is small."""
@@ -189,7 +231,7 @@ class Generated:
 
 KINDS = (
     "chain", "diamond", "all", "third", "collector", "batch", "async", "cycle", "direct", "untracked", "unanchored",
-    "two spouts", "no ackers",
+    "two spouts", "no ackers", "async state", "async by hand",
 )  # fmt: skip
 Replay = Literal["runtime", "source"]
 
@@ -255,6 +297,11 @@ def _build(t: Topology, kind: str, numbers: SpoutHandle, width: int, ackers: int
             out.shuffle(t.bolt("sums", summed).global_(fours)).shuffle(fours)
         case "async":
             out.local_or_shuffle(t.bolt("slow", slowly, parallelism=width).shuffle(numbers))
+        case "async state":
+            parts = t.bolt("parts", in_parts, parallelism=width).shuffle(numbers)
+            out.shuffle(t.bolt("turns", in_turn, parallelism=2).fields(parts, "share"))
+        case "async by hand":
+            out.shuffle(t.bolt("slow", Slowly, parallelism=width).shuffle(numbers))
         case "cycle":
             ring = t.bolt("ring", around, parallelism=width)
             ring.shuffle(numbers).fields(ring.stream(Number), "value")

@@ -133,7 +133,6 @@ class VirtualCalls:
         self.forget({*self._running.values()})
         self.turn(self._now_s)
         if self._loop is not None:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
             self._loop = self._selector = None
 
