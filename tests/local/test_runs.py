@@ -439,9 +439,10 @@ def test_a_drain_waits_for_the_spouts_of_every_executor(tmp_path: Path) -> None:
 
 
 def test_what_the_runtime_cannot_do_is_said_at_once_and_all_together(tmp_path: Path) -> None:
-    @bolt
-    async def collecting(line: Line, out: Collector[Word]) -> None:
+    @batch_bolt(size=2)
+    async def awaited(rows: list[Line]) -> list[Word]:
         """Not yet."""
+        return []
 
     @batch_bolt(size=2, auto_ack=False)
     def manual(rows: list[Line]) -> None:
@@ -449,7 +450,7 @@ def test_what_the_runtime_cannot_do_is_said_at_once_and_all_together(tmp_path: P
 
     t = Topology("too-much")
     source = t.spout("lines", Script([]))
-    t.bolt("collecting", collecting).shuffle(source).stream(Word, unconsumed=True)
+    t.bolt("awaited", awaited).shuffle(source).stream(Word, unconsumed=True)
     t.bolt("manual", manual).shuffle(source)
     with pytest.raises(TopologyError) as caught:
         begin(t, tmp_path / "state")
