@@ -98,6 +98,12 @@ class Options:
         at_least=1,
         at_most=2,
     )
+    local_gc_threshold: int = _option(
+        10_000,
+        "objects",
+        "local runtime: least threshold of young garbage collections in this process while it runs; 0: as it is",
+        at_least=0,
+    )
     max_attempts: int = _option(5, "attempts", "attempts in total before a message is dead", at_least=1)
     backoff_initial_ms: float = _option(100.0, "milliseconds", "delay before the second attempt", at_least=0)
     backoff_factor: float = _option(2.0, "factor", "growth of the delay with each further attempt", at_least=1)

@@ -232,6 +232,7 @@ class _Keyed(ABC):
         self._tasks = tuple(dict.fromkeys(tasks))
         self._slots = [self._tasks.index(task) for task in tasks]
         self._known: dict[Any, Any] = {}
+        self._is_text = False
         self._key_of = schema.key_of(fields)
         kinds = [_only_kind(schema.fields[name]) for name in fields]
         self._look: Callable[[Any], Any] = self._choice
@@ -243,6 +244,7 @@ class _Keyed(ABC):
             self._known = _Memo(self._raw_choice)
             self._look = self._known.__getitem__
             self._get = attrgetter(*fields)
+            self._is_text = kinds == [str]
             # Nothing but text equals text, so text needs no look at its type before it is looked up.
             self._strict = [
                 (attrgetter(name), {kind, hints.NONE_TYPE}) for name, kind in zip(fields, kinds) if kind is not str
@@ -263,6 +265,8 @@ class _Keyed(ABC):
         if all(exact.issuperset(map(type, map(get, values))) for get, exact in self._strict):
             try:
                 if len(self._tasks) == 1:  # nothing to choose, but keys that nobody can have are to be found out
+                    if self._is_text and _is_encodable(map(self._get, values)):
+                        return None
                     for key in {*map(self._get, values)} - self._known.keys():
                         self._look(key)
                     return None
@@ -277,6 +281,15 @@ class _Keyed(ABC):
                 failures[position] = error
                 choices.append(None)
         return choices
+
+
+def _is_encodable(texts: Iterable[Any]) -> bool:
+    """Whether all are text, without lone surrogates; a fraction of the price of looking each of them up."""
+    try:
+        "".join(texts).encode()
+    except (TypeError, UnicodeEncodeError):
+        return False
+    return True
 
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

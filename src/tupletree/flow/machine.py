@@ -21,10 +21,12 @@ class Machine:
 
     Attributes:
         task: which task it is.
+        is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may ever have something to say.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.is_timed = True
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the component."""

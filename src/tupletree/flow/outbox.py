@@ -47,6 +47,7 @@ class Outbox:
         calls: (task, number, coroutine function) to run; its end is to come back as `Finished` mail.
         endings: (task, numbers, coroutine function): the last that a task asks for. The calls with these numbers are
             to be cancelled, and it is to run when all calls of the task have ended; nobody waits to hear of that.
+        has_tracks: whether anything was said about trees.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Outbox:
         "died",
         "endings",
         "frames",
+        "has_tracks",
         "mail",
         "notes",
         "ticks",
@@ -71,6 +73,7 @@ class Outbox:
         self._deltas = DeltaPool()
         self._failures: dict[int, Failure] = {}
         self._extended: list[int] = []
+        self.has_tracks = False
         self.frames: list[Frame] = []
         self.mail: list[tuple[int, Mail]] = []
         self.died: list[Died] = []
@@ -87,19 +90,23 @@ class Outbox:
 
     def open_trees(self, opening: Opening) -> None:
         """Open the trees of these roots."""
+        self.has_tracks = True
         self._openings.append(opening)
 
     def add_delta(self, edge: int, roots: Sequence[object]) -> None:
         """XOR an edge into the trees of a frame's roots: when it is sent out, and again when it is acked."""
+        self.has_tracks = True
         self._deltas.add(edge, roots)  # type: ignore[arg-type]  # roots as in `Frame.roots`
 
     def fail_trees(self, failures: Mapping[int, Failure]) -> None:
         """Fail the trees of these roots; the first failure of a root wins."""
+        self.has_tracks = True
         for root, failure in failures.items():
             self._failures.setdefault(root, failure)
 
     def extend(self, roots: Sequence[int]) -> None:
         """Start the timeouts of these roots anew."""
+        self.has_tracks = True
         self._extended.extend(roots)
 
     def take_tracks(self) -> list[tuple[int, Track]]:
@@ -108,6 +115,7 @@ class Outbox:
         count = len(self._acker_tasks)
         openings, deltas = self._openings, self._deltas.take()
         failures, extended = self._failures, self._extended
+        self.has_tracks = False
         if not (openings or deltas or failures or extended) or not count:
             return []
         self._openings, self._failures, self._extended = [], {}, []

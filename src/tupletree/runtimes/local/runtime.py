@@ -25,6 +25,7 @@ from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
 from tupletree.runtimes.local.calls import CallRunner
 from tupletree.runtimes.local.executor import Executor
+from tupletree.runtimes.local.garbage import rarer_collections
 from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
@@ -272,8 +273,9 @@ class LocalRun(RunHandle):
 
     def _main(self) -> None:
         try:
-            while not self._live():
-                pass
+            with rarer_collections(self._options.local_gc_threshold):
+                while not self._live():
+                    pass
             self._control.state = "stopped"
         except BaseException as error:  # noqa: BLE001 - whoever waits for the end hears of it
             self._error = error
