@@ -116,6 +116,8 @@ class BoltTask:
         frame = apart(frame)
         if self._state is None or keys is None:
             self._run_stateless(frame, worked)
+        elif len(frame.roots) == len(frame.values):
+            self._run_keyed_singles(frame, keys, self._state, worked)
         else:
             self._run_keyed(frame, keys, self._state, worked)
         return worked
@@ -185,10 +187,15 @@ class BoltTask:
                 continue
             place.root = root
             try:
-                for index in range(start, end):
-                    result = call(values[index])
+                if end - start == 1:  # a loop costs as much as a small bolt
+                    result = call(values[(index := start)])
                     if result is not None:
                         add(result)
+                else:
+                    for index in range(start, end):
+                        result = call(values[index])
+                        if result is not None:
+                            add(result)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
@@ -246,6 +253,47 @@ class BoltTask:
                     out_roots.append(root)
                     out_ends.append(mark)
             start = end
+        place.root = None
+        self._finish(frame, out, out_roots, out_ends, worked)
+
+    def _run_keyed_singles(self, frame: Frame, keys: list[Any], state: StateCell, worked: Worked) -> None:
+        """As `_run_keyed`, for frames with one tuple per segment: half of the time of small messages is the loop."""
+        out: list[Any] = []
+        out_roots: list[Root] = []
+        out_ends: list[int] = []
+        call, place = self._keyed_call, self._place
+        changed, load = state.changed, state.load
+        add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        failures = worked.failures
+        mark = 0
+        for root, key, value in zip(frame.roots, keys, frame.values, strict=True):
+            if failures and all_failed(root, failures):
+                continue
+            place.root = root
+            state.key = key
+            try:
+                try:
+                    held = changed[key]
+                except KeyError:
+                    held = _NOTHING
+                if held is _NOTHING:
+                    held = load(key)
+                state.value = held
+                result = call(value, state)
+                if result is not None:
+                    add(result)
+                if state.value is not held:
+                    changed[key] = state.value
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                del out[mark:]
+                self._fail.blame(worked, root, value, error)
+                continue
+            if len(out) > mark:
+                mark = len(out)
+                out_roots.append(root)
+                out_ends.append(mark)
         place.root = None
         self._finish(frame, out, out_roots, out_ends, worked)
 

@@ -112,10 +112,14 @@ def test_rule_9_roots_that_collide_and_zero_are_redrawn() -> None:
 
 
 def test_rule_9_a_batch_redraws_collisions_too() -> None:
-    draws: Iterator[int] = iter([5 | 0 << 64 | 5 << 128, 6, 5, 7])
+    def batch(*roots: int) -> int:
+        return sum(root << 64 * index for index, root in enumerate(roots))
+
+    draws: Iterator[int] = iter([batch(5, 8), batch(5, 0, 5), 6, 0, 6, 9, 7, batch(7, 4), 4, 3])
     messages = Pending(POLICY, lambda bits: next(draws), lambda: 0.5)
     messages.register(SPOUT, "lines")
-    assert messages.emit_many(SPOUT, [1, 2, 3], ["a", "b", "c"], 0.0, 0.0).roots == [5, 6, 7]
+    sent = [messages.emit_many(SPOUT, [*ids], [*ids], 0.0, 0.0) for ids in ("ab", "cde", "fg")]
+    assert [one.roots for one in sent] == [[5, 8], [6, 9, 7], [4, 3]]
 
 
 def test_rule_14_a_failed_attempt_waits_longer_each_time_until_the_message_is_dead() -> None:

@@ -106,7 +106,7 @@ class BoltMachine(EmittingMachine):
         else:
             keys = key_functions(plan.spec, component) if cell is not None else None
             self._bolt = BoltTask(component, self.place, cell, keys)
-        self.is_timed = self._batching is not None
+        self.is_timed = self._holder is not None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""

@@ -14,6 +14,7 @@ from typing import Any
 from tupletree.effects import TaskPlace
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker
+from tupletree.flow.deltas import ONLY_INT
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Drop, Mail, Now, Release, Written
 from tupletree.flow.outbox import Note, Outbox
@@ -139,10 +140,18 @@ class SinkMachine(Machine):
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Hold the rows and ack them."""
         held = self._held
-        start = 0
-        for root, end in zip(frame.roots, frame.ends):
-            values = frame.values[start:end]
-            start = end
+        roots, values = frame.roots, frame.values
+        if len(roots) == len(values) and set(map(type, roots)) == ONLY_INT and UNTRACKED not in roots:
+            for root, value in zip(roots, values):
+                rows = held.setdefault(root, [])  # type: ignore[arg-type]  # just checked: it is an int
+                rows.append(value)
+        else:
+            self._hold_segments(frame, now)
+        out.add_delta(frame.id, done_roots(frame, {}))
+
+    def _hold_segments(self, frame: Frame, now: Now) -> None:
+        held = self._held
+        for root, values in frame.segments():
             if type(root) is int and root:
                 rows = held.get(root)
                 if rows is None:
@@ -153,7 +162,6 @@ class SinkMachine(Machine):
                 self._make_ready(values, [root] * len(values), now)
             else:
                 self._share(values, roots_of(root))
-        out.add_delta(frame.id, done_roots(frame, {}))
 
     def _share(self, values: list[Any], roots: tuple[int, ...]) -> None:
         shared = _Shared(values, roots, set(roots))

@@ -47,6 +47,17 @@ class SpoutTask:
         """Return the open message with this key, wherever it is."""
         return self.messages.get(key) or self.awaiting.get(key)
 
+    def knows_none_of(self, keys: list[Any]) -> bool:
+        """Whether these are keys of different messages of which nothing is known, none of them untracked (None)."""
+        distinct = {*keys}
+        return (
+            len(distinct) == len(keys)
+            and None not in distinct
+            and distinct.isdisjoint(self.messages)
+            and distinct.isdisjoint(self.awaiting)
+            and distinct.isdisjoint(self.unconfirmed)
+        )
+
 
 # Not tracked by the garbage collector: with 100,000 open messages its passes would cost more than the work. Sound
 # as long as nothing that an entry holds leads back to the entry; so it names its task by number.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.ids import RandomBits, draw_id, hex_id
@@ -129,37 +129,26 @@ class Pending:
             one if type(one) is str or type(one) is int or one is None else message_key(one) for one in message_ids
         ]
         task = self._tasks[spout_task]
-        messages, awaiting, unconfirmed, by_source = task.messages, task.awaiting, task.unconfirmed, task.by_source
-        in_flight = self._in_flight
-        roots: list[int] = []
-        attempts = [1] * len(keys)
-        known: dict[int, Joined | AlreadySettled] = {}
-        fresh = 0
-        draws = self._draw_many(len(keys))
-        for index, key in enumerate(keys):
-            if key is None or key in messages or key in awaiting or key in unconfirmed:
-                result = self.emit(spout_task, message_ids[index], values[index], now_s, wall_s)
-                if isinstance(result, Emission):
-                    attempts[index] = result.attempt
-                    roots.append(result.root)
-                else:
-                    known[index] = result
-                continue
-            root = draws[index]
-            if not root or root in in_flight:
-                root = draw_id(self._random_bits, in_flight)
-            message_id = message_ids[index]
-            assert message_id is not None  # its key would be None
-            message = Message(spout_task, key, message_id, values[index], 1, root, now_s, wall_s, by_source)
-            messages[key] = in_flight[root] = message
-            roots.append(root)
-            fresh += 1
-        self.counters.emitted += fresh
-        if known:
-            values = [value for index, value in enumerate(values) if index not in known]
-            attempts = [attempt for index, attempt in enumerate(attempts) if index not in known]
-            message_ids = [one for index, one in enumerate(message_ids) if index not in known]
-        return Emitted(roots, message_ids, values, attempts, list(known.values()))
+        roots = self._draw_many(len(keys))
+        if task.knows_none_of(keys) and self._can_be_theirs(roots):
+            by_source = task.by_source
+            made = [
+                Message(spout_task, key, message_id, value, 1, root, now_s, wall_s, by_source)
+                for key, message_id, value, root in zip(keys, cast("Sequence[MessageId]", message_ids), values, roots)
+            ]
+            task.messages.update(zip(keys, made))
+            self._in_flight.update(zip(roots, made))
+            self.counters.emitted += len(made)
+            return Emitted(roots, message_ids, values, [1] * len(made), [])
+        results = [self.emit(spout_task, one, value, now_s, wall_s) for one, value in zip(message_ids, values)]
+        sent = [one for one in results if isinstance(one, Emission)]
+        return Emitted(
+            [one.root for one in sent],
+            [one.message_id for one in sent],
+            [one.value for one in sent],
+            [one.attempt for one in sent],
+            [one for one in results if not isinstance(one, Emission)],
+        )
 
     def due(self, now_s: float, limit: int) -> list[Emission]:
         """Take up to `limit` retries whose time has come, earliest first; each is an attempt with a new root."""
@@ -442,9 +431,13 @@ class Pending:
             return AlreadySettled(outcome, task.number, message_id)
         return None
 
-    def _draw_many(self, count: int) -> Sequence[int]:
-        """Draw 64-bit numbers in one call; the caller redraws zeros and collisions."""
-        return memoryview(self._random_bits(64 * count).to_bytes(8 * count, "little")).cast("Q") if count else ()
+    def _can_be_theirs(self, roots: list[int]) -> bool:
+        distinct = {*roots}
+        return len(distinct) == len(roots) and 0 not in distinct and distinct.isdisjoint(self._in_flight)
+
+    def _draw_many(self, count: int) -> list[int]:
+        """Draw 64-bit numbers in one call; zeros and collisions may be among them."""
+        return memoryview(self._random_bits(64 * count).to_bytes(8 * count, "little")).cast("Q").tolist()
 
     def _launch(self, message: Message) -> Emission:
         message.root = root = draw_id(self._random_bits, self._in_flight)

@@ -102,7 +102,7 @@ class Executor:
         self.handled = 0
         self.spouts = [machine for machine in machines.values() if isinstance(machine, SpoutMachine)]
         self.in_hand: int | None = None
-        self._others: list[Machine] = []  # that are open
+        self._timed: list[Machine] = []  # that are open, spouts aside
         self._emitting: list[SpoutMachine] = []  # that are open
         self._owners: Sequence[Executor] = ()
         self._rings: Sequence[Ring] = ()
@@ -153,8 +153,8 @@ class Executor:
             machine.start(now, out)
             if isinstance(machine, SpoutMachine):
                 self._emitting.append(machine)
-            else:
-                self._others.append(machine)
+            elif machine.is_timed:
+                self._timed.append(machine)
 
         return self.submit(start)
 
@@ -166,7 +166,7 @@ class Executor:
             if machine in self._started:
                 self._started.remove(machine)
                 self._closed.add(task)  # what still comes for it, after a drain that ran out of time, means nothing
-                for polled in (self._emitting, self._others):
+                for polled in (self._emitting, self._timed):
                     if machine in polled:
                         polled.remove(machine)  # type: ignore[arg-type]  # it is in there
                 machine.stop(now, out)
@@ -178,7 +178,7 @@ class Executor:
         return self.submit(lambda _, __: (self._is_quiet(), self.handled))
 
     def _is_quiet(self) -> bool:
-        busy = any(machine.is_busy for machine in self._others)
+        busy = any(machine.is_busy for machine in self._timed)
         return not (self._local or self._mail or busy) and self.ring.is_empty
 
     def halt(self) -> None:
@@ -209,19 +209,20 @@ class Executor:
             self._abort()
 
     def step(self) -> bool:
-        """Do one bounded round of work; whether there was any."""
+        """Do one bounded round of work; whether there may be more without anything coming from outside."""
         now = Now(self._clock.monotonic(), self._clock.wall())
         worked = self._read_mail(now)
         worked = self._work_frames(now) or worked
-        worked = self._poll(now) or worked
+        polled = self._poll(now)
         self._carry_out(now)
-        if worked:
+        if worked or polled:
             self._nap_s = SHORTEST_NAP_S
-        elif self._hub.ending and self._flush(now):
-            worked = True
-        else:
-            self._hub.idle(self)
-        return worked or bool(self._mail) or bool(self._local)
+        if polled or self._mail or self._local:
+            return True
+        if self._hub.ending and (worked or self._flush(now)):
+            return True
+        self._hub.idle(self)
+        return False
 
     def _read_mail(self, now: Now) -> bool:
         """Deliver what is on the control lane, and what tasks of this executor write to each other because of it."""
@@ -321,7 +322,7 @@ class Executor:
     def _poll(self, now: Now) -> bool:
         worked = False
         out = self._out
-        for machine in self._others:
+        for machine in self._timed:
             worked = machine.poll(now, out) or worked
         if self._emitting:
             paused = any(ring.is_full for ring in self._rings)
@@ -348,15 +349,16 @@ class Executor:
 
     def _flush(self, now: Now) -> bool:
         flushed = False
-        for machine in self._others:
+        for machine in self._timed:
             flushed = machine.flush(now, self._out) or flushed
         self._carry_out(now)
         return flushed
 
     def _carry_out(self, now: Now) -> None:
         out, owners = self._out, self._owners
-        for task, track in out.take_tracks():
-            self._send(task, track)
+        if out.has_tracks:
+            for task, track in out.take_tracks():
+                self._send(task, track)
         if out.frames:
             self._pass_on(out.take_frames())
         if out.mail:
