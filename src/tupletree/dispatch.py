@@ -110,6 +110,7 @@ class BoltTask:
         keys: list[Any] | None = None
         if self._state is not None:
             frame, keys = self._with_keys(frame, worked)
+            self._state.prepare(keys, self._place.epoch_time_s)
         if self._collecting is not None:
             self._collecting.run(frame, self._call, self._state, keys, worked)
             return worked

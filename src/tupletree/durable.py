@@ -20,7 +20,9 @@ from tupletree.errors import CheckpointError
 
 __all__ = [
     "FORMAT_VERSION",
+    "damaged",
     "missing",
+    "other_format",
     "pack",
     "read_container",
     "read_header",
@@ -129,11 +131,11 @@ def unpack(data: bytes, header_type: type[T], where: str) -> tuple[T, memoryview
     """
     view = memoryview(data)
     if len(view) < _LEAD.size + _SUM.size:
-        raise _damaged(where, f"{len(view)} bytes", "a whole container")
+        raise damaged(where, f"{len(view)} bytes", "a whole container")
     header_end = _LEAD.size + _header_length(view[: _LEAD.size], where)
     (checksum,) = _SUM.unpack(view[-_SUM.size :])
     if xxhash.xxh3_64_intdigest(view[: -_SUM.size]) != checksum:
-        raise _damaged(where, "its checksum does not fit its bytes", "an undamaged file")
+        raise damaged(where, "its checksum does not fit its bytes", "an undamaged file")
     return _header(view[_LEAD.size : header_end], header_type, where), view[header_end : -_SUM.size]
 
 
@@ -162,18 +164,12 @@ def read_header(path: Path, header_type: type[T]) -> tuple[T, int]:
 
 def _header_length(lead: bytes | memoryview, where: str) -> int:
     if len(lead) < _LEAD.size:
-        raise _damaged(where, f"{len(lead)} bytes", "a whole container")
+        raise damaged(where, f"{len(lead)} bytes", "a whole container")
     magic, version, length = _LEAD.unpack(lead)
     if magic != _MAGIC:
-        raise _damaged(where, f"it starts with {magic!r}", f"it starts with {_MAGIC!r}")
+        raise damaged(where, f"it starts with {magic!r}", f"it starts with {_MAGIC!r}")
     if version != FORMAT_VERSION:
-        raise CheckpointError(
-            "this file has a format that this version of Tupletree cannot read",
-            where=where,
-            got=f"format {version}",
-            expected=f"format {FORMAT_VERSION}",
-            next_step="use the version of Tupletree that wrote it",
-        )
+        raise other_format(where, version, FORMAT_VERSION)
     return int(length)
 
 
@@ -181,7 +177,7 @@ def _header(encoded: bytes | memoryview, header_type: type[T], where: str) -> T:
     try:
         return msgspec.msgpack.decode(encoded, type=header_type)
     except msgspec.MsgspecError as error:
-        raise _damaged(where, f"its header cannot be read: {error}", "a header of this format") from error
+        raise damaged(where, f"its header cannot be read: {error}", "a header of this format") from error
 
 
 def missing(path: Path) -> CheckpointError:
@@ -193,7 +189,19 @@ def missing(path: Path) -> CheckpointError:
     )
 
 
-def _damaged(where: str, got: str, expected: str) -> CheckpointError:
+def other_format(where: str, version: int, expected: int) -> CheckpointError:
+    """The error to raise for a file of a format that this version cannot read."""
+    return CheckpointError(
+        "this file has a format that this version of Tupletree cannot read",
+        where=where,
+        got=f"format {version}",
+        expected=f"format {expected}",
+        next_step="use the version of Tupletree that wrote it",
+    )
+
+
+def damaged(where: str, got: str, expected: str) -> CheckpointError:
+    """The error to raise for a file that is not what was written."""
     return CheckpointError(
         "a file of the state directory is damaged",
         where=where,

@@ -21,6 +21,10 @@ class StateCell(Protocol):
     value: Any
     changed: dict[Any, Any]
 
+    def prepare(self, keys: list[Any], time_s: float) -> None:
+        """Tuples with these keys come next, at this time."""
+        ...
+
     def load(self, key: Any) -> Any:
         """The value of a key that is not in `changed`."""
         ...

@@ -246,5 +246,5 @@ def check_clean(folder: Path) -> None:
     drafts = [path for path in state.rglob("_*") if "spark" not in path.relative_to(state).parts]
     assert drafts == []
     entry = read_settle(state / "settles", newest_settle(folder))
-    named = {file.name for tasks in entry.state.values() for files in tasks.values() for file in files}
+    named = {file.name for files in entry.state.values() for file in files}
     assert {path.name for path in (state / "state").glob("*/*")} == named

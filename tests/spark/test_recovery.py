@@ -73,7 +73,7 @@ def state_file(folder: Path) -> Path:
     """A file of the committed version of the keyed state."""
     settles = folder / "state" / "settles"
     state = read_settle(settles, numbered(settles, ".settle")[-1]).state["count"]
-    return folder / "state" / "state" / "count" / next(files[0].name for files in state.values() if files)
+    return folder / "state" / "state" / "count" / state[0].name
 
 
 def truncate(path: Path) -> None:

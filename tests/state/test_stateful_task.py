@@ -20,7 +20,7 @@ from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.program import Control
 from tupletree.runtimes.spark.wire import StateReport
 from tupletree.sources.items import items
-from tupletree.state.files import StateFile
+from tupletree.state.versions import StateFile, version_after
 from tupletree.tracking.outcomes import Failure
 
 
@@ -55,7 +55,7 @@ class Epochs:
             run=1,
             generation=1,
             time_s=0.0,
-            state={"count": {0: self.files}},
+            state={"count": self.files},
             state_directory=str(self.folder),
         )
         component = self.plan.spec.components["count"]
@@ -74,8 +74,7 @@ class Epochs:
         report, failures = self.run(*frames)
         assert not failures
         if report is not None:
-            file = StateFile(report.name, report.keys, report.is_base)
-            self.files = [file] if report.is_base else [*self.files, file]
+            self.files = version_after(self.files, report.file, report.merged)
         return report
 
     def values(self) -> dict[Any, Any]:
@@ -87,11 +86,13 @@ class Epochs:
             run=0,
             generation=0,
             time_s=0.0,
-            state={"count": {0: self.files}},
+            state={"count": self.files},
             state_directory=str(self.folder),
         )
         state = StatefulTask(component, task, self.plan, control, attempt=0)
-        return {key: state.cell.load(key) for key in ("a", "b", "odd", None)}
+        keys = ["a", "b", "odd", None]
+        state.cell.prepare(keys, 0.0)
+        return {key: state.cell.load(key) for key in keys}
 
 
 def test_what_a_committed_run_changed_is_where_the_next_one_starts(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_what_a_committed_run_changed_is_where_the_next_one_starts(tmp_path: Pat
 
     assert first is not None
     assert second is not None
-    assert (first.is_base, first.keys, second.is_base, second.keys) == (True, 2, False, 1)
+    assert (first.file.records, second.file.records, second.merged) == (2, 2, [first.file.name])
     assert epochs.values() == {"a": 3, "b": 1, "odd": 0, None: 0}
 
 

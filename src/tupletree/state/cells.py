@@ -47,26 +47,51 @@ class ValueCell(Generic[V]):
         committed: key → value, the version this run starts from.
         default: makes the value of a key that was never set. It is user code: called only with a tuple in hand, and to
             know the values that need not be stored.
+        look_up: where to look for keys that are not in `committed`: it gives the values of those that have one, for
+            keeps. None looks nowhere.
 
     Attributes:
         key, value: of the tuple in hand; there is no value before the first tuple.
         changed: key → value, what this run changed so far.
+        handed_out: keys whose stored value was handed out and could be changed in place: maybe it was not.
     """
 
-    __slots__ = ("_committed", "_default", "changed", "key", "value")
+    __slots__ = ("_committed", "_default", "_look_up", "_looked_for", "changed", "handed_out", "key", "value")
 
-    def __init__(self, committed: Mapping[Any, V], default: Callable[[], V]) -> None:
+    def __init__(
+        self,
+        committed: Mapping[Any, V],
+        default: Callable[[], V],
+        look_up: Callable[[list[Any]], Mapping[Any, V]] | None = None,
+    ) -> None:
         self.key: Any = None
         self.value: V
         self.changed: dict[Any, V] = {}
-        self._committed = committed
+        self.handed_out: list[Any] = []
+        self._committed: dict[Any, V] | Mapping[Any, V] = committed if look_up is None else dict(committed)
         self._default = default
+        self._look_up = look_up
+        self._looked_for: set[Any] = set()
+
+    def prepare(self, keys: list[Any], time_s: float) -> None:  # noqa: ARG002 - nothing expires here
+        """Make ready for tuples with these keys: those not seen yet are looked up together."""
+        if self._look_up is None:
+            return
+        unknown = set(keys) - self._looked_for
+        if unknown:
+            self._looked_for |= unknown
+            assert isinstance(self._committed, dict)
+            self._committed.update(self._look_up(list(unknown)))
 
     def load(self, key: Any) -> V:
         """The value of a key that is not in `changed`."""
-        value = self._committed[key] if key in self._committed else self._default()
+        is_stored = key in self._committed
+        value = self._committed[key] if is_stored else self._default()
         if not is_immutable(value):
-            value = self.changed[key] = copy.deepcopy(value)
+            if is_stored:
+                self.handed_out.append(key)
+            # What was looked up is ours; a default may be an object that others hold.
+            value = self.changed[key] = value if is_stored and self._look_up is not None else copy.deepcopy(value)
         return value
 
     def clear(self) -> None:

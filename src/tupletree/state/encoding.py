@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import xxhash
 from msgspec import inspect
 
+from tupletree.hashing import pack_key
 from tupletree.payloads import lift, lower, registry_of
 from tupletree.topology.keys import DECIMAL_NAN, NAN
 from tupletree.topology.travel import fault_of, nodes_of
 
 __all__ = ["KeyEncoding", "ValueEncoding"]
 
+_hash = xxhash.xxh3_64_intdigest
+
 _PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
-_CANONICAL_KEYS = _PLAIN_KEYS - {float}
 
 _NATIVE = (
     inspect.IntType, inspect.FloatType, inspect.StrType, inspect.BytesType, inspect.BoolType, inspect.NoneType,
@@ -31,7 +34,10 @@ _NATIVE = (
 
 
 class KeyEncoding:
-    """Canonical keys as plain data: each part says its own type, so that a key does not depend on a decoder's guess.
+    """Canonical keys as bytes: equal bytes begin with equal `hashing.pack_key`, and can be read back.
+
+    Plain keys are written as they are hashed. Others (decimals, moments, enums, ...) are hashed in a form that cannot
+    be read back, so the tagged form of `payloads` follows, and its length.
 
     Args:
         key_types: declared types of the key fields; their enums may occur.
@@ -42,19 +48,38 @@ class KeyEncoding:
         for key_type in key_types:
             self._classes |= registry_of(key_type)
 
-    def plain(self, keys: list[Any]) -> list[Any]:
-        """What to write."""
-        if _PLAIN_KEYS.issuperset(map(type, keys)):
-            return keys
-        return [
-            [lower(part, json=False) for part in key] if type(key) is tuple else lower(key, json=False) for key in keys
-        ]
+    def encode(self, keys: list[Any]) -> tuple[list[bytes], list[int]]:
+        """Keys as they are stored, and their hashes."""
+        packed = list(map(pack_key, keys))
+        hashes = list(map(_hash, packed))
+        if not _PLAIN_KEYS.issuperset(map(type, keys)):
+            packed = [one if _is_plain(key) else self._tagged(one, key) for one, key in zip(packed, keys, strict=True)]
+        return packed, hashes
 
-    def canonical(self, data: list[Any]) -> list[Any]:
-        """The keys that `plain` wrote; NaN is the one NaN of `topology.keys` again, and so finds itself."""
-        if _CANONICAL_KEYS.issuperset(map(type, data)):
-            return data
-        return [tuple(map(self._part, one)) if type(one) is list else self._part(one) for one in data]
+    @staticmethod
+    def _tagged(packed: bytes, key: Any) -> bytes:
+        plain = [lower(part, json=False) for part in key] if type(key) is tuple else lower(key, json=False)
+        readable = msgspec.msgpack.encode(plain)
+        return packed + readable + len(readable).to_bytes(4, "little")
+
+    def decode(self, stored: bytes) -> Any:
+        """A key that `encode` wrote; NaN is the one NaN of `topology.keys` again, and so finds itself."""
+        data = self.plain(stored)
+        return tuple(map(self._part, data)) if type(data) is list else self._part(data)
+
+    @staticmethod
+    def plain(stored: bytes) -> Any:
+        """A stored key as plain data, a list if it has several fields."""
+        try:
+            return msgspec.msgpack.decode(stored)
+        except msgspec.DecodeError:  # something follows: the readable form
+            length = int.from_bytes(stored[-4:], "little")
+            return msgspec.msgpack.decode(stored[-4 - length : -4])
+
+    @staticmethod
+    def same(one: bytes, other: bytes) -> bool:
+        """Whether two stored keys are one key: times of one instant in two zones are, and differ as bytes."""
+        return one == other or _hashed(one) == _hashed(other)
 
     def _part(self, data: Any) -> Any:
         part = lift(data, self._classes) if type(data) is dict else data
@@ -63,8 +88,21 @@ class KeyEncoding:
         return part
 
 
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN_KEYS or (type(key) is tuple and _PLAIN_KEYS.issuperset(map(type, key)))
+
+
+def _hashed(stored: bytes) -> bytes:
+    """The form of a stored key that is hashed."""
+    try:
+        msgspec.msgpack.decode(stored)
+    except msgspec.DecodeError:
+        return stored[: -4 - int.from_bytes(stored[-4:], "little")]
+    return stored
+
+
 class ValueEncoding:
-    """Values of one declared type as msgpack bytes."""
+    """Values of one declared type as msgpack."""
 
     def __init__(self, value_type: Any) -> None:
         self._type = value_type
@@ -73,25 +111,28 @@ class ValueEncoding:
         self._decode = msgspec.msgpack.Decoder(list[value_type] if self._native else list[Any]).decode
         self._classes = {} if self._native else registry_of(value_type)
 
-    def encode(self, values: list[Any]) -> bytes:
-        """Values that `read_back` has let through, as bytes."""
-        return self._encode(values if self._native else [lower(value, json=False) for value in values])
+    def encode(self, values: list[Any]) -> list[bytes]:
+        """Each value as bytes.
 
-    def decode(self, data: bytes | msgspec.Raw) -> list[Any]:
-        """What `encode` wrote. Raises MsgspecError or ValueError for bytes that do not fit the type."""
-        values = self._decode(data)
-        return values if self._native else [lift(value, self._classes) for value in values]
-
-    def read_back(self, values: list[Any]) -> list[Any]:
-        """The values as they will be read. Raises whatever says that one of them does not fit the declared type."""
-        found = self.decode(self.encode(values))
+        Raises whatever says that one of them does not fit the declared type, or would not be read as it is.
+        """
+        encoded = list(map(self._encode, values if self._native else [lower(value, json=False) for value in values]))
+        found = self.decode(len(encoded), b"".join(encoded))
         # Unequal are a NaN, which is fine, and a subclass, which would come back as less than it was.
         if not self._native or found != values:
             for value in values:
                 fault = fault_of(value, self._type, "value")
                 if fault is not None:
                     raise TypeError(str(fault))
-        return found
+        return encoded
+
+    def decode(self, count: int, data: bytes | memoryview) -> list[Any]:
+        """So many values that stand one after the other.
+
+        Raises MsgspecError or ValueError for bytes that do not fit the type.
+        """
+        values = self._decode(b"".join((b"\xdd", count.to_bytes(4, "big"), data)))
+        return values if self._native else [lift(value, self._classes) for value in values]
 
 
 def _is_native(annotation: Any) -> bool:

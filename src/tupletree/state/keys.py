@@ -9,7 +9,7 @@ from typing import Any
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.streams import Schema
 
-__all__ = ["KeyFunctions", "column_keys", "key_functions"]
+__all__ = ["KeyFunctions", "column_keys", "key_functions", "key_types"]
 
 KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 """(component, stream) of an input → function tuples → canonical keys."""
@@ -23,6 +23,15 @@ def key_functions(spec: TopologySpec, component: ComponentSpec) -> KeyFunctions:
         )
         for source in component.inputs
     }
+
+
+def key_types(spec: TopologySpec, component: ComponentSpec) -> list[Any]:
+    """The declared types of the key fields of a bolt with keyed state, of all of its inputs."""
+    return [
+        spec.components[source.component].outputs[source.stream].schema.fields[field]
+        for source in component.inputs
+        for field in source.grouping.fields
+    ]
 
 
 def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:

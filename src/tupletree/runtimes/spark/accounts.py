@@ -13,7 +13,7 @@ from typing import Any
 
 from tupletree.payloads import from_jsonable, to_jsonable
 from tupletree.runtimes.spark.journal import Counters, OpenTree
-from tupletree.state.files import StateFile
+from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.pending import Pending
 
@@ -35,7 +35,7 @@ class Accounts:
         pending: messages in flight and waiting.
         spout_of: spout task → component name.
         open: trees whose epoch is over, by root.
-        state: component → task index → files of the committed version.
+        state: component → segments of the committed version.
         totals: counters at the last settled epoch, over the life of the state directory.
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
@@ -46,7 +46,7 @@ class Accounts:
     pending: Pending
     spout_of: dict[int, str]
     open: dict[int, OpenTree] = field(default_factory=dict)
-    state: dict[str, dict[int, list[StateFile]]] = field(default_factory=dict)
+    state: dict[str, list[StateFile]] = field(default_factory=dict)
     totals: Counters = field(default_factory=Counters)
     positions: dict[int, Any] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)

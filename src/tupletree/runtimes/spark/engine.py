@@ -39,7 +39,7 @@ from tupletree.runtimes.spark.settle import Reports, Settlement, rows_to_keep
 from tupletree.runtimes.spark.sinking import read_sidecar
 from tupletree.runtimes.spark.stage import run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
-from tupletree.state.files import StateFile
+from tupletree.state.versions import StateFile, version_after
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
@@ -223,7 +223,7 @@ class Engine:
     def _files_of(self, reports: Reports) -> list[Path]:
         """Everything a run that does not count has written."""
         files = [Path(self._sinks[one.sink]) / name for one in reports.outputs for name in (one.candidate, one.sidecar)]
-        files += [self._directory.state / one.component / one.name for one in reports.states]
+        files += [self._directory.state / one.component / one.file.name for one in reports.states]
         return files
 
     # --- the entry --------------------------------------------------------------------------------------------
@@ -259,6 +259,10 @@ class Engine:
             dead=[DeadEntry(died.root, died.spout_task, self._letter(died)) for died in verdicts.died],
             outputs=counted.outputs,
             state=self._state_after(counted.reports),
+            state_bytes=(
+                sum(one.bytes_read for one in counted.reports.states),
+                sum(one.file.size_bytes for one in counted.reports.states),
+            ),
             replays=replays,
             counters=self._counters(record, counted, verdicts, len(expired)),
             pending=PendingChanges(),
@@ -333,23 +337,18 @@ class Engine:
         letter = died.letter(self._plan.spec.name, payload, kind, note)
         return self._redact(letter) if self._redact is not None else letter
 
-    def _state_after(self, reports: Reports) -> dict[str, dict[int, list[StateFile]]]:
-        """The version that this epoch leaves: a base starts a new line, a delta goes on top."""
-        state = {component: dict(tasks) for component, tasks in self._accounts.state.items()}
+    def _state_after(self, reports: Reports) -> dict[str, list[StateFile]]:
+        """The version that this epoch leaves."""
+        state = dict(self._accounts.state)
         for one in reports.states:
-            file = StateFile(one.name, one.keys, one.is_base)
-            tasks = state.setdefault(one.component, {})
-            tasks[one.task_index] = [file] if one.is_base else [*tasks.get(one.task_index, ()), file]
+            state[one.component] = version_after(state.get(one.component, ()), one.file, one.merged)
         return state
 
     def _superseded(self, entry: SettleEntry) -> list[Path]:
         """State files that the new version does not need."""
-        gone: list[Path] = []
-        for component, tasks in self._accounts.state.items():
-            for index, files in tasks.items():
-                kept = {file.name for file in entry.state[component][index]}
-                gone += [self._directory.state / component / file.name for file in files if file.name not in kept]
-        return gone
+        kept = {(component, file.name) for component, files in entry.state.items() for file in files}
+        named = {(component, file.name) for component, files in self._accounts.state.items() for file in files}
+        return [self._directory.state / component / name for component, name in named - kept]
 
     def _counters(self, record: EpochRecord, counted: _Counted, verdicts: Verdicts, expired: int) -> Counters:
         before = self._accounts.totals

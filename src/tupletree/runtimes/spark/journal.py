@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tupletree.durable import pack, read_container, write_once
-from tupletree.state.files import StateFile
+from tupletree.state.versions import StateFile
 from tupletree.tracking.outcomes import DeadLetter, Failure
 from tupletree.tracking.pending_log import PendingChanges
 
@@ -161,7 +161,8 @@ class SettleEntry(msgspec.Struct, kw_only=True):
         opened, closed: trees that stay open after this epoch, and roots of earlier ones that expired in it.
         dead: messages that died.
         outputs: candidates that count.
-        state: component → task index → files of the version after this epoch; whole, not a delta.
+        state: component → segments of the version after this epoch; whole, not a delta.
+        state_bytes: how much of the state this epoch read, and wrote.
         replays: replay requests that are part of the accounts from here on.
         counters: totals after this epoch.
         pending: what changed among waiting and unconfirmed messages.
@@ -178,7 +179,8 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     closed: list[int] = []
     dead: list[DeadEntry] = []
     outputs: list[OutputFile] = []
-    state: dict[str, dict[int, list[StateFile]]] = {}
+    state: dict[str, list[StateFile]] = {}
+    state_bytes: tuple[int, int] = (0, 0)
     replays: list[str] = []
     counters: Counters
     pending: PendingChanges

@@ -12,16 +12,17 @@ from tupletree.plan import Plan, Task
 from tupletree.runtimes.spark.program import Control
 from tupletree.runtimes.spark.wire import FailRoot, StateReport
 from tupletree.state.cells import ValueCell
-from tupletree.state.files import StateCodec, StateFile, VersionCache, fold, needs_base
-from tupletree.state.keys import key_functions
+from tupletree.state.keys import key_functions, key_types
+from tupletree.state.store import OpenSegments, StateCodec, TaskStore
+from tupletree.state.versions import STATE_SUFFIX, files_of, groups_of_task
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["StatefulTask"]
 
 logger = logging.getLogger("tupletree.spark.state")
 
-_cache = VersionCache()
-"""Committed versions that this worker process has read; validated at each use."""
+_segments = OpenSegments()
+"""What this worker process has open; a run says anew what counts."""
 
 
 class StatefulTask:
@@ -31,20 +32,24 @@ class StatefulTask:
         spec = component.body.state
         self._component = component
         self._task = task
-        self._directory = Path(control.state_directory) / component.name
-        self._files: list[StateFile] = list(control.state.get(component.name, {}).get(task.index, ()))
-        version = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
-        # The run's own name keeps a worker's cache from taking another run's files in the same folder for these.
-        self._name = f"{task.index:04d}-{control.run_id[:8]}-{version}-{attempt}"
+        folder = Path(control.state_directory) / component.name
+        version = control.state.get(component.name, [])
+        run = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
+        self._name = f"{task.index:04d}-{control.run_id[:8]}-{run}-{attempt}{STATE_SUFFIX}"
         self.key_functions = key_functions(plan.spec, component)
-        key_types = [
-            plan.spec.components[source.component].outputs[source.stream].schema.fields[field]
-            for source in component.inputs
-            for field in source.grouping.fields
-        ]
-        self._codec = StateCodec(component.name, key_types, spec.value_type)
-        self._committed = _cache.load(self._directory, task.index, self._files, self._codec)
-        self.cell: ValueCell[Any] = ValueCell(self._committed, spec.default)
+        groups = groups_of_task(task.index, plan.parallelism(component.name))
+        self._store = TaskStore(
+            folder,
+            files_of(version, groups),
+            groups,
+            StateCodec(component.name, key_types(plan.spec, component), spec.value_type),
+            is_keyed=True,
+            now_s=control.time_s,
+            ttl_s=None,
+            segments=_segments,
+        )
+        _segments.keep_only(folder, (file.name for file in version))
+        self.cell: ValueCell[Any] = ValueCell({}, spec.default, self._store.load)
 
     @classmethod
     def of(
@@ -57,20 +62,15 @@ class StatefulTask:
         """Write what changed. A value that cannot be stored fails every root that touched its key in this run."""
         changed = self.cell.delta()
         try:
-            changed = self._codec.as_stored(changed)
+            encoded = self._store.encode(changed)
         except ProcessingError:
-            changed = self._codec.as_stored(self._storable(changed, frames, fail))
-        if not changed:
+            encoded = self._store.encode(self._storable(changed, frames, fail))
+        if handed_out := [key for key in self.cell.handed_out if key in encoded]:
+            encoded = self._store.without_unchanged(encoded, handed_out)
+        if not encoded:
             return None
-        is_base = needs_base(self._files, len(changed))
-        path = self._directory / f"{self._name}.{'base' if is_base else 'delta'}"
-        whole: dict[Any, Any] = changed
-        if is_base:
-            whole = dict(self._committed)
-            fold(whole, changed)
-        file = self._codec.write(path, self._task.index, whole, is_base=is_base)
-        _cache.offer(self._directory, self._task.index, file, changed)
-        return StateReport(self._component.name, self._task.index, file.name, file.keys, file.is_base)
+        written = self._store.write(self._name, encoded)
+        return StateReport(self._component.name, self._task.index, written.file, written.merged, self._store.bytes_read)
 
     def _storable(self, changed: dict[Any, Any], frames: list[Frame], fail: FailRoot) -> dict[Any, Any]:
         """`changed` without the values that cannot be stored, whose roots fail.
@@ -81,7 +81,7 @@ class StatefulTask:
         bad: dict[Any, ProcessingError] = {}
         for key, value in changed.items():
             try:
-                self._codec.as_stored({key: value})
+                self._store.encode({key: value})
             except ProcessingError as error:
                 bad[key] = error
         logger.warning(

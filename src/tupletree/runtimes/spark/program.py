@@ -19,7 +19,7 @@ import xxhash
 from tupletree.codec import ArrowCodec
 from tupletree.errors import Finding, TopologyError
 from tupletree.plan import Plan
-from tupletree.state.files import StateFile
+from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
 
 __all__ = ["Control", "Program", "load_program", "pack_program"]
@@ -33,7 +33,7 @@ class Control(msgspec.Struct, kw_only=True):
         time_s: the epoch's time.
         left_out: roots that this run must not touch, packed unsigned 64-bit.
         attempts: root → attempt number, for those beyond the first.
-        state: component → task index → files of the committed version.
+        state: component → segments of the committed version.
         state_directory: where state files are.
         sink_directories: sink → absolute folder.
     """
@@ -45,7 +45,7 @@ class Control(msgspec.Struct, kw_only=True):
     time_s: float
     left_out: bytes = b""
     attempts: dict[int, int] = {}
-    state: dict[str, dict[int, list[StateFile]]] = {}
+    state: dict[str, list[StateFile]] = {}
     state_directory: str = ""
     sink_directories: dict[str, str] = {}
 

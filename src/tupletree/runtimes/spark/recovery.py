@@ -15,7 +15,6 @@ import numpy as np
 
 from tupletree.clock import Clock
 from tupletree.codec import ArrowCodec
-from tupletree.durable import missing
 from tupletree.errors import CheckpointError
 from tupletree.frames import roots_of
 from tupletree.runtimes.spark import wire
@@ -30,6 +29,7 @@ from tupletree.runtimes.spark.journal import (
     read_settle,
 )
 from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.state.segments import Segment
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
 
@@ -147,12 +147,10 @@ def _gap(directory: StateDirectory, missing: str, got: str) -> CheckpointError:
 
 
 def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
-    """Miss a state file here, with its name, and not later in a worker."""
-    for component, tasks in accounts.state.items():
-        for file in (file for files in tasks.values() for file in files):
-            path = directory.state / component / file.name
-            if not path.exists():
-                raise missing(path)
+    """Miss a state file here, or find it cut short, with its name, and not later in a worker."""
+    for component, files in accounts.state.items():
+        for name in {file.name for file in files}:
+            Segment(directory.state / component / name)
 
 
 def _fold(entries: list[SettleEntry], accounts: Accounts, clock: Clock) -> None:

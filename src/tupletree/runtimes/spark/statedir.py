@@ -24,7 +24,7 @@ from tupletree.topology.fingerprint import differences
 
 __all__ = ["StateDirectory", "fresh_state_dir"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Identity(msgspec.Struct):

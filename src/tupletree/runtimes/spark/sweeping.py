@@ -13,7 +13,7 @@ from tupletree.runtimes.spark.journal import EpochHeader, epoch_path, numbered, 
 from tupletree.runtimes.spark.publishing import remove
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
-from tupletree.state.files import StateFile
+from tupletree.state.versions import STATE_SUFFIX, StateFile
 
 __all__ = ["sweep_drafts", "sweep_epochs", "sweep_orphans"]
 
@@ -53,7 +53,7 @@ def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
 
 
 def sweep_orphans(
-    directory: StateDirectory, sinks: Mapping[str, str], published: int, state: Mapping[str, dict[int, list[StateFile]]]
+    directory: StateDirectory, sinks: Mapping[str, str], published: int, state: Mapping[str, list[StateFile]]
 ) -> None:
     """Remove what killed starts of this run left behind: candidates and state files that no entry names.
 
@@ -68,11 +68,11 @@ def sweep_orphans(
     mine = f"{CANDIDATE_PREFIX}{directory.run_id[:8]}-"
     for folder in sinks.values():
         sweep(Path(folder), lambda name: name.startswith(mine) and _epoch_of(name) <= published)
-    named = {file.name for tasks in state.values() for files in tasks.values() for file in files}
+    named = {file.name for files in state.values() for file in files}
     remove(
         path
         for path in directory.state.glob("*/*")
-        if path.suffix in {".base", ".delta"} and path.name not in named and _epoch_of(path.name) <= published
+        if path.suffix == STATE_SUFFIX and path.name not in named and _epoch_of(path.name) <= published
     )
 
 

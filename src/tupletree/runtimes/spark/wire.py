@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tupletree.codec import ArrowCodec, EncodeError
 from tupletree.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.state.versions import StateFile
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
 
@@ -102,13 +103,13 @@ class OutputReport(msgspec.Struct, array_like=True):
 
 
 class StateReport(msgspec.Struct, array_like=True):
-    """A candidate state file of a task; `keys` and `is_base` as in `StateFile`."""
+    """A candidate state file of a task, the files that it stands for, and how many bytes of them all were read."""
 
     component: str
     task_index: int
-    name: str
-    keys: int
-    is_base: bool
+    file: StateFile
+    merged: list[str]
+    bytes_read: int
 
 
 class StatsReport(msgspec.Struct, array_like=True):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -15,15 +14,19 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tupletree.durable import read_header
 from tupletree.errors import CheckpointError, ProcessingError
 from tupletree.hashing import KEY_GROUPS, key_group
 from tupletree.state.cells import CLEARED
-from tupletree.state.files import MAX_FILES, StateCodec, StateFile, VersionCache, _Header, fold, needs_base
+from tupletree.state.contents import entries
+from tupletree.state.paged import PAGE
+from tupletree.state.segments import Segment
+from tupletree.state.store import OpenSegments, StateCodec, TaskStore
+from tupletree.state.versions import StateFile, files_of, groups_of_task, version_after
 from tupletree.topology.keys import NAN, coercion_of
 from tupletree.topology.streams import Schema
 
@@ -61,15 +64,52 @@ class Point(NamedTuple):
     y: float
 
 
-def reload(path: Path, codec: StateCodec, *files: StateFile) -> dict[Any, Any]:
-    """What a process that has never seen this version reads."""
-    return dict(VersionCache().load(path, 0, files, codec))
+def store_of(folder: Path, codec: StateCodec, files: Sequence[StateFile], *, task: int = 0, of: int = 1) -> TaskStore:
+    """The store as a process opens it that has never seen this version."""
+    groups = groups_of_task(task, of)
+    return TaskStore(
+        folder,
+        files_of(files, groups),
+        groups,
+        codec,
+        is_keyed=True,
+        now_s=0.0,
+        ttl_s=None,
+        segments=OpenSegments(),
+    )
+
+
+def write(folder: Path, codec: StateCodec, data: Mapping[Any, Any], *files: StateFile) -> list[StateFile]:
+    """The version after these changes to the one of `files`."""
+    store = store_of(folder, codec, files)
+    written = store.write(f"{len(list(folder.iterdir()))}.state", store.encode(data))
+    return version_after(files, written.file, written.merged)
+
+
+def read(folder: Path, codec: StateCodec, files: Sequence[StateFile], keys: Iterable[Any]) -> dict[Any, Any]:
+    """What a task finds of these keys."""
+    return store_of(folder, codec, files).load(list(keys))
 
 
 def stored(path: Path, key_types: list[Any], value_type: Any, data: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What comes back of everything that was written, found by key and listed."""
     codec = StateCodec("count", key_types, value_type)
-    file = codec.write(path / "one.base", 0, codec.as_stored(data), is_base=True)
-    return reload(path, codec, file)
+    files = write(path, codec, data)
+    found = read(path, codec, files, data)
+    listed = {
+        entry.key: entry.value
+        for entry in entries(
+            path,
+            files,
+            is_keyed=True,
+            now_s=0.0,
+            decode_key=codec.keys.decode,
+            decode_value=lambda value: codec.decode(pa.array([value], type=pa.binary()), "")[0],
+        )
+    }
+    assert list(map(repr, (listed[key] for key in found))) == list(map(repr, found.values()))
+    assert len(listed) == len(found)
+    return listed
 
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -207,7 +247,7 @@ def test_a_value_that_would_not_come_back_as_it_is_is_refused_when_it_is_written
     codec = StateCodec("count", [str], kind)
 
     with pytest.raises(ProcessingError, match="state of 'count' cannot be stored"):
-        codec.as_stored({"good": CLEARED, "bad": value})
+        codec.encode(["good", value] if kind is Any else [value])
 
 
 def test_a_value_nested_in_itself_is_refused() -> None:
@@ -215,51 +255,35 @@ def test_a_value_nested_in_itself_is_refused() -> None:
     loop.append(loop)
 
     with pytest.raises(ProcessingError):
-        StateCodec("count", [str], list[Any]).as_stored({"a": loop})
-
-
-def test_what_is_stored_shares_nothing_with_what_the_bolt_held() -> None:
-    mine = [1]
-    kept = StateCodec("count", [str], list[int]).as_stored({"a": mine, "b": CLEARED})
-    mine.append(2)
-
-    assert kept == {"a": [1], "b": CLEARED}
+        StateCodec("count", [str], list[Any]).encode([loop])
 
 
 def test_a_cleared_key_is_gone_and_may_come_back(tmp_path: Path) -> None:
     codec = StateCodec("count", [str], int)
-    base = codec.write(tmp_path / "1.base", 0, {"a": 1, "b": 2, "c": 3}, is_base=True)
-    gone = codec.write(tmp_path / "2.delta", 0, {"a": CLEARED, "b": CLEARED, "never": CLEARED}, is_base=False)
-    back = codec.write(tmp_path / "3.delta", 0, {"b": 9}, is_base=False)
+    base = write(tmp_path, codec, dict.fromkeys("abcdefghijkl", 1))
+    gone = write(tmp_path, codec, {"a": CLEARED, "b": CLEARED, "never": CLEARED}, *base)
+    back = write(tmp_path, codec, {"b": 9}, *gone)
 
-    assert reload(tmp_path, codec, base, gone) == {"c": 3}
-    assert reload(tmp_path, codec, base, gone, back) == {"c": 3, "b": 9}
+    assert read(tmp_path, codec, gone, ["a", "b", "c", "never"]) == {"c": 1}
+    assert read(tmp_path, codec, back, ["a", "b", "c", "never"]) == {"c": 1, "b": 9}
+    assert {entry.key for entry in entries(tmp_path, back, is_keyed=True, now_s=0.0)} == set("bcdefghijkl")
 
 
-def test_a_base_on_top_of_deltas_replaces_them(tmp_path: Path) -> None:
+def test_an_older_version_stays_readable_when_newer_ones_are_written(tmp_path: Path) -> None:
     codec = StateCodec("count", [str], int)
-    files = [
-        codec.write(tmp_path / "1.base", 0, {"a": 1}, is_base=True),
-        codec.write(tmp_path / "2.delta", 0, {"b": 2}, is_base=False),
-        codec.write(tmp_path / "3.base", 0, {"c": 3}, is_base=True),
-    ]
+    first = write(tmp_path, codec, {"a": 1})
+    write(tmp_path, codec, {"a": 2}, *first)
 
-    assert reload(tmp_path, codec, *files) == {"c": 3}
-    assert [file.keys for file in files] == [1, 1, 1]
-
-
-def test_an_empty_base_is_a_version_too(tmp_path: Path) -> None:
-    codec = StateCodec("count", [str], int)
-
-    assert reload(tmp_path, codec, codec.write(tmp_path / "1.base", 0, {}, is_base=True)) == {}
+    assert read(tmp_path, codec, first, ["a"]) == {"a": 1}
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     codec = StateCodec("count", [str], int)
 
-    with pytest.raises(CheckpointError, match=r"gone\.base") as caught:
-        reload(tmp_path, codec, StateFile("gone.base", 1, True))
+    with pytest.raises(CheckpointError, match=r"gone\.state") as caught:
+        read(tmp_path, codec, [StateFile("gone.state", 0, KEY_GROUPS, 1)], ["a"])
     assert "missing" in str(caught.value)
+    assert "restore it from a backup" in str(caught.value)
 
 
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), cut=st.booleans())
@@ -268,86 +292,117 @@ def test_a_damaged_or_truncated_file_is_named(
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
     codec = StateCodec("count", [str], int)
-    file = codec.write(folder / "1.base", 0, {"a": 1, "b": 2}, is_base=True)
-    data = bytearray((folder / file.name).read_bytes())
+    files = write(folder, codec, {"a": 1, "b": 2, "c": CLEARED})
+    path = folder / files[0].name
+    data = bytearray(path.read_bytes())
     position %= len(data)
     if cut:
         del data[position:]
     else:
         data[position] ^= flip
-    (folder / file.name).write_bytes(data)
+    path.write_bytes(data)
 
-    with pytest.raises(CheckpointError, match=r"1\.base"):
-        reload(folder, codec, file)
+    with pytest.raises(CheckpointError, match=r"0\.state"):
+        read(folder, codec, files, ["a", "b", "c", "d"])
+
+
+@given(position=st.integers(0, 10**6), flip=st.integers(1, 255), key=st.integers(0, 6_000))
+@settings(max_examples=60)
+def test_a_key_is_found_as_it_was_written_or_the_damage_is_named(
+    tmp_path_factory: pytest.TempPathFactory, position: int, flip: int, key: int
+) -> None:
+    """Pages that a lookup does not touch may be damaged; what it gives is right all the same."""
+    folder = tmp_path_factory.mktemp("state")
+    codec = StateCodec("count", [int], int)
+    files = write(folder, codec, {number: number + 1 for number in range(5_000)})
+    path = folder / files[0].name
+    data = bytearray(path.read_bytes())
+    data[position % len(data)] ^= flip
+    path.write_bytes(data)
+
+    found: object
+    try:
+        found = read(folder, codec, files, [key])
+    except CheckpointError as error:
+        found = str(error)
+    assert found == ({key: key + 1} if key < 5_000 else {}) or "0.state" in str(found)
 
 
 def test_state_of_another_value_type_is_refused_with_both_types(tmp_path: Path) -> None:
-    file = StateCodec("count", [str], int).write(tmp_path / "1.base", 0, {"a": 1}, is_base=True)
+    files = write(tmp_path, StateCodec("count", [str], int), {"a": 1})
 
     with pytest.raises(CheckpointError, match="another value type") as caught:
-        reload(tmp_path, StateCodec("count", [str], float), file)
+        read(tmp_path, StateCodec("count", [str], float), files, ["a"])
     assert "got: int" in str(caught.value)
     assert "expected: float" in str(caught.value)
-    assert "1.base" in str(caught.value)
+    assert "0.state" in str(caught.value)
 
 
-def test_a_key_of_an_enum_that_lost_its_member_is_refused(tmp_path: Path) -> None:
-    file = StateCodec("count", [Color], int).write(tmp_path / "1.base", 0, {Color.BLUE: 1}, is_base=True)
+def test_a_value_of_an_enum_that_lost_its_member_is_refused(tmp_path: Path) -> None:
+    files = write(tmp_path, StateCodec("count", [str], Color), {"a": Color.BLUE})
     smaller = enum.Enum("Color", {"RED": "r"})  # type: ignore[misc]  # the same name on purpose
     smaller.__qualname__ = "Color"
 
     with pytest.raises(CheckpointError, match="does not fit its declared types"):
-        reload(tmp_path, StateCodec("count", [smaller], int), file)
+        read(tmp_path, StateCodec("count", [str], smaller), files, ["a"])
 
 
-def test_folding_a_change_gives_what_a_reload_gives(tmp_path: Path) -> None:
+def test_keys_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tupletree.state.encoding._hash", len)
     codec = StateCodec("count", [str], int)
-    before: dict[Any, Any] = {"a": 1, "b": 2}
-    changed = {"a": CLEARED, "b": 3, "c": 4, "never": CLEARED}
-    base = codec.write(tmp_path / "1.base", 0, before, is_base=True)
-    delta = codec.write(tmp_path / "2.delta", 0, changed, is_base=False)
+    keys = ["a", "b", "c", "dd", "ee"]
+    files = write(tmp_path, codec, dict.fromkeys(keys, 1))
+    files = write(tmp_path, codec, {"b": 2, "dd": CLEARED}, *files)
 
-    fold(before, changed)
-
-    assert before == reload(tmp_path, codec, base, delta) == {"b": 3, "c": 4}
-
-
-@given(
-    size=st.integers(1, 200),
-    changes=st.lists(st.integers(1, 30), max_size=150),
-)
-def test_writing_stays_proportional_to_change(size: int, changes: list[int]) -> None:
-    """Every delta is paid for once more by the base that absorbs it, and every MAX_FILES epochs by everything."""
-    files: list[StateFile] = []
-    written = 0
-    for number, changed in enumerate([size, *changes]):
-        is_base = needs_base(files, changed)
-        keys = max(size, changed) if is_base else changed
-        file = StateFile(str(number), keys, is_base)
-        files = [file] if is_base else [*files, file]
-        written += keys
-        assert len(files) <= MAX_FILES
-        assert sum(one.keys for one in files) <= 2 * files[0].keys, "reading stays proportional to size"
-
-    total = size + sum(changes)
-    assert written <= 3 * total + max(size, *changes, 0) * (len(changes) // MAX_FILES + 1)
+    assert read(tmp_path, codec, files, [*keys, "f", "gg"]) == {"a": 1, "b": 2, "c": 1, "ee": 1}
+    files = write(tmp_path, codec, dict.fromkeys("abcdefghijk", 3), *files)
+    assert len(files) == 1, "all of it was merged"
+    assert read(tmp_path, codec, files, [*keys, "f", "gg"]) == {**dict.fromkeys("abcf", 3), "ee": 1}
 
 
-def test_the_first_file_of_a_version_is_a_base() -> None:
-    assert needs_base([], 1)
+def test_times_of_one_instant_in_two_zones_are_one_key(tmp_path: Path) -> None:
+    codec = StateCodec("count", [dt.time], int)
+    one = dt.time(12, 0, tzinfo=dt.UTC)
+    other = dt.time(13, 0, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    files = write(tmp_path, codec, {one: 1})
+
+    assert read(tmp_path, codec, files, [other]) == {other: 1}
+    files = write(tmp_path, codec, {other: 2}, *files)
+    assert [entry.value for entry in entries(tmp_path, files, is_keyed=True, now_s=0.0)] == [2]
 
 
 def test_keys_stand_in_the_files_by_key_group_so_that_they_can_be_dealt_anew(tmp_path: Path) -> None:
-    keys = [f"key {number}" for number in range(200)]
-    StateCodec("count", [str], int).write(tmp_path / "1.base", 3, dict.fromkeys(keys, 1), is_base=True)
-    header, _ = read_header(tmp_path / "1.base", _Header)
+    keys = [f"key {number}" for number in range(2_000)]
+    codec = StateCodec("count", [str], int)
+    files = write(tmp_path, codec, dict.fromkeys(keys, 1))
+    segment = Segment(tmp_path / files[0].name)
 
-    groups = [group for group, _, _ in header.groups]
-    assert groups == sorted({key_group(key) for key in keys})
-    assert (header.component, header.task_index, header.key_groups) == ("count", 3, KEY_GROUPS)
-    ends = [offset + length for _, offset, length in header.groups]
-    assert [offset for _, offset, _ in header.groups] == [0, *ends[:-1]]
-    assert list(itertools.accumulate(length for *_, length in header.groups)) == ends
+    for group in range(KEY_GROUPS):
+        found = segment.records(range(group, group + 1)).keys.to_pylist()
+        assert {key_group(codec.keys.decode(key)) for key in found} == {group}
+    for parallelism in (1, 3, 5, 40):
+        met = [
+            key
+            for task in range(parallelism)
+            for key in store_of(tmp_path, codec, files, task=task, of=parallelism).load(
+                [key for key in keys if key_group(key) in groups_of_task(task, parallelism)]
+            )
+        ]
+        assert sorted(met) == sorted(keys)
+
+
+def test_reading_and_writing_cost_by_the_keys_that_are_touched(tmp_path: Path) -> None:
+    codec = StateCodec("count", [int], int)
+    files = write(tmp_path, codec, {number: number for number in range(200_000)})
+    store = store_of(tmp_path, codec, files)
+    keys = list(range(0, 200_000, 20_000))
+    store.load(keys)
+    written = store.write("delta.state", store.encode(dict.fromkeys(keys, 0)))
+
+    assert files[0].size_bytes > 4_000_000
+    assert store.bytes_read <= len(keys) * 10 * PAGE
+    assert written.file.size_bytes < 1_000
+    assert not written.merged
 
 
 def test_the_canonical_nan_of_keys_is_the_one_that_files_give_back(tmp_path: Path) -> None:

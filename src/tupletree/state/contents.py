@@ -1,0 +1,73 @@
+"""The contents of a version: every key with its value, as it stands at one moment, a key group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.hashing import KEY_GROUPS
+from tupletree.state.encoding import KeyEncoding
+from tupletree.state.segments import Records, Segment, merge
+from tupletree.state.versions import StateFile
+
+__all__ = ["Entry", "entries"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of a component's state.
+
+    Attributes:
+        group: its key group; of task state, the task's index.
+        key, value: as they are declared, or plain data where nobody said what they are.
+        expires_s: when it expires, since the Unix epoch; None if it does not.
+    """
+
+    group: int
+    key: Any
+    value: Any
+    expires_s: float | None
+
+
+def entries(
+    folder: Path,
+    version: Sequence[StateFile],
+    *,
+    is_keyed: bool,
+    now_s: float,
+    decode_key: Callable[[bytes], Any] | None = None,
+    decode_value: Callable[[bytes], Any] = msgspec.msgpack.decode,
+) -> Iterator[Entry]:
+    """Read a version; what expired is not in it.
+
+    Args:
+        folder: where the component's segments are.
+        version: which of them count.
+        is_keyed: whether they are dealt by key groups, or a task each.
+        now_s: what expired by then is left out.
+        decode_key: a stored key as what it stands for; left out, as plain data.
+        decode_value: the same for a value.
+
+    Raises:
+        CheckpointError: a segment is missing or damaged.
+    """
+    key_of = decode_key or KeyEncoding([]).plain
+    segments = {file.name: Segment(folder / file.name) for file in version}
+    groups = range(KEY_GROUPS) if is_keyed else sorted({file.first_group for file in version})
+    for group in groups:
+        runs: list[Records] = [
+            segments[file.name].records(range(group, group + 1) if is_keyed else range(KEY_GROUPS))
+            for file in version
+            if group in file.groups
+        ]
+        if not runs:
+            continue
+        records = merge(runs, now_s, KeyEncoding.same, is_whole=True)
+        expires = [None] * len(records) if records.expires is None else records.expires.tolist()
+        for key, value, expires_s in zip(records.keys.to_pylist(), records.values.to_pylist(), expires, strict=True):
+            lasts = expires_s is None or expires_s == float("inf")
+            yield Entry(group, key_of(key), decode_value(value), None if lasts else expires_s)
