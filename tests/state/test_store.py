@@ -72,7 +72,6 @@ def store_of(folder: Path, codec: StateCodec, files: Sequence[StateFile], *, tas
         files_of(files, groups),
         groups,
         codec,
-        is_keyed=True,
         now_s=0.0,
         ttl_s=None,
         segments=OpenSegments(),
@@ -91,6 +90,10 @@ def read(folder: Path, codec: StateCodec, files: Sequence[StateFile], keys: Iter
     return store_of(folder, codec, files).load(list(keys))
 
 
+def segments_of(folder: Path, files: Sequence[StateFile]) -> dict[str, Segment]:
+    return {file.name: Segment(folder / file.name) for file in files}
+
+
 def stored(path: Path, key_types: list[Any], value_type: Any, data: Mapping[Any, Any]) -> dict[Any, Any]:
     """What comes back of everything that was written, found by key and listed."""
     codec = StateCodec("count", key_types, value_type)
@@ -99,9 +102,8 @@ def stored(path: Path, key_types: list[Any], value_type: Any, data: Mapping[Any,
     listed = {
         entry.key: entry.value
         for entry in entries(
-            path,
+            segments_of(path, files),
             files,
-            is_keyed=True,
             now_s=0.0,
             decode_key=codec.keys.decode,
             decode_value=lambda value: codec.decode(pa.array([value], type=pa.binary()), "")[0],
@@ -266,7 +268,7 @@ def test_a_cleared_key_is_gone_and_may_come_back(tmp_path: Path) -> None:
 
     assert read(tmp_path, codec, gone, ["a", "b", "c", "never"]) == {"c": 1}
     assert read(tmp_path, codec, back, ["a", "b", "c", "never"]) == {"c": 1, "b": 9}
-    assert {entry.key for entry in entries(tmp_path, back, is_keyed=True, now_s=0.0)} == set("bcdefghijkl")
+    assert {entry.key for entry in entries(segments_of(tmp_path, back), back, now_s=0.0)} == set("bcdefghijkl")
 
 
 def test_an_older_version_stays_readable_when_newer_ones_are_written(tmp_path: Path) -> None:
@@ -368,7 +370,7 @@ def test_times_of_one_instant_in_two_zones_are_one_key(tmp_path: Path) -> None:
 
     assert read(tmp_path, codec, files, [other]) == {other: 1}
     files = write(tmp_path, codec, {other: 2}, *files)
-    assert [entry.value for entry in entries(tmp_path, files, is_keyed=True, now_s=0.0)] == [2]
+    assert [entry.value for entry in entries(segments_of(tmp_path, files), files, now_s=0.0)] == [2]
 
 
 def test_keys_stand_in_the_files_by_key_group_so_that_they_can_be_dealt_anew(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tupletree.errors import CheckpointError
 from tupletree.hashing import KEY_GROUPS, key_group, task_of_group
 from tupletree.state.cells import ValueCell
 from tupletree.state.contents import entries
+from tupletree.state.segments import Segment
 from tupletree.state.store import OpenSegments, StateCodec, TaskStore
 from tupletree.state.versions import (
     GROWTH,
@@ -34,9 +35,7 @@ CODEC = StateCodec("count", [str], int)
 def store_of(
     folder: Path, version: list[StateFile], segments: OpenSegments, groups: range = range(KEY_GROUPS)
 ) -> TaskStore:
-    return TaskStore(
-        folder, files_of(version, groups), groups, CODEC, is_keyed=True, now_s=0.0, ttl_s=None, segments=segments
-    )
+    return TaskStore(folder, files_of(version, groups), groups, CODEC, now_s=0.0, ttl_s=None, segments=segments)
 
 
 def commit(folder: Path, version: list[StateFile], segments: OpenSegments, **changes: int) -> list[StateFile]:
@@ -202,9 +201,8 @@ class Versions(RuleBasedStateMachine):
 
     @invariant()
     def a_new_worker_would_read_the_same(self) -> None:
-        found: dict[Any, Any] = {
-            entry.key: entry.value for entry in entries(self.folder, self.version, is_keyed=True, now_s=0.0)
-        }
+        segments = {file.name: Segment(self.folder / file.name) for file in self.version}
+        found: dict[Any, Any] = {entry.key: entry.value for entry in entries(segments, self.version, now_s=0.0)}
         assert found == self.model
         store = store_of(self.folder, self.version, OpenSegments())
         assert store.load([*self.model, "never"]) == self.model

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tupletree.cli import check, dead, demo, doctor, graph, new, run, version, why
+from tupletree.cli import check, dead, demo, doctor, graph, new, run, state, version, why
 from tupletree.errors import TupletreeError
 
 __all__ = ["app", "main"]
@@ -43,6 +43,7 @@ app.command("check")(check.check_command)
 app.command("graph")(graph.graph_command)
 app.add_typer(dead.app, name="dead")
 app.command("why")(why.why_command)
+app.command("state")(state.state_command)
 app.command("demo")(demo.demo_command)
 app.command("doctor")(doctor.doctor_command)
 app.command("new")(new.new_command)

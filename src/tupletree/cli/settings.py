@@ -10,7 +10,7 @@ from typing import Any
 from tupletree.config import Options, resolve_options
 from tupletree.errors import ConfigError
 
-__all__ = ["STATE_ROOT", "find_state_dir", "options_of"]
+__all__ = ["STATE_ROOT", "find_state_dir", "latest_of", "options_of"]
 
 STATE_ROOT = Path(".tupletree")
 _SETTINGS_FILE = Path("tupletree.toml")
@@ -33,11 +33,20 @@ def find_state_dir(given: Path | None) -> Path:
         if not given.is_dir():
             raise ConfigError("the state directory does not exist", where=str(given))
         return given
-    runs = [mark.parent for mark in STATE_ROOT.glob("*/*/tupletree.json")]
+    return _latest(STATE_ROOT, "*/*/tupletree.json")
+
+
+def latest_of(topology: str) -> Path:
+    """The state directory of the latest run of a topology below the current folder. Raises ConfigError."""
+    return _latest(STATE_ROOT / topology, "*/tupletree.json")
+
+
+def _latest(root: Path, pattern: str) -> Path:
+    runs = [mark.parent for mark in root.glob(pattern)]
     if not runs:
         raise ConfigError(
             "there is no run here",
-            where=str(STATE_ROOT.absolute()),
+            where=str(root.absolute()),
             expected="the state directory of a run",
             next_step="go to the folder it ran in, or name it: --state-dir DIR",
         )

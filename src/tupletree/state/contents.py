@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,10 +33,9 @@ class Entry:
 
 
 def entries(
-    folder: Path,
+    segments: Mapping[str, Segment],
     version: Sequence[StateFile],
     *,
-    is_keyed: bool,
     now_s: float,
     decode_key: Callable[[bytes], Any] | None = None,
     decode_value: Callable[[bytes], Any] = msgspec.msgpack.decode,
@@ -45,18 +43,17 @@ def entries(
     """Read a version; what expired is not in it.
 
     Args:
-        folder: where the component's segments are.
-        version: which of them count.
-        is_keyed: whether they are dealt by key groups, or a task each.
+        segments: the component's segments, by file name.
+        version: which of them count, oldest first.
         now_s: what expired by then is left out.
         decode_key: a stored key as what it stands for; left out, as plain data.
         decode_value: the same for a value.
 
     Raises:
-        CheckpointError: a segment is missing or damaged.
+        CheckpointError: a segment is damaged.
     """
     key_of = decode_key or KeyEncoding([]).plain
-    segments = {file.name: Segment(folder / file.name) for file in version}
+    is_keyed = all(segment.header.is_keyed for segment in segments.values())
     groups = range(KEY_GROUPS) if is_keyed else sorted({file.first_group for file in version})
     for group in groups:
         runs: list[Records] = [

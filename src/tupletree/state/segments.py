@@ -56,6 +56,7 @@ class SegmentHeader(msgspec.Struct, kw_only=True):
 
     Attributes:
         component: whose state this is.
+        is_keyed: whether it is dealt by key groups, or by tasks.
         key_groups: how many key groups there are.
         key_types, value_type: the declared types, as texts.
         count: records.
@@ -65,6 +66,7 @@ class SegmentHeader(msgspec.Struct, kw_only=True):
     """
 
     component: str
+    is_keyed: bool
     key_groups: int
     key_types: list[str]
     value_type: str

@@ -79,10 +79,12 @@ class StateCodec:
         component: its name.
         key_types: declared types of the key fields, of every input.
         value_type: declared type of the values.
+        is_keyed: whether it is dealt by key groups, or by tasks.
     """
 
-    def __init__(self, component: str, key_types: Sequence[Any], value_type: Any) -> None:
+    def __init__(self, component: str, key_types: Sequence[Any], value_type: Any, *, is_keyed: bool = True) -> None:
         self.component = component
+        self.is_keyed = is_keyed
         self.keys = KeyEncoding(key_types)
         self._value_type = value_type
         self._values = ValueEncoding(value_type)
@@ -93,6 +95,7 @@ class StateCodec:
         """The header of a segment to be written."""
         return SegmentHeader(
             component=self.component,
+            is_keyed=self.is_keyed,
             key_groups=KEY_GROUPS,
             key_types=self._key_texts,
             value_type=self._value_text,
@@ -151,7 +154,6 @@ class TaskStore:
         folder: where the component's segments are.
         files: the committed version as far as it concerns the task, oldest first.
         groups: the key groups that the task owns; of task state, its index.
-        is_keyed: whether `groups` are key groups.
         codec: what the component's state looks like.
         now_s: what expired by then is not there, since the Unix epoch.
         ttl_s: how long what is written now lasts; None is for ever.
@@ -165,13 +167,11 @@ class TaskStore:
         groups: range,
         codec: StateCodec,
         *,
-        is_keyed: bool,
         now_s: float,
         ttl_s: float | None,
         segments: OpenSegments,
     ) -> None:
         self._folder = folder
-        self._is_keyed = is_keyed
         self._files = list(files)
         self._groups = groups
         self._codec = codec
@@ -258,7 +258,7 @@ class TaskStore:
         oldest = len(self._files) - newest_to_merge(self._files, len(records), self._now_s)
         merged = self._files[oldest:]
         runs = [
-            segment.records(self._part_of(file) if self._is_keyed else range(KEY_GROUPS))
+            segment.records(self._part_of(file) if self._codec.is_keyed else range(KEY_GROUPS))
             for segment, file in zip(self._segments[oldest:], merged, strict=True)
         ]
         records = merge([*runs, records], self._now_s, self._codec.keys.same, is_whole=not oldest)

@@ -13,10 +13,12 @@ from tupletree.runtimes.history import HistoryEvent
 from tupletree.runtimes.spark.archive import read_archive
 from tupletree.runtimes.spark.journal import SettleEntry, epoch_path, numbered, read_epoch, read_settle, settle_path
 from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages
+from tupletree.runtimes.stored import ComponentState
+from tupletree.state.segments import Segment
 from tupletree.tracking.identity import plain_id
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["all_events"]
+__all__ = ["all_events", "committed_state"]
 
 
 def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
@@ -78,3 +80,28 @@ def _events(
 def _spouts(state_dir: Path) -> dict[int, str]:
     path = state_dir / "spouts.json"
     return msgspec.json.decode(path.read_bytes(), type=dict[int, str]) if path.exists() else {}
+
+
+def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
+    """The newest committed version of the state of every bolt: its epoch, and a component each.
+
+    The segments are open on return, so that what a running topology sweeps meanwhile stays readable.
+    """
+    settles = state_dir / "settles"
+    epoch = -1
+    while True:
+        newest = max(numbered(settles, ".settle"), default=-1)
+        try:
+            entry = read_settle(settles, newest) if newest >= 0 else None
+            version = entry.state if entry is not None else {}
+            opened = {
+                name: {file.name: Segment(state_dir / "state" / name / file.name) for file in files}
+                for name, files in version.items()
+            }
+        except CheckpointError:
+            if newest == epoch:  # nothing has happened since the last try: it is really missing or damaged
+                raise
+            epoch = newest
+            continue
+        now_s = entry.time_s if entry is not None else 0.0
+        return newest, [ComponentState(name, opened[name], files, now_s) for name, files in version.items()]

@@ -43,7 +43,6 @@ class StatefulTask:
             files_of(version, groups),
             groups,
             StateCodec(component.name, key_types(plan.spec, component), spec.value_type),
-            is_keyed=True,
             now_s=control.time_s,
             ttl_s=None,
             segments=_segments,

@@ -1,0 +1,215 @@
+"""`tupletree state`: what the bolts of a run remember, as a table or as a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tupletree.cli.arguments import Json, Set, StateDir
+from tupletree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tupletree.runtimes.stored import ComponentState
+    from tupletree.state.contents import Entry
+
+__all__ = ["state_command"]
+
+EXPORT_ROWS = 50_000
+"""Rows that an export holds in memory at a time."""
+
+PIPED_WIDTH = 240
+
+
+def state_command(
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[TARGET|STATE_DIR]", help="A target, whose latest run it is, or a state directory."),
+    ] = None,
+    component: Annotated[
+        list[str] | None, typer.Option("--component", metavar="NAME", help="Only this bolt; may be repeated.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE", help="Write all of it to FILE, .parquet or .jsonl.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Keys to show of each bolt; 0 is all.")] = 20,
+    settings: Set = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what the bolts of a run remember: the newest committed version, also while the run goes on."""
+    from tupletree.runtimes.stored import stored_state
+
+    epoch, components = stored_state(_state_dir(place, state_dir, settings or []))
+    components = _chosen(components, component or [])
+    if export is not None:
+        rows = _export(export, components)
+        print(f"{rows} keys of epoch {epoch} written to {export}", file=sys.stderr)
+    elif as_json:
+        for one in components:
+            for entry in one.entries():
+                print(_line(one.name, entry))
+    elif not components:
+        print("no bolt of this run has state so far")
+    else:
+        for one in components:
+            _print_table(one, epoch, limit)
+
+
+def _state_dir(place: str | None, state_dir: Path | None, settings: Sequence[str]) -> Path:
+    from tupletree.cli.settings import find_state_dir, latest_of
+    from tupletree.cli.target import load_target
+
+    if place is None or state_dir is not None:
+        return find_state_dir(state_dir)
+    if Path(place).is_dir():
+        return Path(place)
+    topology, _ = load_target(place, settings)
+    return latest_of(topology.name)
+
+
+def _chosen(components: list[ComponentState], names: Sequence[str]) -> list[ComponentState]:
+    from tupletree.topology.hints import did_you_mean, one_of
+
+    known = [one.name for one in components]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"no bolt {name!r} has state in this run",
+                expected=one_of(known),
+                next_step=did_you_mean(name, known),
+            )
+    return [one for one in components if not names or one.name in names]
+
+
+def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("key", "value", "expires"):
+        table.add_column(name, no_wrap=name != "value")
+    keys = 0
+    expires = False
+    for entry in component.entries():
+        keys += 1
+        if not limit or keys <= limit:
+            until = "" if entry.expires_s is None else _time(entry.expires_s)
+            expires = expires or bool(until)
+            table.add_row(_text(entry.key), _text(entry.value), until)
+    if not expires:
+        table.columns.pop()
+    print(
+        f"{component.name}: {keys} keys, {component.size_bytes} bytes in {len(component.segments)} files, epoch {epoch}"
+    )
+    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+    if limit and keys > limit:
+        print(f"... and {keys - limit} more: --limit 0 shows them all, --export FILE writes them down")
+
+
+def _export(path: Path, components: Sequence[ComponentState]) -> int:
+    """Write every key as a row, whole or not at all; returns how many."""
+    writers = {".jsonl": _write_jsonl, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise ConfigError(
+            "the export has no known format", got=str(path), expected="a name that ends in .parquet or .jsonl"
+        )
+    if path.exists():
+        raise ConfigError("the export's file is there already", where=str(path), next_step="name another, or remove it")
+    draft = path.with_name(f"_{path.name}")
+    try:
+        rows = writers[path.suffix](draft, components)
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigError("the export cannot be written", where=str(path), got=str(error)) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return rows
+
+
+def _write_jsonl(path: Path, components: Sequence[ComponentState]) -> int:
+    rows = 0
+    with path.open("w", encoding="utf-8") as file:
+        for one in components:
+            for entry in one.entries():
+                file.write(f"{_line(one.name, entry)}\n")
+                rows += 1
+    return rows
+
+
+def _write_parquet(path: Path, components: Sequence[ComponentState]) -> int:
+    """Keys and values keep their type where all of them have one that Parquet knows; else they are JSON texts."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = [_kind_of(entry.key for one in components for entry in one.entries())]
+    kinds.append(_kind_of(entry.value for one in components for entry in one.entries()))
+    schema = pa.schema(
+        [
+            ("component", pa.string()),
+            ("key", kinds[0] or pa.string()),
+            ("value", kinds[1] or pa.string()),
+            ("expires_s", pa.float64()),
+        ]
+    )
+    rows = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for batch in _batches(components):
+            columns: list[list[Any]] = [
+                [name for name, _ in batch],
+                [entry.key if kinds[0] else _text(entry.key) for _, entry in batch],
+                [entry.value if kinds[1] else _text(entry.value) for _, entry in batch],
+                [entry.expires_s for _, entry in batch],
+            ]
+            writer.write_table(pa.Table.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
+            rows += len(batch)
+    return rows
+
+
+def _batches(components: Sequence[ComponentState]) -> Iterator[list[tuple[str, Entry]]]:
+    batch: list[tuple[str, Entry]] = []
+    for one in components:
+        for entry in one.entries():
+            batch.append((one.name, entry))
+            if len(batch) == EXPORT_ROWS:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+def _kind_of(values: Iterator[Any]) -> Any:
+    """The Arrow type of values that are all numbers, texts, truths or bytes; None if they are not."""
+    import pyarrow as pa
+
+    known = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary()}
+    kinds = {type(value) for value in values} - {type(None)}
+    return known.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _line(component: str, entry: Entry) -> str:
+    from tupletree.payloads import to_jsonable
+
+    row = {
+        "component": component,
+        "key": to_jsonable(entry.key),
+        "value": to_jsonable(entry.value),
+        "expires_s": entry.expires_s,
+    }
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _text(value: Any) -> str:
+    """Text as it is, anything else as JSON."""
+    from tupletree.payloads import to_jsonable
+
+    return value if type(value) is str else json.dumps(to_jsonable(value), ensure_ascii=False)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
