@@ -148,6 +148,37 @@ def test_pause_and_resume_tell_the_spout_and_verdicts_still_come() -> None:
     assert script.life == ["open", "activate", "deactivate", "activate"]
 
 
+@pytest.mark.parametrize("then", ["resume", "drain"])
+def test_a_pause_holds_back_what_the_spout_has_given_until_it_is_resumed_or_drained(then: str) -> None:
+    script = Script([lines(*"abcd")], ends=False)
+    driver = driver_of(script, Options(max_spout_pending=1))
+    spout = driver.spouts[0]
+    spout.poll(driver.now, driver.out)
+    spout.pause()
+    driver.settle()
+    driver.now_s += 60.0
+    driver.settle()
+    assert (script.acked, spout.in_flight, spout.is_drained) == ([0], 0, False)
+    getattr(spout, then)()
+    driver.settle()
+    assert script.acked == [0, 1, 2, 3]
+    assert spout.is_drained
+
+
+def test_a_pause_holds_back_retries() -> None:
+    script = Script([lines("bad")], ends=False)
+    driver = driver_of(script, Options(backoff_initial_ms=1.0, max_attempts=2))
+    driver.spouts[0].poll(driver.now, driver.out)
+    driver.spouts[0].pause()
+    driver.settle()
+    driver.now_s += 60.0
+    driver.settle()
+    assert (script.failed, driver.spouts[0].pending.counters.failed) == ([], 1)
+    driver.spouts[0].resume()
+    driver.settle()
+    assert [message_id for message_id, _ in script.failed] == [0]
+
+
 def test_an_inactive_start_asks_for_nothing_until_it_is_resumed() -> None:
     script = Script([lines("a")], ends=False)
     driver = driver_of(script)

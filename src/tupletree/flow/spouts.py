@@ -116,6 +116,7 @@ class SpoutMachine(Machine):
         self._burying: set[int] = set()
         self._untold: set[int] = set()
         self._pulling = self._retrying = active
+        self._paused = not active
         self._is_open = False
         self._hears_acks = type(spout).ack is not Spout.ack
 
@@ -139,9 +140,10 @@ class SpoutMachine(Machine):
             self.spout.close()
 
     def pause(self) -> None:
-        """Emit nothing for now; acks and fails still come."""
+        """Emit nothing for now, not even what the spout has given already; acks and fails still come."""
         if self._pulling:
             self._pulling = self._retrying = False
+            self._paused = True
             if self._is_open:
                 self.spout.deactivate()
 
@@ -149,12 +151,13 @@ class SpoutMachine(Machine):
         """Undo `pause`."""
         if not self._pulling:
             self._pulling = self._retrying = True
+            self._paused = False
             if self._is_open:
                 self.spout.activate()
 
     def drain(self) -> None:
         """Ask for nothing any more, and start no retry. What the spout has given already still goes out."""
-        self._pulling = self._retrying = False
+        self._pulling = self._retrying = self._paused = False
 
     def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - shaped like `hand_over`
         """Fail every open message to its source, and let go of it: the end of a drain that ran out of time."""
@@ -227,7 +230,7 @@ class SpoutMachine(Machine):
             out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
         if self.ended and self.pending.awaiting_source(self.task.task_id):
             self._give_up(now, out)
-        if paused or self._above:
+        if paused or self._paused or self._above:
             return False
         self._draw.turn()
         retried = self._retry_due(now, out) if self._retrying else 0
@@ -377,7 +380,8 @@ class SpoutMachine(Machine):
         writing = self._releases.count + completing
         if self.in_flight > writing:
             return True
-        return (self._offers.held > 0 or (self._pulling and not self.ended)) and writing < self._max_writing
+        coming = self._pulling and not self.ended
+        return (coming or (self._offers.held > 0 and not self._paused)) and writing < self._max_writing
 
     def _note_written(self, written: Written, now: Now, out: Outbox) -> None:
         self._note_reset(written.sink_task, written.incarnation, now, out)
