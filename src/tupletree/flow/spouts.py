@@ -7,7 +7,7 @@ a message is acked when its tree is complete AND every sink has written the rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -48,11 +48,15 @@ class Handover:
         pending: its messages; those that were in flight wait for their next attempt.
         draw: draws root ids, for `pending`.
         offers: what the spout gave and nobody has emitted yet, and its position.
+        unburied: dead messages whose letters could not be stored; their source hears of them once they are.
+        unheard: dead messages whose letters are stored; their source could not be told.
     """
 
     pending: Pending
     draw: ShareDraw
     offers: Offers
+    unburied: list[Died] = field(default_factory=list)
+    unheard: list[Died] = field(default_factory=list)
 
 
 class SpoutMachine(Machine):
@@ -107,6 +111,7 @@ class SpoutMachine(Machine):
         self.pending, self._draw, self._offers = handover.pending, handover.draw, handover.offers
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
+        self._inherited: Handover | None = handover
         self._max_pending = options.max_spout_pending or DEFAULT_MAX_PENDING
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
         self._timeout_s = options.message_timeout_s
@@ -159,10 +164,11 @@ class SpoutMachine(Machine):
         """Ask for nothing any more, and start no retry. What the spout has given already still goes out."""
         self._pulling = self._retrying = self._paused = False
 
-    def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - shaped like `hand_over`
+    def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - it fails no attempt
         """Fail every open message to its source, and let go of it: the end of a drain that ran out of time."""
         failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
         released = self.pending.release()
+        self._take_up(out)
         self._releases.clear()
         for message_id in [*(one.message_id for one in released), *self._offers.let_go()]:
             self.spout.fail(message_id, failure)
@@ -184,7 +190,25 @@ class SpoutMachine(Machine):
         if deaf:
             text = f"it was not told of {len(deaf)} failed attempts: {type(deaf[0]).__name__}: {deaf[0]}"
             out.notes.append(Note(self.task.component, text))
-        return Handover(self.pending, self._draw, self._offers)
+        left = self._inherited or Handover(self.pending, self._draw, self._offers)
+        return Handover(self.pending, self._draw, self._offers, left.unburied, left.unheard)
+
+    def _take_up(self, out: Outbox) -> None:
+        """Do what the machine before could not, and tell the spout, which is new, what it is to emit again."""
+        left = self._inherited
+        if left is None:
+            return
+        while left.unheard:
+            self.buried(left.unheard[:1])
+            del left.unheard[0]
+        for died in left.unburied:
+            self._bury(died, out)
+        left.unburied.clear()
+        again = self.pending.awaited(self.task.task_id)
+        self._offers.ended = self._offers.ended and not again
+        for message_id, failure in again:
+            self.spout.fail(message_id, failure)
+        self._inherited = None
 
     # --- questions --------------------------------------------------------------------------------------------
 
@@ -216,7 +240,7 @@ class SpoutMachine(Machine):
     @property
     def is_drained(self) -> bool:
         """Whether nothing is in flight, and nothing that the spout gave is left to emit."""
-        return not self._offers.held and not self.in_flight and not self._burying
+        return not (self._offers.held or self.in_flight or self._burying or self._inherited)
 
     def next_due_s(self) -> float | None:
         """The next retry."""
@@ -226,6 +250,8 @@ class SpoutMachine(Machine):
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
         """Emit what the limits allow: retries that are due first, then new messages."""
+        if self._inherited is not None and not self._paused:
+            self._take_up(out)
         if self._timeout_s is not None and self._releases:
             out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
         if self.ended and self.pending.awaiting_source(self.task.task_id):

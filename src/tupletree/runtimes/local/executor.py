@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.clock import Clock
@@ -113,8 +113,10 @@ class Executor:
         self._nap_s = SHORTEST_NAP_S
         self._local: deque[Frame] = deque()
         self._mail: list[tuple[int, Mail]] = []
+        self._actions: deque[tuple[Action[Any], Future[Any] | None]] = deque()
         self._started: list[Machine] = []
         self.handovers: dict[int, Handover] = {}
+        self._unheard: deque[Died] = deque()  # dead, and the letter is stored
         self._closed: set[int] = set()
         self._halted = False
         self._over = False
@@ -229,11 +231,10 @@ class Executor:
         control = self.ring.take_control()
         if not control and not self._mail:
             return False
-        actions: list[tuple[Action[Any], Future[Any] | None]] = []
         ticks: list[int] = []
         for what, content in control:
             if type(what) is not int:
-                actions.append((what, content))
+                self._actions.append((what, content))
             elif content is TICK:
                 ticks.append(what)
             else:
@@ -249,8 +250,9 @@ class Executor:
                 self.machines[task].tick(now, self._out)
         self.in_hand = None
         self.handled += len(ticks)
-        for action, future in actions:
-            self._act(action, future, now)
+        while self._actions:
+            self._act(*self._actions[0], now)
+            self._actions.popleft()  # not before: if its effects cannot be carried out, `_abort` gives the answer
         return worked
 
     def _deliver(self, now: Now) -> None:
@@ -397,11 +399,13 @@ class Executor:
         died = self._out.died
         self._hub.bury(died)
         self._out.died = []  # not before they are stored: if that fails, the end of this executor tries it again
-        by_task: dict[int, list[Died]] = {}
-        for one in died:
-            by_task.setdefault(one.spout_task, []).append(one)
-        for spout in self.spouts:
-            spout.buried(by_task.get(spout.task.task_id, ()))
+        self._unheard += died
+        while self._unheard:
+            one = self._unheard[0]
+            spout = self.machines[one.spout_task]
+            assert isinstance(spout, SpoutMachine)
+            spout.buried([one])
+            self._unheard.popleft()  # not before it was told: if that fails, the life after this one tells it again
         if self._out.died:  # a callback made more of them
             self._bury(now)
 
@@ -435,9 +439,9 @@ class Executor:
         for spout in [one for one in self.spouts if one.task.task_id not in self._closed]:
             try:
                 self.handovers[spout.task.task_id] = spout.hand_over(now, self._out)
-                self._bury(now)
             except Exception:
                 logger.exception("%s: handing over its messages failed", spout.task.component)
+        self._hand_over_dead(now)
         self._log_notes()
         for machine in reversed(self._started):
             try:
@@ -447,9 +451,25 @@ class Executor:
         self._started.clear()
         self._start_calls()
         self._over = True
-        for _, future in self.ring.take_control():
-            if isinstance(future, Future):
-                future.cancel()
+        for _, future in [*self._actions, *self.ring.take_control()]:  # what broke may have come before an action
+            if isinstance(future, Future) and not future.cancel() and not future.done():
+                future.set_exception(CancelledError())
+
+    def _hand_over_dead(self, now: Now) -> None:
+        """Store letters and tell sources as far as that goes; what does not is for the life after this one."""
+        try:
+            self._bury(now)
+        except Exception as error:  # noqa: BLE001 - often the very error that ended this executor
+            logger.warning(
+                "%d dead letters could not be stored, and sources not be told of %d: %s: %s",
+                len(self._out.died),
+                len(self._unheard),
+                type(error).__name__,
+                error,
+            )
+        for task, handover in self.handovers.items():
+            handover.unburied.extend(died for died in self._out.died if died.spout_task == task)
+            handover.unheard.extend(died for died in self._unheard if died.spout_task == task)
 
 
 def _nothing(now: Now, out: Outbox) -> None:

@@ -220,7 +220,16 @@ class LocalRun(RunHandle):
         letters = [one.letter(self._spec.name, to_jsonable(one.value), type(one.value).__qualname__) for one in died]
         redact = self._request.redact
         with self._burying:
-            write_letters(self._directory.dead, self._letters, [redact(one) for one in letters] if redact else letters)
+            letters = [redact(one) for one in letters] if redact else letters
+            try:
+                write_letters(self._directory.dead, self._letters, letters)
+            except OSError as error:
+                raise TupletreeError(
+                    "dead letters cannot be stored",
+                    where=str(self._directory.dead),
+                    got=f"{type(error).__name__}: {error}",
+                    next_step="make room there, or mend the folder; until then no source hears of its dead messages",
+                ) from error
             self._letters += 1
 
     def acked(self, acked: list[Acked]) -> None:
@@ -325,6 +334,7 @@ class LocalRun(RunHandle):
             pending = handover.pending
             left = [*pending.open_ids(task), *(message_id for message_id, _ in pending.awaited(task))]
             left += handover.offers.let_go()
+            left += [one.message_id for one in (*handover.unburied, *handover.unheard)]
             if left:
                 logger.warning(
                     "%s: %d messages were not done, and their source was not told: %s%s",
