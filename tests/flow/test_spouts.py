@@ -233,6 +233,33 @@ def test_a_restart_hands_messages_over_and_they_are_tried_again_under_new_roots(
     assert script.failed == []
 
 
+def test_a_source_that_replays_by_itself_hears_in_a_new_life_what_it_owes_once_it_is_active() -> None:
+    script = Script([lines("bad", "bad too")], ends=False)
+    driver = driver_of(script, Options(max_spout_pending=2), replay="source")
+    old = driver.spouts[0]
+    driver.settle()
+    assert [message_id for message_id, _ in script.failed] == [0, 1]
+    script.steps.append([Emit(Line("x"), "x"), Emit(Line("y"), "y"), Emit(Line("given again, and held"), 0)])
+    old.poll(driver.now, driver.out)
+    handover = old.hand_over(driver.now, driver.out)
+    driver.active = False
+    fresh = driver.make(old.task, handover)
+    assert isinstance(fresh, SpoutMachine)
+    driver.machines[old.task.task_id] = fresh
+    script.failed.clear()
+    script.life.clear()
+    fresh.start(driver.now, driver.out)
+    driver.settle()
+    assert (script.failed, script.life) == ([], ["open"])
+    fresh.resume()
+    fresh.poll(driver.now, driver.out)
+    assert [(message_id, failure.permanent) for message_id, failure in script.failed] == [
+        (1, False),
+        ("x", False),
+        ("y", False),
+    ]
+
+
 def test_a_sink_that_lost_its_rows_fails_every_attempt_in_flight() -> None:
     script = Script([lines("a")], ends=False)
     driver = driver_of(script, Options(max_attempts=1))

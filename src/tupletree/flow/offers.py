@@ -93,9 +93,13 @@ class Offers:
         self._taken += len(batch)
         return batch
 
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages that wait to be emitted."""
+        return [one.message_id for one in self._held[self._taken :] if one.message_id is not None]
+
     def let_go(self) -> list[MessageId]:
         """Forget what is held; returns the ids, for the source to hear of."""
-        ids = [one.message_id for one in self._held[self._taken :] if one.message_id is not None]
+        ids = self.ids()
         self._held, self._taken = [], 0
         return ids
 

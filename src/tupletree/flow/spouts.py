@@ -27,6 +27,7 @@ from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
 from tupletree.plan import ACKER, Plan, Task
 from tupletree.topology.components import Emit, Reject, Spout
+from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
@@ -204,7 +205,9 @@ class SpoutMachine(Machine):
         for died in left.unburied:
             self._bury(died, out)
         left.unburied.clear()
-        again = self.pending.awaited(self.task.task_id)
+        # What the spout gave again already waits here to go out: asked twice, it would give it twice.
+        given = {message_key(one) for one in self._offers.ids()}
+        again = [one for one in self.pending.awaited(self.task.task_id) if message_key(one[0]) not in given]
         self._offers.ended = self._offers.ended and not again
         for message_id, failure in again:
             self.spout.fail(message_id, failure)
