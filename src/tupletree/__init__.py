@@ -21,9 +21,11 @@ from tupletree.errors import (
 from tupletree.topology.bolts import arrow_bolt, batch_bolt, bolt
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import (
+    Anchored,
     Bolt,
     Collector,
     Emit,
+    KeyedBatch,
     KeyedState,
     Reject,
     Resource,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Anchored",
     "Bolt",
     "Collector",
     "ConfigError",
@@ -47,6 +50,7 @@ __all__ = [
     "Emit",
     "EndOfInput",
     "Failure",
+    "KeyedBatch",
     "KeyedState",
     "Options",
     "Outcome",

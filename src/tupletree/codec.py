@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tupletree.errors import ConnectorError, ProcessingError, TopologyError
 from tupletree.payloads import datetime_text, lift, lower, registry_of, shown, text_datetime
@@ -33,6 +34,9 @@ __all__ = ["ArrowCodec", "EncodeError"]
 T = TypeVar("T")
 
 FORM = b"tupletree.form"
+MOMENTS = (pa.date32(), pa.duration("us"))
+"""Native types that hold more than Python's own."""
+
 ROWS = "__rows"
 """Stands in for the columns of a message without fields, so that a batch keeps its number of rows."""
 
@@ -100,13 +104,25 @@ class ArrowCodec(Generic[T]):
         Raises:
             EncodeError: a value cannot travel; nothing is encoded.
         """
+        return self.pack(self.to_batch(values))
+
+    def pack(self, batch: pa.RecordBatch) -> bytes:
+        """A batch of `arrow_schema` as `encode` writes it."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.arrow_schema) as writer:
-            writer.write_batch(self.to_batch(values))
+            writer.write_batch(batch)
         return sink.getvalue().to_pybytes()
 
     def decode(self, data: bytes | memoryview | pa.Buffer) -> list[T]:
         """The messages that `encode` wrote.
+
+        Raises:
+            ConnectorError: the bytes are damaged, or were written for another schema.
+        """
+        return self.from_batch(self.unpack(data))
+
+    def unpack(self, data: bytes | memoryview | pa.Buffer) -> pa.RecordBatch:
+        """The batch that `encode` or `pack` wrote.
 
         Raises:
             ConnectorError: the bytes are damaged, or were written for another schema.
@@ -118,7 +134,7 @@ class ArrowCodec(Generic[T]):
             raise ConnectorError(
                 f"a frame of {self.schema.cls.__qualname__} cannot be read", got=f"{type(error).__name__}: {error}"
             ) from error
-        return self.from_batch(batch)
+        return batch if batch.schema.equals(self.arrow_schema) else self._cast(batch)
 
     def to_batch(self, values: Sequence[T]) -> pa.RecordBatch:
         """The messages as a record batch of `arrow_schema`.
@@ -152,6 +168,48 @@ class ArrowCodec(Generic[T]):
             return [self._build() for _ in range(batch.num_rows)]
         return list(map(self._build, *[self._values(position, batch) for position in range(len(self._columns))]))
 
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch from elsewhere as one of `arrow_schema`, of which `from_batch` will make messages.
+
+        Columns may come in another order and in another width, as for `from_batch`.
+
+        Raises:
+            ConnectorError: as for `from_batch`, or a column holds what its field cannot be read from.
+        """
+        if not batch.schema.equals(self.arrow_schema):
+            batch = self._cast(batch)
+        for position, (name, column) in enumerate(zip(self.schema.fields, self._columns)):
+            array = batch.column(position)
+            if array.null_count and not self._nullable[position]:
+                raise self._misfit(f"{array.null_count} nulls in {name}")
+            if column.read is None and column.arrow_type not in MOMENTS:
+                continue
+            try:  # each distinct value once
+                items = pc.drop_null(pc.unique(array)).to_pylist()
+                if column.read is not None:
+                    column.read(items)
+            except Exception as error:  # a value's own code may raise anything
+                raise self._misfit(f"{name} with {type(error).__name__}: {error}") from error
+        return batch
+
+    def column(self, name: str, items: Sequence[Any]) -> pa.Array[Any]:
+        """Values of one field as its column.
+
+        Raises:
+            EncodeError: a value cannot travel.
+        """
+        try:
+            return self._items(list(self.schema.fields).index(name), list(items))
+        except Exception as error:  # a value's own code may raise anything
+            got = str(error) if type(error) is TypeError else f"{type(error).__name__}: {error}"
+            where = f"{self.schema.cls.__qualname__}.{name}"
+            raise EncodeError("a column cannot be encoded", where=where, got=got) from error
+
+    def items(self, name: str, batch: pa.RecordBatch) -> list[Any]:
+        """The values of one field in a batch of `arrow_schema`."""
+        values: list[Any] = self._values(list(self.schema.fields).index(name), batch)
+        return values
+
     def check_each(self, values: Sequence[Any]) -> list[tuple[int, TypeError]]:
         """Which values of a batch cannot travel, and why: field, got and expected. Slow: for after an EncodeError."""
         found = []
@@ -173,8 +231,10 @@ class ArrowCodec(Generic[T]):
             raise TypeError(f"got {', '.join(map(hints.text_of, strangers))}")
 
     def _array(self, position: int, values: Sequence[T]) -> pa.Array[Any]:
+        return self._items(position, list(map(self._getters[position], values)))
+
+    def _items(self, position: int, items: list[Any]) -> pa.Array[Any]:
         column = self._columns[position]
-        items: list[Any] = list(map(self._getters[position], values))
         types = set(map(type, items))
         has_none = hints.NONE_TYPE in types
         if has_none and not self._nullable[position]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tupletree.frames import Root, roots_of
+from tupletree.frames import Columns, LaidOut, Root, roots_of
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Output", "StateCell", "TaskPlace", "Worked"]
+__all__ = ["ColumnOutput", "Output", "StateCell", "TaskPlace", "Worked"]
 
 MAX_STRAYS_KEPT = 3
 
@@ -42,6 +42,13 @@ class Output:
     roots: list[Root]
     ends: list[int]
     direct_task: int | None = None
+
+
+class ColumnOutput(LaidOut, Output):
+    """An output whose tuples are columns."""
+
+    def __init__(self, stream: str, columns: Columns) -> None:
+        self.stream, self.columns, self.direct_task = stream, columns, None
 
 
 @dataclass(slots=True)

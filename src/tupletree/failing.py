@@ -20,6 +20,7 @@ MAX_STACK_FRAMES = 30
 MAX_STACKS_KEPT = 256
 OUR_MODULES = (
     "tupletree.dispatch",
+    "tupletree.arrow_task",
     "tupletree.collecting",
     "tupletree.flow.",
     "tupletree.routing",

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 __all__ = [
     "UNTRACKED",
+    "ColumnFrame",
+    "Columns",
     "Frame",
+    "LaidOut",
     "Root",
     "all_failed",
     "apart",
@@ -54,9 +57,70 @@ class Frame:
     ends: list[int]
     id: int
 
+    @property
+    def size(self) -> int:
+        """How many tuples."""
+        return len(self.values)
+
     def segments(self) -> Iterator[tuple[Root, list[Any]]]:
         """Each root with its tuples."""
         return segments_of(self.values, self.roots, self.ends)
+
+
+class Columns(Protocol):
+    """Tuples as columns, with what each is anchored to: see `tupletree.columns`. Never empty."""
+
+    def rows(self) -> list[Any]:
+        """The tuples, as `Frame.values` has them."""
+        ...
+
+    def layout(self) -> tuple[list[Root], list[int]]:
+        """Whose they are, as `Frame.roots` and `Frame.ends` say it."""
+        ...
+
+    def without(self, failed: Container[int]) -> Columns | None:
+        """Those that are not anchored to failed roots alone; None if there are none."""
+        ...
+
+    def __len__(self) -> int:
+        """How many tuples."""
+        ...
+
+
+class LaidOut:
+    """What carries columns instead of values. Who asks for `values`, `roots` or `ends` gets them, made once.
+
+    So whoever knows no columns works on tuples, and whoever does looks for a class derived from this one.
+
+    Attributes:
+        columns: `Columns`, of the one kind that there is; who works on them knows it.
+    """
+
+    columns: Any
+    values: list[Any]
+    roots: list[Root]
+    ends: list[int]
+
+    def __getattr__(self, name: str) -> Any:  # only for what was not set yet
+        if name == "values":
+            self.values = self.columns.rows()
+            return self.values
+        if name in {"roots", "ends"}:
+            self.roots, self.ends = self.columns.layout()
+            return self.roots if name == "roots" else self.ends
+        raise AttributeError(name)
+
+
+class ColumnFrame(LaidOut, Frame):
+    """A frame whose tuples are columns."""
+
+    def __init__(self, task: int, component: str, stream: str, columns: Columns, edge: int) -> None:
+        self.task, self.component, self.stream, self.columns, self.id = task, component, stream, columns, edge
+
+    @property
+    def size(self) -> int:
+        """How many tuples."""
+        return len(self.columns)
 
 
 def roots_of(root: Root) -> tuple[int, ...]:
@@ -97,6 +161,11 @@ def apart(frame: Frame) -> Frame:
 
 def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:
     """The frame less the segments whose roots have all failed; the same frame if there are none."""
+    if isinstance(frame, ColumnFrame):
+        columns = frame.columns.without(failed)
+        if columns is None:
+            return Frame(frame.task, frame.component, frame.stream, [], [], [], frame.id)
+        return ColumnFrame(frame.task, frame.component, frame.stream, columns, frame.id)
     if not any(all_failed(root, failed) for root in frame.roots):
         return frame
     pieces = [(root, values) for root, values in frame.segments() if not all_failed(root, failed)]

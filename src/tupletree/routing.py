@@ -42,7 +42,15 @@ class Batch:
 
 
 class _Dealer(Protocol):
-    """One subscription's grouping."""
+    """One subscription's grouping.
+
+    One whose choices stand for one task each, whatever else is dealt, has a method `owner` that tells it.
+
+    Attributes:
+        key_fields: what a choice depends on: None is nothing, () the whole tuple.
+    """
+
+    key_fields: tuple[str, ...] | None
 
     def choose(self, values: list[Any], failures: dict[int, Exception]) -> Any:
         """Choices by position, or None where there is nothing to choose by value; positions that fail are noted."""
@@ -59,7 +67,7 @@ class Router:
     """
 
     def __init__(self, dealers: Sequence[_Dealer], direct_tasks: Iterable[int] = (), where: str = "") -> None:
-        self._dealers = tuple(dealers)
+        self.dealers = tuple(dealers)
         self._direct_tasks = frozenset(direct_tasks)
         self._where = where
 
@@ -92,13 +100,13 @@ class Router:
         if not values:
             return batches, []
         failures: dict[int, Exception] = {}
-        choices = [dealer.choose(values, failures) for dealer in self._dealers]
+        choices = [dealer.choose(values, failures) for dealer in self.dealers]
         if failures:
             keep = [position not in failures for position in range(len(values))]
             values, roots, ends = _pick(values, roots, ends, keep)
             choices = [None if choice is None else list(compress(choice, keep)) for choice in choices]
         if values:
-            for dealer, choice in zip(self._dealers, choices):
+            for dealer, choice in zip(self.dealers, choices):
                 dealer.deal(batches, choice, values, roots, ends)
         return batches, sorted(failures.items())
 
@@ -149,6 +157,8 @@ def _choosable(plan: Plan, link: Link, task_id: int) -> Sequence[int]:
 
 class _Copy:
     """Every task gets every tuple."""
+
+    key_fields: tuple[str, ...] | None = None
 
     def __init__(self, tasks: Sequence[int]) -> None:
         self._tasks = tuple(tasks)
@@ -229,6 +239,7 @@ class _Keyed(ABC):
 
     def __init__(self, tasks: Sequence[int], schema: Schema, fields: tuple[str, ...]) -> None:
         """`tasks`: by index; one that stands for several is named for each of them."""
+        self.key_fields: tuple[str, ...] | None = fields
         self._tasks = tuple(dict.fromkeys(tasks))
         self._slots = [self._tasks.index(task) for task in tasks]
         self._known: dict[Any, Any] = {}
@@ -309,6 +320,10 @@ class _Fields(_Keyed):
     def _choice(self, key: Any) -> int:
         return self._slots[task_of_group(key_group(key), len(self._slots))]
 
+    def owner(self, choice: int) -> int:
+        """The task that a choice stands for."""
+        return self._tasks[choice]
+
     def deal(
         self, batches: list[Batch], choices: list[int] | None, values: list[Any], roots: list[Root], ends: list[int]
     ) -> None:
@@ -351,6 +366,8 @@ class _PartialKey(_Keyed):
 
 class _Custom:
     """The user's function says where to: one index, or several, or none."""
+
+    key_fields: tuple[str, ...] | None = ()
 
     def __init__(self, tasks: Sequence[int], function: CustomGrouping, where: str) -> None:
         self._tasks = tuple(tasks)

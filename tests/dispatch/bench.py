@@ -13,7 +13,7 @@ from tupletree.effects import StateCell, TaskPlace, Worked
 from tupletree.frames import Frame, Root, join_segments
 from tupletree.sources.items import items
 from tupletree.state.cells import ValueCell
-from tupletree.topology.model import ComponentSpec
+from tupletree.topology.model import ComponentSpec, TopologySpec
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -34,6 +34,11 @@ Segment = tuple[Root, list[Any]]
 
 def component_of(bolt: Any, *, resources: Mapping[str, Any] | None = None, keyed: bool = False) -> ComponentSpec:
     """The bolt as a topology describes it, reading words from a spout."""
+    return topology_of(bolt, resources=resources, keyed=keyed).components["bolt"]
+
+
+def topology_of(bolt: Any, *, resources: Mapping[str, Any] | None = None, keyed: bool = False) -> TopologySpec:
+    """A spout of words, and the bolt."""
     topology = Topology("bench")
     words = topology.spout("words", items([Word("a")]))
     handle = topology.bolt("bolt", bolt, resources=resources)
@@ -43,7 +48,7 @@ def component_of(bolt: Any, *, resources: Mapping[str, Any] | None = None, keyed
         handle.fields(words, "text")
     else:
         handle.shuffle(words)
-    return topology.build().components["bolt"]
+    return topology.build()
 
 
 def task_of(

@@ -13,12 +13,11 @@ from textwrap import dedent
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed, numbered
-from tupletree import Bolt, Collector, Resource, Topology, arrow_bolt, batch_bolt, bolt
+from tupletree import Bolt, Collector, Resource, Topology, batch_bolt, bolt
 from tupletree.errors import RuntimeUnavailableError, TopologyError
 from tupletree.runtimes import base
 from tupletree.sinks import foreach, jsonl, read_rows
@@ -179,11 +178,6 @@ def batched(values: list[Number]) -> list[Number]:
     return values
 
 
-@arrow_bolt(inputs=Number, outputs=Number)
-def columnar(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
 @bolt
 async def awaited(value: Number) -> AsyncIterator[Number]:
     yield value
@@ -210,16 +204,16 @@ def test_everything_that_comes_later_is_refused_together_before_anything_starts(
     source = t.spout("source", Feed("later", Number, numbered([Number(1)])))
     looped = t.bolt("looped", again).shuffle(source)
     looped.shuffle(looped)
-    bolts: dict[str, Any] = {"batched": batched, "columnar": columnar, "awaited": awaited, "ticking": Ticking}
+    bolts: dict[str, Any] = {"batched": batched, "awaited": awaited, "ticking": Ticking}
     foreach_sink = t.sink("foreach", foreach(send))
     for name, one in bolts.items():
         foreach_sink.shuffle(t.bolt(name, one).shuffle(source))
     with pytest.raises(TopologyError) as caught:
         base.run(t, state_dir=tmp_path / "state")
     text = str(caught.value)
-    for words in ("batch bolts", "arrow bolts", "async bolts", "ticks", "only file sinks", "cycle through 'looped'"):
+    for words in ("batch bolts", "async bolts", "ticks", "only file sinks", "cycle through 'looped'"):
         assert words in text
-    assert len(caught.value.findings) == 6
+    assert len(caught.value.findings) == 5
     assert not (tmp_path / "state").exists()
 
 

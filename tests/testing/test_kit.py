@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tupletree import (
+    Anchored,
     Bolt,
     Collector,
     ConfigError,
@@ -25,6 +27,7 @@ from tupletree import (
     Tick,
     Topology,
     TupletreeError,
+    arrow_bolt,
     batch_bolt,
     bolt,
     testing,
@@ -309,3 +312,22 @@ def test_equal_calls_give_equal_runs() -> None:
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
+
+
+@arrow_bolt(outputs=Word)
+def split_columns(batch: pa.RecordBatch) -> Anchored:
+    lines: list[Any] = batch["text"].to_pylist()
+    words = [(row, word) for row, line in enumerate(lines) for word in line.split()]
+    return Anchored(pa.RecordBatch.from_pydict({"text": [word for _, word in words]}), [row for row, _ in words])
+
+
+def test_an_arrow_bolt_is_traced_by_its_anchors_and_fails_on_demand() -> None:
+    t = Topology("columns")
+    words = t.bolt("split", split_columns).shuffle(t.spout("lines", items([Line("")])))
+    t.sink("out", jsonl("out")).shuffle(words)
+    lines = [Line("a b"), Line("c"), Line("d")]
+    run = testing.run(t, {"lines": lines}, fail={"split": lambda line: line.text == "c"})
+    assert run.outputs["out"] == [Word("a"), Word("b"), Word("d")]
+    assert [one.outcome for one in run.messages["lines"]] == [Outcome.ACKED, Outcome.DEAD, Outcome.ACKED]
+    assert run.messages["lines"][0].tree.count("out[0]") == 2
+    assert "split[0]" in run.messages["lines"][0].tree

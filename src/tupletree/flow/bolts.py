@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tupletree.dispatch import BoltTask
 from tupletree.effects import StateCell, TaskPlace, Worked
@@ -23,6 +24,9 @@ from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
 from tupletree.state.keys import key_functions
 from tupletree.tracking.outcomes import Failure
+
+if TYPE_CHECKING:
+    from tupletree.arrow_task import ArrowTask
 
 __all__ = ["BoltMachine", "EmittingMachine"]
 
@@ -100,11 +104,15 @@ class BoltMachine(EmittingMachine):
         self._is_open = False
         self._holder = holder_of(component, self.place)
         self._from_epoch_time_s = 0.0
-        self._bolt: BoltTask | Holder
+        self._bolt: BoltTask | Holder | ArrowTask
+        keys = key_functions(plan.spec, component) if cell is not None else None
         if self._holder is not None:
             self._bolt = self._holder
+        elif component.body.style == "arrow":
+            from tupletree.arrow_task import ArrowTask  # others must not wait for pyarrow
+
+            self._bolt = ArrowTask(plan.spec, component, self.place, cell, keys)
         else:
-            keys = key_functions(plan.spec, component) if cell is not None else None
             self._bolt = BoltTask(component, self.place, cell, keys)
         self.is_timed = self._holder is not None
 

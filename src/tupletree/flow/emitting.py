@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tupletree.effects import Output
+from tupletree.effects import ColumnOutput, Output
 from tupletree.errors import ProcessingError
 from tupletree.flow.deltas import combined
 from tupletree.flow.outbox import Outbox
-from tupletree.frames import Frame, Root, segments_of
+from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
 from tupletree.routing import Batch, Router
@@ -46,6 +46,8 @@ class Emitter:
         Returns:
             The tuples that could not be dealt; they went to no task.
         """
+        if isinstance(output, ColumnOutput):
+            return self._send_columns(output, out)
         batches, refused = self._deal(output)
         for batch, edge in zip(batches, self._edges(len(batches))):
             out.frames.append(
@@ -53,6 +55,19 @@ class Emitter:
             )
             out.add_delta(edge, batch.roots)
         return refused
+
+    def _send_columns(self, output: ColumnOutput, out: Outbox) -> list[Refused]:
+        from tupletree.column_routing import route_columns  # whoever has columns has pyarrow
+
+        batches, errors = route_columns(self._routers[output.stream], output.columns)
+        for (task, columns), edge in zip(batches, self._edges(len(batches))):
+            frame = ColumnFrame(task, self._component, output.stream, columns, edge)
+            out.frames.append(frame)
+            out.add_delta(edge, frame.roots)
+        if not errors:
+            return []
+        rows = [*_rows(output)]
+        return [(*rows[position], error) for position, error in errors]
 
     def launch(self, output: Output, out: Outbox) -> tuple[list[Delta], list[Refused]]:
         """Do what `send` does for a spout, whose trees are to be opened with the values that come back.

@@ -68,6 +68,20 @@ class ParquetSink(FileSink):
             raise SinkRowsError(str(path), faults) from error
         self._store(path, pa.Table.from_batches([batch]))
 
+    def write_batches(self, path: Path, batches: Sequence[tuple[type, Any]]) -> bool:
+        """As `write_candidate`, for rows that are record batches of their class's codec: (class, batch).
+
+        Returns:
+            False, and nothing is written, if they are not all of the class that the file is to have.
+        """
+        import pyarrow as pa
+
+        classes = {cls for cls, _ in batches}
+        if classes != {self.message_type or batches[0][0]}:
+            return False
+        self._store(path, pa.Table.from_batches([batch for _, batch in batches]))
+        return True
+
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
         """See `FileSink.filter_candidate`. The kept rows are the same values, compressed anew."""
         import pyarrow as pa

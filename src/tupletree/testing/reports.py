@@ -18,6 +18,7 @@ from tupletree.plan import Plan
 from tupletree.testing.scripts import Script
 from tupletree.testing.tracing import Tracer
 from tupletree.topology.components import MessageId
+from tupletree.topology.model import BoltSpec
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.verdicts import Acked, Died, Emission, Released, Retry, SourceRetry
@@ -241,9 +242,17 @@ class Recorder:
             value = safe_text(delivery.value, MAX_VALUE_TEXT)
             what = self._standing(root, delivery)
             yield f"{indent}{'└─' if last else '├─'} {task.component}[{task.index}]  {value}  {what}"
-            children = self.tracer.children(delivery.task, delivery.value)
-            below = {id(one): one for child in children for one in self._of(root, child, task.component)}
+            below = {id(one): one for one in self._below(root, delivery, task.component)}
             yield from self._branches(root, [*below.values()], indent + ("   " if last else "│  "), seen)
+
+    def _below(self, root: int, delivery: _Delivery, component: str) -> list[_Delivery]:
+        """What the task emitted for a tuple; of an Arrow bolt, which handles no tuples, for the message."""
+        body = self.plan.spec.components[component].body
+        if isinstance(body, BoltSpec) and body.style == "arrow":
+            mine = (found for (one, _), found in self._deliveries.items() if one == root)
+            return [one for found in mine for one in found if one.producer == component]
+        children = self.tracer.children(delivery.task, delivery.value)
+        return [one for child in children for one in self._of(root, child, component)]
 
     def _standing(self, root: int, delivery: _Delivery) -> str:
         if self.plan.spec.components[self.plan.tasks[delivery.task].component].kind == "sink":

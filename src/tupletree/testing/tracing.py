@@ -18,6 +18,7 @@ from tupletree.errors import ConfigError
 from tupletree.flow.outbox import AsyncCall
 from tupletree.topology.components import Bolt, Collector, TaskContext
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
+from tupletree.topology.streams import Schema
 
 __all__ = ["Fail", "InjectedError", "Tracer"]
 
@@ -92,13 +93,18 @@ class Tracer:
                     expected=" or ".join(map(repr, bolts)),
                 )
         components = {
-            name: replace(one, body=self._wrapped(one, fail.get(name))) if one.kind == "bolt" else one
+            name: replace(one, body=self._wrapped(spec, one, fail.get(name))) if one.kind == "bolt" else one
             for name, one in spec.components.items()
         }
         return replace(spec, components=components)
 
-    def _wrapped(self, component: ComponentSpec, fail: Fail | None) -> BoltSpec:
+    def _wrapped(self, topology: TopologySpec, component: ComponentSpec, fail: Fail | None) -> BoltSpec:
         spec: BoltSpec = component.body
+        if spec.style == "arrow":
+            if fail is None:
+                return spec
+            schemas = [topology.components[one.component].outputs[one.stream].schema for one in component.inputs]
+            return replace(spec, target=_failing_rows(spec, schemas, fail), origin=None)
         if spec.style == "class":
             return replace(
                 spec, target=lambda: _TracedBolt(spec.target(), self, component.name, spec, fail), origin=None
@@ -171,6 +177,23 @@ def injure(fail: Fail | None, value: Any) -> None:
         raise verdict
     if verdict:
         raise InjectedError("the test made it fail")
+
+
+def _failing_rows(spec: BoltSpec, schemas: Sequence[Schema], fail: Fail) -> Callable[..., Any]:
+    """An Arrow bolt that fails the rows that a test chooses; what came of which row only its anchors say."""
+    from tupletree.codec import ArrowCodec
+
+    codecs = [ArrowCodec.of(schema) for schema in schemas]
+
+    @functools.wraps(spec.target)
+    def call(**named: Any) -> Any:
+        batch = named[spec.value_parameter]
+        codec = next(one for one in codecs if one.arrow_schema.equals(batch.schema))
+        for row in codec.from_batch(batch):
+            injure(fail, row)
+        return spec.target(**named)
+
+    return call
 
 
 class _TracedCollector:

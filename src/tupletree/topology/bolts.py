@@ -213,7 +213,11 @@ def arrow_bolt(function: Callable[P, R], /) -> FunctionBolt[P, R]: ...
 
 @overload
 def arrow_bolt(
-    *, inputs: type | tuple[type, ...] = (), outputs: type | tuple[type, ...] = (), blocking: bool = False
+    *,
+    inputs: type | tuple[type, ...] = (),
+    outputs: type | tuple[type, ...] = (),
+    state: Callable[[], Any] | None = None,
+    blocking: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionBolt[P, R]]: ...
 
 
@@ -223,17 +227,31 @@ def arrow_bolt(
     *,
     inputs: type | tuple[type, ...] = (),
     outputs: type | tuple[type, ...] = (),
+    state: Callable[[], Any] | None = None,
     blocking: bool = False,
 ) -> Any:
     """Make a function a bolt on whole frames: `def f(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch`.
+
+    It returns or yields batches of rows of one class, or nothing; how fields stand in columns is in the reference
+    (a datetime, Decimal or enum is text). Rows are anchored:
+
+    - as many rows as came in: each to the row in its place;
+    - `Anchored(batch, rows)`: each to the rows that are named;
+    - any other number: each to all rows that came in.
+
+    A call that raises is made again with halves of the batch, down to single rows, so that a bad row fails alone; a
+    function that changes anything outside of its `KeyedBatch` must take that into account. The input is read only.
 
     Args:
         function: the function, when used without arguments.
         inputs: message classes it accepts; none given, it takes any.
         outputs: the message class of the rows it returns.
+        state: makes the first value of a key, for a parameter `KeyedBatch[V]`.
         blocking: as for `bolt`.
     """
-    settings = BoltSettings(style="arrow", inputs=_classes(inputs), outputs=_classes(outputs), blocking=blocking)
+    settings = BoltSettings(
+        style="arrow", inputs=_classes(inputs), outputs=_classes(outputs), state=state, blocking=blocking
+    )
     return _decorate(function, settings) if function is not None else functools.partial(_decorate, settings=settings)
 
 

@@ -12,17 +12,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
     from tupletree.tracking.outcomes import Failure
 
 __all__ = [
+    "Anchored",
     "Bolt",
     "Collector",
     "Emit",
+    "KeyedBatch",
     "KeyedState",
     "MessageId",
     "Reject",
@@ -245,6 +251,46 @@ class KeyedState(Protocol[V]):
 
     def clear(self) -> None:
         """Forget the key."""
+
+
+class Anchored(NamedTuple):
+    """What an Arrow bolt returns where its rows are not those of its input, one by one.
+
+    Attributes:
+        batch: the rows it made.
+        rows: for each of them, the number of the input row that it came of: a numpy or Arrow array of integers, or a
+            list of them. An Arrow list array, or a list of lists, for rows that came of several.
+    """
+
+    batch: pa.RecordBatch
+    rows: Any
+
+
+class KeyedBatch(Protocol[V]):
+    """Keyed state for an Arrow bolt: the values of all keys in the batch. The key is what its inputs are grouped by."""
+
+    @property
+    def keys(self) -> list[Any]:
+        """Each key in the batch once, in the order of their first rows: a field's value, or a tuple of several."""
+
+    @property
+    def codes(self) -> npt.NDArray[np.int64]:
+        """For each row of the batch, the position of its key in `keys`."""
+
+    @property
+    def first(self) -> npt.NDArray[np.int64]:
+        """For each key its first row in the batch."""
+
+    @property
+    def values(self) -> list[V]:
+        """For each key its value, the declared default where none was set."""
+
+    @values.setter
+    def values(self, values: list[V]) -> None:
+        """Set all of them. They count once the call has returned; what was changed in place is set as well."""
+
+    def anchored(self, batch: pa.RecordBatch) -> Anchored:
+        """A batch with one row per key, in the order of `keys`, each anchored to all rows of its key."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,16 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints
-from tupletree.topology.components import RESOURCE, Bolt, Collector, KeyedState, TaskContext, Tick
+from tupletree.topology.components import (
+    RESOURCE,
+    Anchored,
+    Bolt,
+    Collector,
+    KeyedBatch,
+    KeyedState,
+    TaskContext,
+    Tick,
+)
 from tupletree.topology.model import BoltSpec, StateSpec
 from tupletree.topology.streams import Schema
 from tupletree.topology.travel import untravelled
@@ -253,9 +262,11 @@ def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
         return True
     asked = get_origin(annotation) or annotation
     argument = (get_args(annotation) or (Any,))[0]
-    if asked is KeyedState:
+    if asked is KeyedState or asked is KeyedBatch:
         reading.inject[name] = "state"
         reading.state_types.append(argument)
+        if reading.style == "batch" or (asked is KeyedBatch) != (reading.style == "arrow"):
+            _blame_state(reading, name)
     elif asked is Collector:
         reading.inject[name] = "collector"
         reading.outputs += [cls for cls in hints.members(argument) if cls not in {Any, hints.NONE_TYPE}]
@@ -264,6 +275,16 @@ def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
     else:
         return False
     return True
+
+
+def _blame_state(reading: _Reading, name: str) -> None:
+    """Each style of bolt has one kind of keyed state, and batches of tuples have none."""
+    if reading.style == "batch":
+        reading.fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
+    elif reading.style == "arrow":
+        reading.fault(f"parameter {name!r}", got="KeyedState, which is of one key", expected="KeyedBatch[V]")
+    else:
+        reading.fault(f"parameter {name!r}", got="KeyedBatch, which is of many keys", expected="KeyedState[V]")
 
 
 def _input_types(reading: _Reading, name: str, annotation: Any) -> tuple[type, ...]:
@@ -311,9 +332,9 @@ def _read_return(reading: _Reading, annotations: Mapping[str, Any], is_generator
 def _emitted(reading: _Reading, part: Any) -> list[Any]:
     """The message classes that one member of a return type stands for."""
     origin, arguments = get_origin(part) or part, get_args(part)
+    if reading.style == "arrow":
+        return _in_batches(reading, arguments[:1] if origin in MANY else (part,))
     if origin not in MANY:
-        if reading.style == "arrow" and getattr(part, "__name__", "") == "RecordBatch":
-            return []
         return [part] if part is not Any else []
     if not arguments:
         reading.fault("the return type does not say of what", got=hints.text_of(part), expected="list[Word], say")
@@ -324,6 +345,15 @@ def _emitted(reading: _Reading, part: Any) -> list[Any]:
     if hints.NONE_TYPE in classes and reading.style != "batch":
         reading.fault("an item may be None, which is no tuple", got=hints.text_of(part), next_step="leave it out")
     return [cls for cls in classes if cls not in {Any, hints.NONE_TYPE}]
+
+
+def _in_batches(reading: _Reading, parts: Iterable[Any]) -> list[Any]:
+    """An Arrow bolt's hints name batches; the class of the rows is said in `outputs`."""
+    for kind in (kind for part in parts for kind in hints.members(part)):
+        if kind is not Anchored and getattr(kind, "__name__", "") != "RecordBatch":
+            expected = "pyarrow.RecordBatch or Anchored, or an iterator of them"
+            reading.fault("an Arrow bolt gives batches", got=hints.text_of(kind), expected=expected)
+    return []
 
 
 def _read_process(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None:
@@ -426,8 +456,8 @@ def _check_batch(reading: _Reading, settings: BoltSettings) -> None:
         reading.fault(
             "the batch's age limit is too small", got=str(settings.batch_max_age_s), expected="seconds, above 0"
         )
-    if settings.style in {"batch", "arrow"} and reading.state_types:
-        reading.fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
+    if settings.style == "arrow" and "collector" in reading.inject.values():
+        reading.fault("an Arrow bolt has no Collector", next_step="return Anchored, which says what rows came of")
     if settings.style == "arrow" and len(dict.fromkeys(reading.outputs)) > 1:
         reading.fault("a RecordBatch holds rows of one class", got=", ".join(map(hints.text_of, reading.outputs)))
     elif settings.style == "arrow" and reading.returns != "nothing" and not reading.outputs:

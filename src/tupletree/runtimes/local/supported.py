@@ -23,9 +23,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
 
 
 def _bolt(bolt: BoltSpec) -> Iterator[tuple[str, str]]:
-    if bolt.style == "arrow":
-        yield "arrow bolts cannot run locally yet", "use a batch bolt"
     if bolt.style == "batch" and (bolt.can_collect or not (bolt.auto_ack and bolt.auto_fail)):
         yield "a batch bolt that settles its tuples by hand cannot run locally", "write a Bolt class that holds them"
-    if bolt.style == "batch" and bolt.is_async:
-        yield "an async batch bolt cannot run locally yet", "use a plain function with blocking=True"
+    if bolt.style in {"batch", "arrow"} and bolt.is_async:
+        yield f"an async {bolt.style} bolt cannot run locally yet", "use a plain function with blocking=True"

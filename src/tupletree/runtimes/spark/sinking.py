@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tupletree.frames import Frame, Root, segments_of
+import pyarrow as pa
+
+from tupletree.columns import Anchors, ArrowColumns
+from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.wire import FailRoot
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
+from tupletree.sinks.parquet import ParquetSink
+from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["SinkTask", "read_sidecar"]
+__all__ = ["SinkTask", "read_sidecar", "takes_columns"]
 
 
 class SinkTask:
@@ -30,14 +35,28 @@ class SinkTask:
         self._values: list[Any] = []
         self._roots: list[Root] = []
         self._ends: list[int] = []
+        self._columns: list[ArrowColumns] = []
 
     @property
     def rows(self) -> int:
         """Rows gathered so far."""
-        return len(self._values)
+        return len(self._values) + sum(map(len, self._columns))
 
     def take(self, frame: Frame) -> None:
         """Add a frame's tuples."""
+        if isinstance(frame, ColumnFrame) and not self._values:
+            self._columns.append(frame.columns)
+            return
+        self._unfold()
+        self._add(frame)
+
+    def _unfold(self) -> None:
+        """Columns become tuples, because tuples have come too."""
+        columns, self._columns = self._columns, []
+        for one in columns:
+            self._add(ColumnFrame(0, "", "", one, 0))
+
+    def _add(self, frame: Frame) -> None:
         offset = len(self._values)
         self._values.extend(frame.values)
         self._roots.extend(frame.roots)
@@ -46,6 +65,10 @@ class SinkTask:
     def write(self, component: str, task_index: int, fail: FailRoot) -> wire.OutputReport | None:
         """Write the candidate; rows that the format refuses fail their roots. None if no row is left."""
         path = self._directory / self._candidate
+        if self._columns and isinstance(self._sink, ParquetSink) and self._sink.write_batches(path, self._batches()):
+            layout = wire.pack_anchors(Anchors.joined([one.anchors for one in self._columns]))
+            return self._report(component, task_index, layout)
+        self._unfold()
         if not self._values:
             return None
         try:
@@ -55,15 +78,27 @@ class SinkTask:
             if not self._values:
                 return None
             self._sink.write_candidate(path, self._values)
-        layout = wire.pack_layout(self._roots, self._ends)
+        return self._report(component, task_index, wire.pack_layout(self._roots, self._ends))
+
+    def _batches(self) -> list[tuple[type, pa.RecordBatch]]:
+        return [(one.codec.schema.cls, one.batch) for one in self._columns]
+
+    def _report(self, component: str, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
         (self._directory / self._sidecar).write_bytes(wire.encode_parts(layout))
-        return wire.OutputReport(component, task_index, self._candidate, self._sidecar, len(self._values))
+        return wire.OutputReport(component, task_index, self._candidate, self._sidecar, self.rows)
 
     def _drop(self, refused: SinkRowsError, fail: FailRoot) -> None:
         errors = {row.position: f"{row.error_type}: {row.reason}" for row in refused.rows}
         frame = Frame(0, "", "", self._values, self._roots, self._ends, 0)
         wire.drop_positions(frame, errors, fail)
         self._values, self._roots, self._ends = frame.values, frame.roots, frame.ends
+
+
+def takes_columns(component: ComponentSpec) -> bool:
+    """Whether frames for this component are to stay columns."""
+    if component.kind == "sink":
+        return isinstance(component.body, ParquetSink)
+    return isinstance(component.body, BoltSpec) and component.body.style == "arrow"
 
 
 def read_sidecar(path: Path, rows: int) -> list[Root]:

@@ -9,7 +9,7 @@ leaves this module is a fault of the infrastructure, never of a message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,24 +17,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tupletree.arrow_task import ArrowTask
+from tupletree.column_routing import route_columns
 from tupletree.dispatch import BoltTask
 from tupletree.durable import sync_directory
-from tupletree.effects import Output, TaskPlace, Worked
+from tupletree.effects import ColumnOutput, Output, TaskPlace, Worked
 from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker
-from tupletree.frames import UNTRACKED, Frame, Root, done_roots, roots_of, segments_of, without
+from tupletree.frames import UNTRACKED, ColumnFrame, Frame, Root, roots_of, segments_of, without
 from tupletree.ids import mix64
 from tupletree.plan import Plan, Task
-from tupletree.routing import Batch, Router
+from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
-from tupletree.runtimes.spark.sinking import SinkTask
+from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["run_stage"]
+
+_Task = BoltTask | ArrowTask
 
 logger = logging.getLogger("tupletree.spark.stage")
 
@@ -93,7 +97,11 @@ class StageRun:
     def read(self, batches: Iterator[pa.RecordBatch]) -> list[wire.Row]:
         """Take what is addressed to this stage; returns the rows that only pass through."""
         passed: list[wire.Row] = []
-        mine = {task.task_id for name in self._stage.components for task in self._plan.tasks_of(name)}
+        decode_as = {
+            task.task_id: wire.decode_columns if takes_columns(self._program.component(name)) else wire.decode_frame
+            for name in self._stage.components
+            for task in self._plan.tasks_of(name)
+        }
         for batch in batches:
             places, kinds, heads, bodies = batch.columns
             for position in range(batch.num_rows):
@@ -102,9 +110,10 @@ class StageRun:
                 body = bodies[position].as_buffer()
                 if kind == wire.FRAME:
                     frame_head = wire.decode_head(memoryview(head))
-                    if frame_head.task in mine:
+                    decode = decode_as.get(frame_head.task)
+                    if decode is not None:
                         codec = self._program.codecs[frame_head.component, frame_head.stream]
-                        frame = wire.decode_frame(frame_head, body, codec)
+                        frame = decode(frame_head, body, codec)
                         self._deliver(frame_head.source, frame_head.sequence, frame)
                         continue
                 passed.append((places[position].as_py(), kind, head.to_pybytes(), body.to_pybytes()))
@@ -145,7 +154,7 @@ class StageRun:
     def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
-        bolt = BoltTask(component, place, state.cell if state else None, state.key_functions if state else None)
+        bolt = _task_of(self._plan, component, place, state)
         fail = FailureMaker(component.name, task.task_id)
         emitter = _Emitter(self._plan, task, component)
         try:
@@ -162,12 +171,12 @@ class StageRun:
         try:
             for frame in frames:
                 kept = without(frame, self._skip) if self._skip else frame
-                if not kept.values:
+                if not kept.size:
                     continue
                 if state is not None:
-                    self._touched.append(wire.root_array(kept.roots))
+                    self._touched.append(wire.frame_roots(kept))
                 worked = bolt.work(kept)
-                worked_tuples += len(kept.values)
+                worked_tuples += kept.size
                 self._carry_out(worked, component, task, emitter, fail)
         finally:
             _close(bolt, component.name)
@@ -185,31 +194,31 @@ class StageRun:
         if worked.stray_count:
             _log_strays(worked, component.name)
         for frame_id, roots in worked.done:
-            self._enter(frame_id, roots)
+            self._enter(frame_id, wire.root_array(roots))
         for output in worked.outputs:
-            batches, refused = emitter.route(output)
+            frames, refused = emitter.route(output)
             for root, value, error in refused:
                 self._fail(fail, root, value, error)
-            for batch in batches:
-                self._send(component.name, output.stream, task, batch, fail)
+            for frame in frames:
+                self._send(task, frame, fail)
 
-    def _send(self, component: str, stream: str, source: Task, batch: Batch, fail: FailureMaker) -> None:
-        """Give a batch its edge id, enter it in the ledger, and deliver it here or put it on the wire."""
-        control = self._control
+    def _send(self, source: Task, frame: Frame, fail: FailureMaker) -> None:
+        """Give a frame its edge id, enter it in the ledger, and deliver it here or put it on the wire."""
+        control, component, stream = self._control, frame.component, frame.stream
         self._sequence += 1
-        edge = mix64(control.epoch, control.run, self._stage.index, source.task_id, batch.task, self._sequence)
-        frame = Frame(batch.task, component, stream, batch.values, batch.roots, batch.ends, edge)
-        consumer = self._plan.tasks[batch.task].component
+        edge = mix64(control.epoch, control.run, self._stage.index, source.task_id, frame.task, self._sequence)
+        frame.id = edge
+        consumer = self._plan.tasks[frame.task].component
         if self._plan.stage_of(consumer) == self._stage.index:
             self._deliver(source.task_id, self._sequence, frame)
         else:
             codec = self._program.codecs[component, stream]
-            place = self._plan.placement(batch.task)
+            place = self._plan.placement(frame.task)
             row = wire.encode_frame(frame, codec, place, source.task_id, self._sequence, partial(self._fail, fail))
             if row is None:
                 return
             self._rows.append(row)
-        self._enter(edge, done_roots(frame, {}))
+        self._enter(edge, wire.frame_roots(frame))
 
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
         if root == UNTRACKED:
@@ -217,10 +226,10 @@ class StageRun:
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
 
-    def _enter(self, edge: int, roots: Sequence[Root]) -> None:
-        if roots:
+    def _enter(self, edge: int, roots: wire.U64) -> None:
+        if len(roots):
             self._ledger_values.append(edge)
-            self._ledger_roots.append(wire.root_array(roots))
+            self._ledger_roots.append(roots)
 
     def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         control = self._control
@@ -232,7 +241,7 @@ class StageRun:
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
             sink.take(kept)
-            self._enter(kept.id, done_roots(kept, {}))
+            self._enter(kept.id, wire.frame_roots(kept))
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + sink.rows
         report = sink.write(component.name, task.index, partial(self._fail, fail))
         if report is not None:
@@ -268,7 +277,14 @@ class StageRun:
         self._rows.append(self._row(wire.STATS, wire.encode_report(self._stats)))
 
 
-def _close(bolt: BoltTask, component: str) -> None:
+def _task_of(plan: Plan, component: ComponentSpec, place: TaskPlace, state: StatefulTask | None) -> _Task:
+    cell, keys = (state.cell, state.key_functions) if state is not None else (None, None)
+    if component.body.style == "arrow":
+        return ArrowTask(plan.spec, component, place, cell, keys)
+    return BoltTask(component, place, cell, keys)
+
+
+def _close(bolt: _Task, component: str) -> None:
     try:
         bolt.close()
     except KeyboardInterrupt:
@@ -297,19 +313,29 @@ class _Emitter:
     """Deals what one task emits, one router per stream."""
 
     def __init__(self, plan: Plan, task: Task, component: ComponentSpec) -> None:
+        self._component = component.name
         self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in component.outputs}
 
-    def route(self, output: Output) -> tuple[list[Batch], list[tuple[Root, Any, Exception]]]:
-        """(batches per target, what could not be dealt). A tuple that fails for one target goes to none."""
+    def route(self, output: Output) -> tuple[list[Frame], list[tuple[Root, Any, Exception]]]:
+        """(frames without an id, what could not be dealt). A tuple that fails for one target goes to none."""
         router = self._routers[output.stream]
-        values, roots, ends = output.values, output.roots, output.ends
-        if output.direct_task is not None:
-            try:
-                return [router.route_direct(output.direct_task, values, roots, ends)], []
-            except ProcessingError as error:
-                return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
-        batches, errors = router.route(values, roots, ends)
+        if isinstance(output, ColumnOutput):
+            parts, errors = route_columns(router, output.columns)
+            frames: list[Frame] = [ColumnFrame(task, *self._from(output), columns, 0) for task, columns in parts]
+        else:
+            values, roots, ends = output.values, output.roots, output.ends
+            if output.direct_task is not None:
+                try:
+                    batches, errors = [router.route_direct(output.direct_task, values, roots, ends)], []
+                except ProcessingError as error:
+                    return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
+            else:
+                batches, errors = router.route(values, roots, ends)
+            frames = [Frame(one.task, *self._from(output), one.values, one.roots, one.ends, 0) for one in batches]
         if not errors:
-            return batches, []
-        owners = [root for root, part in segments_of(values, roots, ends) for _ in part]
-        return batches, [(owners[position], values[position], error) for position, error in errors]
+            return frames, []
+        owners = [root for root, part in segments_of(output.values, output.roots, output.ends) for _ in part]
+        return frames, [(owners[position], output.values[position], error) for position, error in errors]
+
+    def _from(self, output: Output) -> tuple[str, str]:
+        return self._component, output.stream

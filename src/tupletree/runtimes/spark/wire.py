@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tupletree.codec import ArrowCodec, EncodeError
-from tupletree.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.columns import Anchors, ArrowColumns
+from tupletree.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.state.versions import StateFile
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
@@ -37,12 +38,16 @@ __all__ = [
     "Row",
     "StateReport",
     "StatsReport",
+    "decode_columns",
     "decode_frame",
     "encode_frame",
+    "frame_roots",
+    "pack_anchors",
     "pack_entries",
     "pack_roots",
     "root_array",
     "rows_to_batch",
+    "unpack_anchors",
     "unpack_entries",
     "unpack_roots",
 ]
@@ -162,6 +167,25 @@ def unpack_layout(roots: bytes, ends: bytes, widths: bytes) -> tuple[list[Root],
     return segments, array("I", ends).tolist() if ends else list(range(1, len(segments) + 1))
 
 
+def pack_anchors(anchors: Anchors) -> tuple[bytes, bytes, bytes]:
+    """As `pack_layout`."""
+    ends, widths = anchors.ends, anchors.widths
+    return (
+        anchors.roots.tobytes(),
+        b"" if len(ends) == ends[-1] else ends.astype(np.uint32).tobytes(),
+        b"" if widths is None else widths.astype(np.uint32).tobytes(),
+    )
+
+
+def unpack_anchors(roots: bytes, ends: bytes, widths: bytes) -> Anchors:
+    """Undo `pack_layout` or `pack_anchors`."""
+    flat = np.frombuffer(roots, np.uint64)
+    each = np.frombuffer(widths, np.uint32).astype(np.int64) if widths else None
+    segments = len(flat) if each is None else len(each)
+    stops = np.frombuffer(ends, np.uint32).astype(np.int64) if ends else np.arange(1, segments + 1)
+    return Anchors(flat, stops, each)
+
+
 FailRoot = Callable[[Root, object, "BaseException | str"], None]
 """(root, tuple, error): record that a tuple failed all its roots."""
 
@@ -173,14 +197,18 @@ def encode_frame(
 
     Tuples that cannot travel fail their roots and are taken out of `frame`; None if nothing is left of it.
     """
-    try:
-        body = codec.encode(frame.values)
-    except EncodeError:
-        _drop_unencodable(frame, codec, fail)
-        if not frame.values:
-            return None
-        body = codec.encode(frame.values)
-    roots, ends, widths = pack_layout(frame.roots, frame.ends)
+    if isinstance(frame, ColumnFrame):
+        body = codec.pack(frame.columns.batch)
+        roots, ends, widths = pack_anchors(frame.columns.anchors)
+    else:
+        try:
+            body = codec.encode(frame.values)
+        except EncodeError:
+            _drop_unencodable(frame, codec, fail)
+            if not frame.values:
+                return None
+            body = codec.encode(frame.values)
+        roots, ends, widths = pack_layout(frame.roots, frame.ends)
     head = FrameHead(frame.task, frame.component, frame.stream, frame.id, source, sequence, roots, ends, widths)
     return place, FRAME, _encoder.encode(head), body
 
@@ -221,6 +249,12 @@ def decode_frame(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> Frame:
     return Frame(head.task, head.component, head.stream, codec.decode(body), roots, ends, head.id)
 
 
+def decode_columns(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> ColumnFrame:
+    """A row back as a frame of columns."""
+    columns = ArrowColumns(codec.unpack(body), codec, unpack_anchors(head.roots, head.ends, head.widths))
+    return ColumnFrame(head.task, head.component, head.stream, columns, head.id)
+
+
 def pack_roots(roots: Iterable[int]) -> bytes:
     """Root ids as little-endian unsigned 64-bit integers."""
     return array("Q", roots).tobytes()
@@ -237,6 +271,11 @@ def root_array(roots: Sequence[Root]) -> U64:
         return np.frombuffer(array("Q", cast("Sequence[int]", roots)), dtype=np.uint64)
     except TypeError:  # some segment has several roots
         return np.array([one for root in roots for one in roots_of(root)], dtype=np.uint64)
+
+
+def frame_roots(frame: Frame) -> U64:
+    """Whose a frame's tuples are, as one array."""
+    return frame.columns.anchors.roots if isinstance(frame, ColumnFrame) else root_array(frame.roots)
 
 
 def pack_entries(entries: Entries) -> bytes:
