@@ -38,6 +38,7 @@ NOTES = {
     "dataclass": "streams are frozen dataclasses",
     "collector": "the splitting bolt is a class with a collector",
     "one word": "one-word lines: one tuple per message, against bytewax on the same lines",
+    "one word, cooperative": "the same on one thread",
     "one word, pending 1,024": "the same, with 1,024 open messages",
 }
 OWN = {
@@ -47,7 +48,11 @@ OWN = {
     "dataclass": ("dataclass", 0),
     "collector": ("collector", 0),
 }
-OWN_ONE_WORD = {"one word": ("msgspec", 0), "one word, pending 1,024": ("msgspec", 1_024)}
+OWN_ONE_WORD = {
+    "one word": ("msgspec", 0),
+    "one word, cooperative": ("cooperative", 0),
+    "one word, pending 1,024": ("msgspec", 1_024),
+}
 """Row → variant of `local_count`, max pending (0: the default)."""
 
 
