@@ -45,6 +45,16 @@ class ScriptedHandle(RunHandle):
         self._at_wait = at_wait
         self._at_stop = at_stop
 
+    @property
+    def state_dir(self) -> Path:
+        raise AssertionError
+
+    def pause(self) -> None:
+        raise AssertionError
+
+    def resume(self) -> None:
+        raise AssertionError
+
     def progress(self) -> Progress:
         return Progress(emitted=1234, state="processing", latency_p50_ms=80.4)
 

@@ -21,7 +21,6 @@ SPARK = HandleRuntime(
         Need.CYCLES: Gap(f"cycles: {LATER}"),
         Need.BATCH_BOLTS: Gap(f"batch bolts: {LATER}"),
         Need.ASYNC_BOLTS: Gap(f"async bolts: {LATER}"),
-        Need.INACTIVE_START: Gap(f"an inactive start: {LATER}", refused=False),
     },
 )
 GROUP_OF = {scenario: tuple(group) for group in groups(SPARK, SCENARIOS) for scenario in group}

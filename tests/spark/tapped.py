@@ -26,6 +26,7 @@ class Tank:
 
     texts: list[str]
     allowed: int = 0
+    rests: int = 0
     acked: Counter[MessageId] = field(default_factory=Counter)
     dead: Counter[MessageId] = field(default_factory=Counter)
 
@@ -57,6 +58,9 @@ class Tap(Spout[Line]):
         begin, self.given = self.given, min(self.given + self.batch_size, max(self.given, tank.allowed))
         texts = tank.texts[begin : self.given]
         return [Emit(Line(text, self.name, number), number) for number, text in enumerate(texts, begin + 1)] or None
+
+    def deactivate(self) -> None:
+        TANKS[self.name].rests += 1
 
     def snapshot(self) -> int:
         return self.given

@@ -71,7 +71,7 @@ class Source:
         next_epoch = len(records)
         return Loop(
             intake, self.accounts, unused, unused, Meter(clock), [self.spout], records, next_epoch, self.directory, {},
-            self.options, clock, told,
+            self.options, clock, told, active=True,
         )  # fmt: skip
 
     def record(self, epoch: int) -> EpochRecord:

@@ -36,6 +36,33 @@ def test_a_stop_settles_what_is_in_flight(
     assert tank.acked.keys() == set(range(1, 31))
 
 
+def test_a_paused_run_pulls_nothing_and_retries_nothing_until_it_is_resumed(
+    tmp_path: Path, start_topology: StartTopology
+) -> None:
+    tank = TANKS["pause"] = Tank([text.replace("flaky", "calm") for text in TEXTS[:40]], allowed=20)
+    handle = start_topology(tapped("pause", tmp_path / "out"), tmp_path / "state", **OPTIONS)
+    wait_until(handle, lambda progress: progress.acked == 20)
+    handle.pause()
+    wait_until(handle, lambda _: tank.rests == 1)
+    tank.open_all()
+    with pytest.raises(TimeoutError):
+        handle.wait(0.3)  # long enough for several epochs: nothing can be waited for that must not come
+    assert handle.progress().emitted == 20
+    handle.resume()
+    assert handle.wait(HANG_S).acked == 40
+    assert rows_of(tmp_path / "out") == tank.rows()
+
+
+def test_a_paused_run_can_be_stopped(tmp_path: Path, start_topology: StartTopology) -> None:
+    tank = TANKS["pause and stop"] = Tank(TEXTS[:10])
+    handle = start_topology(tapped("pause and stop", tmp_path / "out"), tmp_path / "state", **OPTIONS)
+    handle.pause()
+    wait_until(handle, lambda progress: progress.state == "processing")
+    tank.open_all()
+    handle.stop()
+    assert handle.wait(0.0).open == 0
+
+
 def test_a_stop_before_anything_began_is_no_error(
     tmp_path: Path, start_topology: StartTopology, run_topology: RunTopology
 ) -> None:

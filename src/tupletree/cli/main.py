@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tupletree.cli import check, dead, demo, doctor, graph, new, run, state, version, why
+from tupletree.cli import check, control, dead, demo, doctor, graph, new, run, state, status, version, why
 from tupletree.errors import TupletreeError
 
 __all__ = ["app", "main"]
@@ -41,6 +41,10 @@ def _tupletree(
 app.command("run")(run.run_command)
 app.command("check")(check.check_command)
 app.command("graph")(graph.graph_command)
+app.command("status")(status.status_command)
+app.command("pause")(control.pause_command)
+app.command("resume")(control.resume_command)
+app.command("drain")(control.drain_command)
 app.add_typer(dead.app, name="dead")
 app.command("why")(why.why_command)
 app.command("state")(state.state_command)

@@ -74,6 +74,11 @@ class Summary:
 class RunHandle(ABC):
     """A running topology. Its methods may be called from any thread."""
 
+    @property
+    @abstractmethod
+    def state_dir(self) -> Path:
+        """Where it keeps what is known of it, absolute."""
+
     @abstractmethod
     def progress(self) -> Progress:
         """Where it stands now."""
@@ -95,6 +100,14 @@ class RunHandle(ABC):
             drain_timeout_s: how long to wait for what is in flight; None takes the option. Returns as soon as it is
                 settled.
         """
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Pull nothing more from the spouts and start no retry; what is in flight is settled. Ends with the process."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Undo `pause`, or activate what was started inactive; does nothing once a stop was asked for."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,7 @@ def run(
         append: let file sinks write beside what another run wrote.
         master: Spark master, where no session exists yet.
         redact: see `Redact`.
-        active: False opens everything and asks no spout for anything until `resume` (local runtime).
+        active: False opens everything and asks no spout for anything until `resume`.
 
     Raises:
         TopologyError, ConfigError: what was asked for cannot run.

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from pathlib import Path
 from random import Random, SystemRandom
 
 from tupletree.clock import SystemClock
@@ -20,6 +21,7 @@ from tupletree.flow.outbox import AsyncCall
 from tupletree.flow.spouts import SpoutMachine
 from tupletree.payloads import to_jsonable
 from tupletree.plan import Plan
+from tupletree.runtimes.attending import Attendant
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
@@ -84,13 +86,20 @@ class LocalRun(RunHandle):
         self._letters = 0
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
+        self._attendant = Attendant(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
 
     # --- the handle -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the supervising thread."""
+        self._attendant.begin()
         self._thread.start()
+
+    @property
+    def state_dir(self) -> Path:
+        """See `RunHandle.state_dir`."""
+        return self._directory.path
 
     def progress(self) -> Progress:
         """See `RunHandle.progress`."""
@@ -140,11 +149,11 @@ class LocalRun(RunHandle):
         self._ended.wait(limit_s + STOP_MARGIN_S)
 
     def pause(self) -> None:
-        """Let spouts emit nothing for now; what is in flight goes on. A restart leaves them paused."""
+        """See `RunHandle.pause`. A restart leaves the spouts paused."""
         self._set_active(active=False)
 
     def resume(self) -> None:
-        """Undo `pause`, or activate what was started inactive. Does nothing once a stop was asked for."""
+        """See `RunHandle.resume`."""
         if not self._control.stop_asked():
             self._set_active(active=True)
 
@@ -293,6 +302,7 @@ class LocalRun(RunHandle):
             self._name_left()
             self._calls.close()
             self._seconds = self._clock.monotonic() - self._started_s
+            self._attendant.finish(self._error)
             self._ended.set()
 
     def _live(self) -> bool:

@@ -70,6 +70,8 @@ class Loop:
         options: Options,
         clock: Clock,
         retold: deque[AlreadySettled],
+        *,
+        active: bool,
     ) -> None:
         self._intake = intake
         self._accounts = accounts
@@ -98,12 +100,18 @@ class Loop:
         self._rehearsed = False
         self._next_check_s = 0.0
         self._stop_at_s: float | None = None
+        self._active = self._wanted_active = active
 
     # --- from other threads -----------------------------------------------------------------------------------
 
     def stop(self, at_s: float) -> None:
         """Pull no more, and end when what is in flight is settled, or at this time (monotonic)."""
         self._stop_at_s = at_s
+        self._wake.set()
+
+    def set_active(self, *, active: bool) -> None:
+        """Let spouts and retries run, or rest; what is pulled already goes on."""
+        self._wanted_active = active
         self._wake.set()
 
     def on_batch(self, batch: Any, batch_id: int) -> None:
@@ -186,8 +194,9 @@ class Loop:
             now_s = self._clock.monotonic()
             stopping = self._stop_at_s is not None
             if not stopping and self._rehearsed:
+                self._activate()
                 useful = self._replays.read_inbox() or useful
-                useful = intake.pull() or useful
+                useful = (self._active and intake.pull()) or useful
             ahead = self._next_epoch - 1 - accounts.settled
             if self._should_cut(ahead, now_s, stopping=stopping):
                 self._cut()
@@ -201,9 +210,16 @@ class Loop:
                 last_useful_s = now_s
             else:
                 self._check_query(query, now_s)
-                can_pull = not (intake.has_ended or intake.is_full)
+                can_pull = self._active and not (intake.has_ended or intake.is_full)
                 busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
                 self._wake.wait(BUSY_POLL_S if busy else idle_s)
+
+    def _activate(self) -> None:
+        """Tell the spouts what `set_active` asked for."""
+        if self._active is not self._wanted_active:
+            self._active = self._wanted_active
+            for spout in self._spouts.values():
+                (spout.spout.activate if self._active else spout.spout.deactivate)()
 
     def _check_query(self, query: Any, now_s: float) -> None:
         """Notice a query that died outside our own code."""
@@ -220,7 +236,7 @@ class Loop:
             return False
         if ahead == 1:
             return not stopping and (intake.is_full or (intake.has_ended and intake.buffered > 0))
-        if not stopping:
+        if not stopping and self._active:
             intake.add_due(now_s)
         if intake.buffered:
             return True

@@ -11,6 +11,7 @@ import logging
 import shutil
 import threading
 from collections import deque
+from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
@@ -18,8 +19,9 @@ import msgspec
 
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
-from tupletree.errors import ConfigError, TopologyError
+from tupletree.errors import TopologyError
 from tupletree.plan import Plan
+from tupletree.runtimes.attending import Attendant
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.meter import Meter
@@ -55,8 +57,6 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec, request.options)
-    if not request.active:
-        raise ConfigError("spouts cannot start inactive on Spark yet", next_step="start it when messages may flow")
     refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)
@@ -96,12 +96,20 @@ class SparkRun(RunHandle):
         self._started_s = self._clock.monotonic()
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
         self._accounts: Accounts | None = None
+        self._active = request.active
+        self._attendant = Attendant(self, spec.name, "spark")
 
     # --- the handle -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the loop's thread."""
+        self._attendant.begin()
         self._thread.start()
+
+    @property
+    def state_dir(self) -> Path:
+        """See `RunHandle.state_dir`."""
+        return self._directory.path
 
     def progress(self) -> Progress:
         """See `RunHandle.progress`."""
@@ -161,6 +169,19 @@ class SparkRun(RunHandle):
             self._loop.stop(self._stop_at_s)
         self._ended.wait(limit_s + 10.0)
 
+    def pause(self) -> None:
+        """See `RunHandle.pause`."""
+        self._set_active(active=False)
+
+    def resume(self) -> None:
+        """See `RunHandle.resume`."""
+        self._set_active(active=True)
+
+    def _set_active(self, *, active: bool) -> None:
+        self._active = active
+        if self._loop is not None:
+            self._loop.set_active(active=active)
+
     # --- the thread -------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
@@ -178,6 +199,7 @@ class SparkRun(RunHandle):
             if owned:
                 with contextlib.suppress(Exception):  # a session that died takes nothing with it
                     session.stop()
+            self._attendant.finish(self._fault)
             self._directory.close()
             self._ended.set()
 
@@ -204,10 +226,13 @@ class SparkRun(RunHandle):
             accounts.settled - recovered.base_epoch,
         )
         opened: list[SpoutTask] = []
+        active = self._active
         try:
             for spout in spouts:
                 opened.append(spout)
                 self._open(spout, plan, accounts)
+                if active:
+                    spout.spout.activate()
             self._finish_last(recovered, spouts)
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
@@ -226,6 +251,7 @@ class SparkRun(RunHandle):
                 self._options,
                 self._clock,
                 retold,
+                active=active,
             )
             self._run_loop(session, plan, loop, accounts.settled + 1)
         finally:
@@ -246,6 +272,7 @@ class SparkRun(RunHandle):
             self._state = "processing"
             if self._stop_at_s is not None:  # asked for before there was a loop
                 loop.stop(self._stop_at_s)
+            loop.set_active(active=self._active)
             loop.run(query)
         finally:
             self._state = "stopping"
@@ -291,7 +318,6 @@ class SparkRun(RunHandle):
             spout.spout.restore(spout.position)
         else:
             spout.ended = task.task_id in accounts.ended
-        spout.spout.activate()
 
     def _finish_last(self, recovered: Recovered, spouts: list[SpoutTask]) -> None:
         """Finish what the last settled epoch left undone, and clear away what killed starts left behind."""

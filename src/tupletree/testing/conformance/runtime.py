@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,21 @@ class HandleRuntime(RuntimeUnderTest):
     def run(self, topology: Topology, options: Options, state_dir: Path) -> Ended:
         """See `RuntimeUnderTest.run`."""
         return self.end(self.start(topology, options, state_dir), state_dir)
+
+    def run_from_inactive(
+        self, topology: Topology, options: Options, state_dir: Path, while_inactive: Callable[[], None]
+    ) -> Ended:
+        """See `RuntimeUnderTest.run_from_inactive`."""
+        handle = self.start(topology, options, state_dir, active=False)
+        until_s = time.monotonic() + self._hang_s
+        while handle.progress().state != "processing":  # what starts, starts in real time: only a hang guard
+            if time.monotonic() > until_s:
+                handle.stop(0.0)
+                raise NotConformingError(f"{self.name}: it did not come up: {handle.progress()}")
+            time.sleep(0.001)
+        while_inactive()
+        handle.resume()
+        return self.end(handle, state_dir)
 
     def start(self, topology: Topology, options: Options, state_dir: Path, **settings: Any) -> RunHandle:
         """Start a run."""

@@ -1,0 +1,45 @@
+"""`tupletree pause`, `resume` and `drain`: speak to a run from another terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tupletree.cli.arguments import StateDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tupletree.runtimes.attending import Wish
+
+__all__ = ["drain_command", "pause_command", "resume_command"]
+
+
+def pause_command(state_dir: StateDir = None) -> None:
+    """Let a run pull nothing more; what is in flight is settled. It forgets this when its process ends."""
+    _ask(state_dir, "pause")
+
+
+def resume_command(state_dir: StateDir = None) -> None:
+    """Let a paused run go on."""
+    _ask(state_dir, "resume")
+
+
+def drain_command(
+    state_dir: StateDir = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout-s", metavar="SECONDS", min=0, help="At most. \\[default: as it runs]")
+    ] = None,
+) -> None:
+    """End a run in order, as SIGTERM does: pull nothing more, settle what is in flight, close."""
+    _ask(state_dir, "drain", timeout_s)
+
+
+def _ask(state_dir: Path | None, wish: Wish, drain_timeout_s: float | None = None) -> None:
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes.attending import send_wish
+
+    place = find_state_dir(state_dir)
+    status = send_wish(place, wish, drain_timeout_s=drain_timeout_s)
+    print(f"{status.topology}: asked to {wish}\n  next: tupletree status --state-dir {place}")

@@ -1,0 +1,70 @@
+"""`tupletree status`: where a run stands, seen from another terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from tupletree.cli.arguments import Json, StateDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tupletree.runtimes.attending import Status
+
+__all__ = ["print_status", "status_command"]
+
+
+def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
+    """Show where a run stands: its state, who runs it, and the account of its messages."""
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes.attending import status_of
+
+    place = find_state_dir(state_dir)
+    status = status_of(place)
+    if as_json:
+        import msgspec
+
+        print(json.dumps({**msgspec.to_builtins(status), "alive": status.is_alive(time.time())}))
+    else:
+        print_status(place, status)
+
+
+def print_status(place: Path, status: Status) -> None:
+    """A few lines: whose process, and every number that the live display of `run` has."""
+    from tupletree.cli.progress import cells
+    from tupletree.runtimes.attending import progress_in
+
+    progress = progress_in(status)
+    print(f"{status.topology} on {status.runtime}: {_state(status, progress.state)}")
+    print(f"  process {status.process} on {status.host}, started {_time(status.started_s)}")
+    shown = cells(progress)
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*(name for name, _ in shown), box=None)
+        table.add_row(*(text for _, text in shown))
+        Console(markup=False, highlight=False).print(table)
+    else:
+        print("  " + "  ".join(f"{name} {text}" for name, text in shown))
+    if status.error:
+        print(f"  error: {status.error}")
+    print(f"  state in {place}")
+    if progress.dead:
+        print(f"  next: tupletree dead list --state-dir {place}")
+
+
+def _state(status: Status, state: str) -> str:
+    if status.is_alive(time.time()):
+        return f"{state} for {status.progress.get('seconds', 0.0):,.0f} s"
+    when = _time(status.updated_s)
+    if status.ended:
+        return f"{state}, ended {when}"
+    return f"no longer there: last heard of {when} ({state})"
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

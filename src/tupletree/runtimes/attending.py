@@ -1,0 +1,245 @@
+"""Looking at a run, and speaking to it, from another process: through two places in its state directory.
+
+`status.json` says where the run stands; its process writes it anew every second. `control/ID.json` is a wish: pause,
+resume or drain; the process carries it out and takes the file away, which is the answer. Both are about the process
+that runs now, not about the run's whole life: nothing in here is durable, and a wish that nobody took up is forgotten
+at the next start. Replays, which are durable, have an inbox of their own (`deadletters`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
+from tupletree.runtimes.base import Progress, RunHandle
+
+__all__ = ["Attendant", "Status", "Wish", "progress_in", "send_wish", "status_of"]
+
+logger = logging.getLogger("tupletree.runtimes")
+
+ATTEND_EVERY_S = 0.25
+WRITE_EVERY_S = 1.0
+STALE_AFTER_S = 10.0
+"""A status that is older was left by a process that was killed, or that is stuck."""
+
+FORMAT = 1
+
+Wish = Literal["pause", "resume", "drain"]
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """Where a run stands.
+
+    Attributes:
+        topology, runtime: what runs where.
+        process, host: who runs it.
+        started_s, updated_s: of this process and of this status, since the Unix epoch.
+        ended: whether the process has ended the run; the numbers are final then.
+        error: what made the run fail; empty if nothing did.
+        progress: see `Progress`.
+    """
+
+    topology: str
+    runtime: str
+    process: int
+    host: str
+    started_s: float
+    updated_s: float
+    ended: bool = False
+    error: str = ""
+    progress: dict[str, Any] = {}
+    format: int = FORMAT
+
+    def is_alive(self, now_s: float) -> bool:
+        """Whether a process that writes it is there."""
+        return not self.ended and now_s - self.updated_s < STALE_AFTER_S
+
+
+class _Wish(msgspec.Struct):
+    wish: Wish
+    drain_timeout_s: float | None = None
+    format: int = FORMAT
+
+
+# --- in the process of the run ------------------------------------------------------------------------------------
+
+
+class Attendant:
+    """Writes the status of a run and carries out wishes, on a thread of its own from `begin` to `finish`.
+
+    Args:
+        handle: the run; its methods are called from the attendant's thread.
+        topology, runtime: for the status.
+    """
+
+    def __init__(self, handle: RunHandle, topology: str, runtime: str) -> None:
+        self._handle = handle
+        self._topology = topology
+        self._runtime = runtime
+        self._started_s = time.time()
+        self._next_write_s = 0.0
+        self._complained = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-attendant", daemon=True)
+
+    def begin(self) -> None:
+        """Forget what others wanted of a process before this one, and start."""
+        for path in _wishes_in(self._handle.state_dir):
+            path.unlink(missing_ok=True)
+        self._write()
+        self._thread.start()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Write the last status: the run has ended, by this error if it failed. To be called before anybody hears."""
+        self._over.set()
+        self._thread.join()
+        self._write(ended=True, error="" if error is None else str(error))
+
+    def _main(self) -> None:
+        while not self._over.wait(ATTEND_EVERY_S):
+            self._look_around()
+
+    def _look_around(self) -> None:
+        for path in _wishes_in(self._handle.state_dir):
+            self._carry_out(path)
+        if time.monotonic() >= self._next_write_s:
+            self._write()
+
+    def _carry_out(self, path: Path) -> None:
+        try:
+            wish = msgspec.json.decode(path.read_bytes(), type=_Wish)
+        except FileNotFoundError:
+            return  # taken back
+        except msgspec.MsgspecError as error:
+            logger.warning("%s is no wish that this version knows, and stays undone: %s", path, error)
+        else:
+            logger.info("another process asked to %s", wish.wish)
+            if wish.wish == "drain":
+                # It waits for the end, and so does the main loop.
+                limit_s = wish.drain_timeout_s
+                threading.Thread(target=self._handle.stop, args=(limit_s,), name="tupletree-drain", daemon=True).start()
+            else:
+                (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
+        path.unlink(missing_ok=True)
+
+    def _write(self, *, ended: bool = False, error: str = "") -> None:
+        self._next_write_s = time.monotonic() + WRITE_EVERY_S
+        status = Status(
+            topology=self._topology,
+            runtime=self._runtime,
+            process=os.getpid(),
+            host=socket.gethostname(),
+            started_s=self._started_s,
+            updated_s=time.time(),
+            ended=ended,
+            error=error,
+            progress=asdict(self._handle.progress()),
+        )
+        try:
+            _replace(self._handle.state_dir / "status.json", msgspec.json.encode(status))
+        except OSError as fault:
+            if not self._complained:
+                self._complained = True
+                logger.warning("its status cannot be written, so `tupletree status` is blind: %s", fault)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whole or not at all for readers, and not flushed to the disk: after a crash nobody wants it."""
+    draft = path.with_name(f"_{path.name}.{uuid.uuid4().hex[:8]}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(data)
+    draft.replace(path)
+
+
+def _wishes_in(place: Path) -> list[Path]:
+    return sorted((place / "control").glob("[0-9a-f]*.json"))
+
+
+# --- in any other process -------------------------------------------------------------------------------------------
+
+
+def status_of(state_dir: Path) -> Status:
+    """Where a run stands, or stood when its last process was heard of.
+
+    Raises:
+        ConfigError: this is no state directory of a run.
+        CheckpointError: its status cannot be read.
+    """
+    path = state_dir / "status.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Status)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "there is no status of a run here", where=str(state_dir), expected="the --state-dir of a run"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(
+            "the status of a run cannot be read",
+            where=str(path),
+            got=str(error),
+            next_step="use the version of Tupletree that runs it",
+        ) from error
+
+
+def send_wish(
+    state_dir: Path,
+    wish: Wish,
+    *,
+    drain_timeout_s: float | None = None,
+    patience_s: float = 10.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Status:
+    """Ask the process of a run for something, and wait until it has taken it up.
+
+    Args:
+        state_dir: of the run.
+        wish: what to do.
+        drain_timeout_s: how long a drain may take; None: as its options say.
+        patience_s: how long to wait for the process to take it up.
+        sleep: how to wait.
+
+    Raises:
+        RuntimeUnavailableError: no process runs it, or it does not answer; the wish is taken back.
+    """
+    status = status_of(state_dir)
+    if not status.is_alive(time.time()):
+        raise _nobody(state_dir, status)
+    folder = state_dir / "control"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{uuid.uuid4().hex}.json"
+    _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))
+    until_s = time.monotonic() + patience_s
+    while path.exists():
+        if time.monotonic() >= until_s:
+            path.unlink(missing_ok=True)
+            raise _nobody(state_dir, status_of(state_dir))
+        sleep(ATTEND_EVERY_S / 5)
+    return status_of(state_dir)
+
+
+def _nobody(state_dir: Path, status: Status) -> TupletreeError:
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.updated_s))
+    ended = "ended" if status.ended else "was last heard of"
+    return RuntimeUnavailableError(
+        "no process runs this topology now",
+        where=str(state_dir),
+        got=f"process {status.process} on {status.host}, which {ended} at {when}",
+        next_step=f"start it: tupletree run TARGET --state-dir {state_dir}",
+    )
+
+
+def progress_in(status: Status) -> Progress:
+    """The numbers of a status; what another version wrote beyond them is left out."""
+    known = Progress.__dataclass_fields__
+    return Progress(**{name: value for name, value in status.progress.items() if name in known})

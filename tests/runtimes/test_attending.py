@@ -1,0 +1,154 @@
+"""Another process sees where a run stands, and may pause, resume and drain it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tupletree import Emit, Spout, Topology
+from tupletree.config import Options
+from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
+from tupletree.runtimes import base
+from tupletree.runtimes.attending import STALE_AFTER_S, Status, send_wish, status_of
+from tupletree.runtimes.base import RunHandle
+from tupletree.sinks import foreach
+
+HANG_S = 60.0
+
+
+class Tick(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Endless(Spout[Tick]):
+    """Gives a message whenever it is asked, and notes whether it is active."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.active = threading.Event()
+
+    def activate(self) -> None:
+        self.active.set()
+
+    def deactivate(self) -> None:
+        self.active.clear()
+
+    def next(self) -> Emit[Tick]:
+        self.given += 1
+        return Emit(Tick(self.given), self.given)
+
+    def __copy__(self) -> Endless:
+        return self  # the task's own object is what the test looks at
+
+
+def endless(tmp_path: Path) -> tuple[RunHandle, Endless, Path]:
+    source = Endless()
+    t = Topology("endless")
+    t.sink("out", foreach(lambda row: None)).shuffle(t.spout("ticks", source))
+    return base.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state"), source, tmp_path / "state"
+
+
+def wait_until(state_dir: Path, holds: Callable[[Status], Any]) -> Status:
+    until_s = time.monotonic() + HANG_S
+    while not holds(status := status_of(state_dir)):
+        assert time.monotonic() < until_s, status
+        time.sleep(0.01)  # another thread writes it; this is no part of what is tested
+    return status
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tupletree", *map(str, arguments)]
+    return subprocess.run(line, check=False, capture_output=True, text=True, timeout=HANG_S)
+
+
+def test_a_run_is_paused_resumed_and_drained_from_another_process(tmp_path: Path) -> None:
+    handle, source, state_dir = endless(tmp_path)
+    try:
+        wait_until(state_dir, lambda status: status.progress["acked"] > 0)
+        paused = command("pause", "--state-dir", state_dir)
+        assert paused.returncode == 0, paused.stderr
+        assert "endless: asked to pause" in paused.stdout
+        assert not source.active.is_set()
+        still = wait_until(state_dir, lambda status: status.progress["open"] == 0)
+        shown = json.loads(command("status", "--state-dir", state_dir, "--json").stdout)
+        assert (shown["alive"], shown["ended"], shown["topology"], shown["runtime"]) == (
+            True,
+            False,
+            "endless",
+            "local",
+        )
+        assert shown["progress"]["acked"] == still.progress["acked"] == source.given
+        send_wish(state_dir, "resume")
+        wait_until(state_dir, lambda status: status.progress["acked"] > still.progress["acked"])
+        send_wish(state_dir, "drain", drain_timeout_s=HANG_S)
+        assert handle.wait(HANG_S).open == 0
+    finally:
+        handle.stop(0.0)
+    ended = wait_until(state_dir, lambda status: status.ended)
+    assert ended.progress["acked"] == handle.wait().acked
+    said = command("status", "--state-dir", state_dir).stdout
+    assert "endless on local: stopped, ended" in said
+    assert f"acked {ended.progress['acked']:,}" in said
+
+
+@pytest.mark.parametrize("wish", ["pause", "resume", "drain"])
+def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, wish: str) -> None:
+    handle, _, state_dir = endless(tmp_path)
+    handle.stop()
+    wait_until(state_dir, lambda status: status.ended)
+    said = command(wish, "--state-dir", state_dir)
+    assert said.returncode == 1
+    assert "no process runs this topology now" in said.stderr
+    assert f"tupletree run TARGET --state-dir {state_dir}" in said.stderr
+    assert not list((state_dir / "control").glob("*"))
+
+
+def test_a_wish_that_nobody_takes_up_is_taken_back(tmp_path: Path) -> None:
+    write_status(tmp_path, updated_s=time.time())
+    with pytest.raises(RuntimeUnavailableError, match="no process runs this"):
+        send_wish(tmp_path, "pause", patience_s=0.0)
+    assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_a_status_without_news_was_left_by_a_process_that_is_gone(tmp_path: Path) -> None:
+    write_status(tmp_path, updated_s=time.time() - STALE_AFTER_S - 1)
+    assert not status_of(tmp_path).is_alive(time.time())
+    said = command("status", "--state-dir", tmp_path)
+    assert "no longer there: last heard of" in said.stdout
+
+
+def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(tmp_path: Path) -> None:
+    control = tmp_path / "state" / "control"
+    control.mkdir(parents=True)
+    (control / "0a.json").write_text('{"wish": "drain"}')
+    handle, source, state_dir = endless(tmp_path)
+    try:
+        assert not (control / "0a.json").exists()
+        (control / "0b.json").write_text('{"wish": "dance"}')
+        wait_until(state_dir, lambda _: not (control / "0b.json").exists())
+        wait_until(state_dir, lambda status: status.progress["acked"] > 0)
+        assert source.active.is_set()
+    finally:
+        handle.stop()
+
+
+def test_a_folder_without_a_status_and_a_status_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no status of a run here"):
+        status_of(tmp_path)
+    (tmp_path / "status.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        status_of(tmp_path)
+
+
+def write_status(folder: Path, *, updated_s: float) -> None:
+    status = Status(topology="t", runtime="spark", process=1, host="h", started_s=0.0, updated_s=updated_s)
+    (folder / "status.json").write_bytes(msgspec.json.encode(status))
