@@ -22,6 +22,7 @@ from tupletree.topology.bolts import arrow_bolt, batch_bolt, bolt
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import (
     Anchored,
+    AsyncSpout,
     Bolt,
     Collector,
     Emit,
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Anchored",
+    "AsyncSpout",
     "Bolt",
     "Collector",
     "ConfigError",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from tupletree import (
+    AsyncSpout,
     Bolt,
     Collector,
     Emit,
@@ -37,6 +38,11 @@ class Part(msgspec.Struct, frozen=True):
 
 class Sum(msgspec.Struct, frozen=True):
     values: tuple[int, ...]
+
+
+class Waiting(AsyncSpout[Number]):
+    async def next(self) -> None:
+        raise AssertionError("a script takes its place")
 
 
 class Nowhere(Sink[Any]):
@@ -231,7 +237,7 @@ class Generated:
 
 KINDS = (
     "chain", "diamond", "all", "third", "collector", "batch", "async", "cycle", "direct", "untracked", "unanchored",
-    "two spouts", "no ackers", "async state", "async by hand",
+    "two spouts", "no ackers", "async state", "async by hand", "async spout",
 )  # fmt: skip
 Replay = Literal["runtime", "source"]
 
@@ -255,7 +261,7 @@ def generated(number: int) -> Generated:
 
     def make() -> Topology:
         t = Topology(kind.replace(" ", "-"), options=options, allow_cycle=kind == "cycle")
-        source = items([], message_type=Number)
+        source: Any = Waiting() if kind == "async spout" else items([], message_type=Number)
         numbers = t.spout("numbers", source, parallelism=spouts, replay=replay)
         _build(t, kind, numbers, width, ackers)
         return t
@@ -276,6 +282,8 @@ def _build(t: Topology, kind: str, numbers: SpoutHandle, width: int, ackers: int
         case "chain" | "untracked" | "no ackers":
             first = t.bolt("first", pass_on, parallelism=width).shuffle(numbers)
             out.shuffle(t.bolt("second", flaky if kind == "chain" else pass_on, parallelism=width).none(first))
+        case "async spout":
+            out.shuffle(t.bolt("first", flaky, parallelism=width).shuffle(numbers))
         case "diamond":
             parts = t.bolt("parts", in_parts, parallelism=width).shuffle(numbers)
             left = t.bolt("left", part_on, parallelism=width).fields(parts, "value")
@@ -329,6 +337,7 @@ def _ring(value: int) -> int:
 
 _EXPECTED: dict[str, Callable[[int], list[Any]]] = {
     "chain": lambda value: [Number(value)],
+    "async spout": lambda value: [Number(value)],
     "diamond": lambda value: [Number(value)] * (2 * (value % 4)),
     "async": lambda value: [Part(value, 0), Part(value, 1)],
     "cycle": lambda value: [Part(_ring(value), 0)],

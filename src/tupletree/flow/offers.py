@@ -88,6 +88,11 @@ class Offers:
                 self.position = spout.snapshot()
         return batch
 
+    def hold(self, given: Sequence[Emit[Any] | Reject], position: Any) -> None:
+        """Take in what a spout gave without being asked here, and its position behind that."""
+        self._held, self._taken = [*self._held[self._taken :], *given], 0
+        self.position = position
+
     def _from_held(self, room: int) -> list[Emit[Any] | Reject]:
         batch = self._held[self._taken : self._taken + room]
         self._taken += len(batch)

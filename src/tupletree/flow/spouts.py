@@ -26,7 +26,7 @@ from tupletree.flow.shares import ShareDraw
 from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
 from tupletree.plan import ACKER, Plan, Task
-from tupletree.topology.components import Emit, Reject, Spout
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
@@ -51,6 +51,7 @@ class Handover:
         offers: what the spout gave and nobody has emitted yet, and its position.
         unburied: dead messages whose letters could not be stored; their source hears of them once they are.
         unheard: dead messages whose letters are stored; their source could not be told.
+        untold: (message id, failure or None) of final verdicts that an async spout could not hear: it was not open.
     """
 
     pending: Pending
@@ -58,6 +59,7 @@ class Handover:
     offers: Offers
     unburied: list[Died] = field(default_factory=list)
     unheard: list[Died] = field(default_factory=list)
+    untold: Sequence[tuple[MessageId, Failure | None]] = ()
 
 
 class SpoutMachine(Machine):

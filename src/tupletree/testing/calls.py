@@ -17,6 +17,8 @@ from tupletree.flow.outbox import AsyncCall
 
 __all__ = ["VirtualCalls"]
 
+MAX_LAST_TURNS = 1000
+
 PATIENCE_S = 1.0
 """Real time that calls may wait for a thread of their own making."""
 
@@ -73,7 +75,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class VirtualCalls:
-    """Runs calls beside each other, a turn at a time."""
+    """Runs calls beside each other, a turn at a time.
+
+    Attributes:
+        notes: what went wrong at the end of a component.
+    """
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -81,13 +87,15 @@ class VirtualCalls:
         self._selector: _Selector | None = None
         self._loop: _Loop | None = None
         self._fresh = False  # something may be able to go on
-        self._running: dict[asyncio.Task[None], int] = {}
+        self._running: dict[asyncio.Task[None], tuple[int, int]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         self._finished: list[tuple[int, Finished]] = []
+        self.notes: list[str] = []
 
     def start(self, task: int, call_number: int, call: AsyncCall) -> None:
         """Start a call with the next turn."""
         loop = self._open_loop()
-        self._running[loop.create_task(self._run(task, call_number, call))] = task
+        self._running[loop.create_task(self._run(task, call_number, call))] = task, call_number
         self._fresh = True
 
     def turn(self, now_s: float) -> list[tuple[int, Finished]]:
@@ -115,24 +123,44 @@ class VirtualCalls:
         """When a call will go on that sleeps now."""
         return self._due_s
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether an ending has not ended."""
+        return bool(self._endings)
+
     def forget(self, tasks: Collection[int]) -> None:
         """Cancel the calls of these tasks; nobody hears of them any more."""
-        for one in [one for one, task in self._running.items() if task in tasks]:
+        for one in [one for one, (task, _) in self._running.items() if task in tasks]:
             del self._running[one]
             one.cancel()
             self._fresh = True
 
-    def end(self, call: AsyncCall) -> None:
-        """Cancel everything, and run a last call."""
-        self.forget({*self._running.values()})
-        self.start(-1, 0, call)
-        self.turn(self._now_s)
+    def end(self, task: int, numbers: Collection[int], call: AsyncCall) -> None:
+        """Cancel these calls of a task, and run the last one when all of them have ended. See `Outbox.endings`.
+
+        Nobody hears of these calls any more.
+        """
+        running = [one for one, (whose, _) in self._running.items() if whose == task]
+        for one in running:
+            if self._running.pop(one)[1] in numbers:
+                one.cancel()
+        ending = self._open_loop().create_task(self._end(running, call))
+        self._endings.add(ending)
+        self._fresh = True
 
     def close(self) -> None:
-        """Cancel everything and close the loop."""
-        self.forget({*self._running.values()})
-        self.turn(self._now_s)
+        """Let the endings end, as far as they do, cancel everything and close the loop."""
+        for _ in range(MAX_LAST_TURNS):
+            self.turn(self._now_s)
+            if not self._endings or self._due_s is None:
+                break
+            self._now_s = max(self._now_s, self._due_s)
+        self.forget({task for task, _ in self._running.values()})
+        for ending in self._endings:
+            ending.cancel()
+        self._fresh = True
         if self._loop is not None:
+            self.turn(self._now_s)
             self._loop.close()
             self._loop = self._selector = None
 
@@ -156,3 +184,17 @@ class VirtualCalls:
         assert mine is not None
         if self._running.pop(mine, None) is not None:
             self._finished.append((task, finished))
+
+    async def _end(self, running: list[asyncio.Task[None]], call: AsyncCall) -> None:
+        try:
+            if running:
+                await asyncio.wait(running)
+            await call()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - what a component does at its end changes no outcome
+            self.notes.append(f"closing a task failed: {type(error).__name__}: {error}")
+        finally:
+            mine = asyncio.current_task()
+            assert mine is not None
+            self._endings.discard(mine)

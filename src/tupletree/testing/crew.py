@@ -13,6 +13,7 @@ from typing import Any
 
 from tupletree.config import Options
 from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.bolts import EmittingMachine
 from tupletree.flow.clockwork import SystemMachine
 from tupletree.flow.machine import Machine
@@ -24,16 +25,17 @@ from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.state.cells import ValueCell
-from tupletree.testing.scripts import ScriptedSpout
+from tupletree.testing.scripts import AsyncScriptedSpout, ScriptedSpout
 from tupletree.testing.watching import (
     Watch,
     WatchedAsyncBolt,
+    WatchedAsyncSpout,
     WatchedBolt,
     WatchedPending,
     WatchedSink,
     WatchedSpout,
 )
-from tupletree.topology.components import Sink, Spout
+from tupletree.topology.components import AsyncSpout, Sink, Spout
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.retry import RetryPolicy
 
@@ -159,19 +161,20 @@ class Crew:
             pending.watch = self._watch
             pending.register(task.task_id, task.component, component.replay)
             handover = Handover(pending, draw, Offers())
-        return SpoutMachine(
-            self._plan,
-            task,
-            WatchedSpout(self._instance(component), self._watch),
-            self._options,
-            random_bits=bits,
-            random=self._random.random,
-            sinks=self.incarnations,
-            attempts=self.attempts,
-            handover=handover,
-        )
+        common: dict[str, Any] = {
+            "random_bits": bits,
+            "random": self._random.random,
+            "sinks": self.incarnations,
+            "attempts": self.attempts,
+            "handover": handover,
+        }
+        spout = self._instance(component)
+        if isinstance(spout, AsyncSpout):
+            watched = WatchedAsyncSpout(spout, self._watch)
+            return AsyncSpoutMachine(self._plan, task, watched, self._options, **common)
+        return SpoutMachine(self._plan, task, WatchedSpout(spout, self._watch), self._options, **common)
 
-    def _instance(self, component: ComponentSpec) -> Spout[Any]:
-        body: Spout[Any] = component.body
-        shared = isinstance(body, ScriptedSpout) or self._plan.parallelism(component.name) == 1
+    def _instance(self, component: ComponentSpec) -> Spout[Any] | AsyncSpout[Any]:
+        body: Spout[Any] | AsyncSpout[Any] = component.body
+        shared = isinstance(body, ScriptedSpout | AsyncScriptedSpout) or self._plan.parallelism(component.name) == 1
         return copy.copy(body) if shared else copy.deepcopy(body)

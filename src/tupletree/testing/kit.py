@@ -130,9 +130,10 @@ class _Driver:
     def close(self) -> None:
         for machine in self._crew.machines.values():
             machine.stop(self._now, self._out)
-        for _, _, call in self._out.endings:
-            self._calls.end(call)
+        for task, numbers, call in self._out.endings:
+            self._calls.end(task, numbers, call)
         self._calls.close()
+        self.recorder.notes += self._calls.notes
 
     def _step(self) -> bool:
         """Let everything happen that can happen at this time; whether there was anything."""

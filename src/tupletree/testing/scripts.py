@@ -6,18 +6,19 @@ script outlives it, as a queue outlives those that read from it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tupletree.errors import ConfigError, EndOfInput
-from tupletree.topology.components import Emit, MessageId, Spout, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Spout, TaskContext
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Script", "ScriptedSpout", "scripts_of", "with_scripts"]
+__all__ = ["AsyncScriptedSpout", "Script", "ScriptedSpout", "scripts_of", "with_scripts"]
 
 
 class Script:
@@ -34,6 +35,11 @@ class Script:
         self._waiting = [deque(self.emits[index::tasks]) for index in range(tasks)]
         self._given: list[dict[Hashable, Emit[Any]]] = [{} for _ in range(tasks)]
         self._by_source = by_source
+        self._lives = [0] * tasks
+
+    def life(self, index: int) -> int:
+        """How often a task was gone without a word."""
+        return self._lives[index]
 
     def give(self, index: int, most: int) -> list[Emit[Any]] | None:
         """Up to `most` messages for a task; None if there are none now but may be later. Raises EndOfInput."""
@@ -54,6 +60,7 @@ class Script:
 
     def redeliver(self, index: int) -> None:
         """The task is gone without a word: what it had not answered for comes again."""
+        self._lives[index] += 1
         given, self._given[index] = self._given[index], {}
         self._waiting[index].extendleft(reversed(given.values()))
 
@@ -88,6 +95,44 @@ class ScriptedSpout(Spout[Any]):
         self._script.hear(self._index, message_id, failure)
 
 
+PAUSE_S = 0.01
+
+
+class AsyncScriptedSpout(AsyncSpout[Any]):
+    """Gives out a script, and takes its time for everything: as many hundredths of a second as `batch` says."""
+
+    def __init__(self, script: Script, batch: Callable[[], int]) -> None:
+        self._script = script
+        self._batch = batch
+        self._index = self._life = 0
+
+    async def open(self, context: TaskContext) -> None:
+        """Take this task's share."""
+        self._index = context.task_index
+        self._life = self._script.life(self._index)
+        await self._pause()
+
+    async def next(self) -> Sequence[Emit[Any]] | None:
+        """Return the next messages."""
+        await self._pause()
+        return self._script.give(self._index, self._batch())
+
+    async def ack(self, message_id: MessageId) -> None:
+        """Forget the message."""
+        await self._pause()
+        self._script.hear(self._index, message_id, None)
+
+    async def fail(self, message_id: MessageId, failure: Failure) -> None:
+        """Forget the message, or give it out again."""
+        await self._pause()
+        self._script.hear(self._index, message_id, failure)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(min(self._batch(), 10) * PAUSE_S)
+        if self._life != self._script.life(self._index):
+            raise asyncio.CancelledError  # the process that it lived in is gone
+
+
 def scripts_of(
     spec: TopologySpec, inputs: Mapping[str, Iterable[Any]], tasks_of: Callable[[str], int]
 ) -> dict[str, Script]:
@@ -115,5 +160,6 @@ def with_scripts(spec: TopologySpec, scripts: Mapping[str, Script], batch: Calla
     """The topology with scripts for sources; every instance of a spout reads the same script."""
     components = dict(spec.components)
     for name, script in scripts.items():
-        components[name] = replace(components[name], body=ScriptedSpout(script, batch))
+        cls = AsyncScriptedSpout if isinstance(components[name].body, AsyncSpout) else ScriptedSpout
+        components[name] = replace(components[name], body=cls(script, batch))
     return replace(spec, components=components)

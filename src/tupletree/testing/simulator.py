@@ -155,7 +155,8 @@ class _Run:
         world = self._world
         spouts = world.crew.spouts()
         done = all(spout.is_drained for spout in spouts) if self._drains else all(one.is_finished for one in spouts)
-        return done and not len(world.transit) and not any(one.is_busy for one in world.crew.machines.values())
+        busy = len(world.transit) or world.is_ending
+        return done and not busy and not any(one.is_busy for one in world.crew.machines.values())
 
     def _what_is_open(self) -> str:
         world = self._world

@@ -6,7 +6,7 @@ a bolt's call came to, rows that a sink took and wrote, what a source was told. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tupletree.effects import Worked
@@ -14,7 +14,7 @@ from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine, EmittingMachine
 from tupletree.flow.outbox import Outbox
 from tupletree.ids import RandomBits
-from tupletree.topology.components import Emit, MessageId, Reject, Sink, SinkBatch, Spout, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Sink, SinkBatch, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
@@ -30,7 +30,15 @@ from tupletree.tracking.verdicts import (
     SourceRetry,
 )
 
-__all__ = ["Watch", "WatchedAsyncBolt", "WatchedBolt", "WatchedPending", "WatchedSink", "WatchedSpout"]
+__all__ = [
+    "Watch",
+    "WatchedAsyncBolt",
+    "WatchedAsyncSpout",
+    "WatchedBolt",
+    "WatchedPending",
+    "WatchedSink",
+    "WatchedSpout",
+]
 
 
 class Watch(Protocol):
@@ -173,6 +181,59 @@ class WatchedSpout(Spout[Any]):
     def close(self) -> None:
         """See `Spout`."""
         self._inner.close()
+
+
+class WatchedAsyncSpout(AsyncSpout[Any]):
+    """A user's async spout, and what it has been told."""
+
+    def __init__(self, inner: AsyncSpout[Any], watch: Watch) -> None:
+        self._inner = inner
+        self._watch = watch
+        self._task = -1
+
+    async def open(self, context: TaskContext) -> None:
+        """See `AsyncSpout`."""
+        self._task = context.task_id
+        await _done(self._inner.open(context))
+
+    async def next(self) -> Emit[Any] | Reject | Sequence[Emit[Any] | Reject] | None:
+        """See `AsyncSpout`."""
+        return await self._inner.next()
+
+    async def ack(self, message_id: MessageId) -> None:
+        """See `AsyncSpout`."""
+        await _done(self._inner.ack(message_id))
+        self._watch.told(self._task, message_id, None)
+
+    async def fail(self, message_id: MessageId, failure: Failure) -> None:
+        """See `AsyncSpout`."""
+        await _done(self._inner.fail(message_id, failure))
+        self._watch.told(self._task, message_id, failure)
+
+    async def activate(self) -> None:
+        """See `AsyncSpout`."""
+        await _done(self._inner.activate())
+
+    async def deactivate(self) -> None:
+        """See `AsyncSpout`."""
+        await _done(self._inner.deactivate())
+
+    def snapshot(self) -> Any:
+        """See `AsyncSpout`."""
+        return self._inner.snapshot()
+
+    def restore(self, position: Any) -> None:
+        """See `AsyncSpout`."""
+        self._inner.restore(position)
+
+    async def close(self) -> None:
+        """See `AsyncSpout`."""
+        await _done(self._inner.close())
+
+
+async def _done(called: Awaitable[None] | None) -> None:
+    if called is not None:
+        await called
 
 
 class WatchedSink(Sink[Any]):

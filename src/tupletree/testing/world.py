@@ -15,6 +15,7 @@ from typing import Any
 
 from tupletree.config import Options
 from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Drop, Finished, HighWater, Mail, Now, Release, SinkReset, Track, Verdicts, Written
 from tupletree.flow.outbox import Outbox
@@ -38,6 +39,7 @@ __all__ = ["World"]
 STORY_LENGTH = 60
 WALL_S = 1_700_000_000.0
 STEP_S = 0.01
+MAX_LAST_STEPS = 1000
 MAY_LOSE = (Release, Written)
 MAY_REPEAT = (Verdicts, Release, Written, Drop, SinkReset)
 
@@ -89,6 +91,11 @@ class World:
     def now(self) -> Now:
         """The clocks of this moment."""
         return Now(self.now_s, WALL_S + self.now_s)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a task that is gone has things to do still."""
+        return self._calls.is_ending
 
     def note(self, what: str, detail: object = "") -> None:
         """Put something into the story."""
@@ -149,6 +156,10 @@ class World:
         for spout in self.crew.spouts():
             self._call(spout.task.task_id, spout.abandon)
         self._carry_out()
+        for _ in range(MAX_LAST_STEPS):
+            if all(spout.is_drained for spout in self.crew.spouts()) and not self.is_ending:
+                break
+            _ = self.step() or self.wait()
 
     def rotate(self) -> None:
         """Let one rotation of the ackers pass, and settle what comes of it."""
@@ -160,8 +171,7 @@ class World:
         """Close every component."""
         for machine in self.crew.machines.values():
             machine.stop(self.now, self.out)
-        for _, _, call in self.out.endings:
-            self._calls.end(call)
+        self._end_calls()
         self._calls.close()
 
     def calm(self) -> None:
@@ -268,12 +278,18 @@ class World:
             self._send(Envelope(task, Call(number, function)))
         for died in out.died:
             self._send(Envelope(died.spout_task, Buried([died])))
+        self._end_calls()
         ticked = bool(out.ticks)
         for effects in (out.ticks, out.calls, out.died, out.acked, out.notes):
             effects.clear()
         if ticked:
             self.oracle.sent(out.frames)
             self._carry_out()
+
+    def _end_calls(self) -> None:
+        endings, self.out.endings = self.out.endings, []
+        for task, numbers, call in endings:
+            self._calls.end(task, numbers, call)
 
     def _send_mail(self, task: int, mail: Mail) -> None:
         if isinstance(mail, MAY_LOSE) and self.options.message_timeout_s is not None and self.suffer("lose_mail"):
@@ -387,7 +403,24 @@ class World:
         self.note(f"spout task {task} dies and hands over")
         spout = self.crew.machines[task]
         assert isinstance(spout, SpoutMachine)
-        self._replace(task, self._call(task, spout.hand_over))
+        handover = self._call(task, spout.hand_over)
+        self._end_spout(spout)
+        self._replace(task, handover)
+
+    def _end_spout(self, spout: SpoutMachine) -> None:
+        """Let it hear what it is to hear still; its calls, and word of their ends, go with it."""
+        task = spout.task.task_id
+        self.transit.lose(lambda one: one.task == task and isinstance(one.content, Call | Finished))
+        if isinstance(spout, AsyncSpoutMachine):
+            spout.stop(self.now, self.out)
+            self._end_calls()
+            for _ in range(MAX_LAST_STEPS):  # no spout is opened before the one in its place is closed
+                for whose, finished in self._calls.turn(self.now_s):
+                    self._send(Envelope(whose, finished))
+                due_s = self._calls.next_due_s()
+                if not self._calls.is_ending or due_s is None:
+                    break
+                self._advance(due_s - self.now_s)
 
     def _replace(self, task: int, handover: Any = None) -> None:
         machine: Machine = self.crew.replace(task, self.now, self.out, handover)
@@ -401,6 +434,8 @@ class World:
             spout.task.task_id: self._call(spout.task.task_id, spout.hand_over) for spout in self.crew.spouts()
         }
         died = self.out.died
+        for spout in self.crew.spouts():
+            self._end_spout(spout)
         self._lose_all(lambda envelope: not isinstance(envelope.content, Buried))
         self.out.died += died
         for task in itertools.chain.from_iterable(self._order()):

@@ -16,7 +16,7 @@ from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints
 from tupletree.topology.bolts import FunctionBolt
 from tupletree.topology.check import check
-from tupletree.topology.components import Bolt, Sink, Spout
+from tupletree.topology.components import AsyncSpout, Bolt, Sink, Spout
 from tupletree.topology.model import (
     BoltSpec,
     ComponentSpec,
@@ -210,7 +210,7 @@ class Topology:
     def spout(
         self,
         name: str,
-        spout: Spout[Any],
+        spout: Spout[Any] | AsyncSpout[Any],
         *,
         parallelism: int = 1,
         executors: int | None = None,
@@ -220,18 +220,23 @@ class Topology:
 
         Args:
             name: unique in the topology.
-            spout: a spout object.
+            spout: a spout object; an `AsyncSpout` may wait.
             parallelism: number of tasks.
             executors: see `bolt`; by default spouts share a thread with the ackers.
             replay: who retries a failed attempt: the runtime, or the source itself on `fail`.
         """
         draft = self._declare(name, "spout", spout, parallelism, executors)
         draft.replay = replay
-        if not self._is_object(draft, Spout):
+        base: type = AsyncSpout if isinstance(spout, AsyncSpout) else Spout
+        if not self._is_object(draft, base):
             return SpoutHandle(draft)
-        if type(spout).next is Spout.next:
+        if type(spout).next in {Spout.next, AsyncSpout.next}:
             draft.findings.append(Finding("the spout has no `next`", draft.place, next_step="write `def next(self)`"))
-        declared = hints.declared_class(spout, Spout)
+        elif inspect.iscoroutinefunction(type(spout).next) is not (base is AsyncSpout):
+            fault = "`next` of a Spout is plain" if base is Spout else "`next` of an AsyncSpout is async"
+            step = "derive from AsyncSpout" if base is Spout else "write `async def next`, or derive from Spout"
+            draft.findings.append(Finding(fault, draft.place, got=hints.text_of(type(spout)), next_step=step))
+        declared = hints.declared_class(spout, base)
         if declared is None or declared is Any:
             draft.findings.append(
                 Finding(

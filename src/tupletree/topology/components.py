@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Anchored",
+    "AsyncSpout",
     "Bolt",
     "Collector",
     "Emit",
@@ -130,6 +131,59 @@ class Spout(Generic[T]):
 
     def close(self) -> None:
         """Release everything. Called once, also after an error."""
+
+
+class AsyncSpout(Generic[T]):
+    """A source that waits: a `Spout` whose methods run on the run's event loop. Not on Spark yet.
+
+    One instance serves one task. Every method but `snapshot` and `restore` may be async. `open`, `activate`,
+    `deactivate`, `ack` and `fail` are called one after the other, in the order of what they tell of, and each is
+    awaited before the next; `close` comes last. One `next` at a time goes on beside them, but none is started before
+    what is due of them, acks aside, is done: a source that hears `fail` is asked again only after that.
+
+    A `next` that waits is left alone while the spout is paused or drains; what it still gives is kept, and goes out.
+    When the run stops or restarts it is cancelled, and waited for before `close`. Messages that it gives even then
+    are told by `fail`.
+    """
+
+    def open(self, context: TaskContext) -> Awaitable[None] | None:  # noqa: ARG002 - for those that need it
+        """Acquire what is needed. Called once, before anything else."""
+        return None
+
+    @abstractmethod
+    async def next(self) -> Emit[T] | Reject | Sequence[Emit[T] | Reject] | None:
+        """Wait for one message, or several. None asks to be called again after the idle wait (100 ms).
+
+        A batch may be of any length. Raises `EndOfInput` when nothing will ever come again; anything else brings the
+        topology down, to be restarted.
+        """
+
+    def ack(self, message_id: MessageId) -> Awaitable[None] | None:  # noqa: ARG002 - for those that need it
+        """See `Spout.ack`."""
+        return None
+
+    def fail(self, message_id: MessageId, failure: Failure) -> Awaitable[None] | None:  # noqa: ARG002 - for those that need it
+        """See `Spout.fail`."""
+        return None
+
+    def activate(self) -> Awaitable[None] | None:
+        """Messages may flow (again)."""
+        return None
+
+    def deactivate(self) -> Awaitable[None] | None:
+        """No `next` is started until `activate`; one may still wait, and acks and fails still come."""
+        return None
+
+    def snapshot(self) -> Any:
+        """See `Spout.snapshot`. Called as soon as `next` has returned."""
+        return None
+
+    def restore(self, position: Any) -> None:
+        """See `Spout.restore`."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Release everything. Called once, also after an error."""
+        return None
 
 
 class Bolt(Generic[T]):

@@ -12,6 +12,7 @@ from typing import Any
 from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.clockwork import SystemMachine
@@ -23,6 +24,7 @@ from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for
 from tupletree.sinks.files import FileSink
 from tupletree.state.cells import ValueCell
+from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["Assembly", "Legacy", "assemble"]
@@ -173,7 +175,8 @@ class _Maker:
             )
         # A generator per machine: drawing from one of them on several threads would cost a lock or randomness.
         own = Random(self._random.getrandbits(128))
-        return SpoutMachine(
+        machine = AsyncSpoutMachine if isinstance(component.body, AsyncSpout) else SpoutMachine
+        return machine(
             self._plan,
             task,
             _instance(component.body, self._plan.parallelism(task.component)),

@@ -51,7 +51,7 @@ class CallRunner:
         if loop is None or thread is None:
             return True
         try:
-            asyncio.run_coroutine_threadsafe(self._settle(), loop).result(timeout_s)
+            asyncio.run_coroutine_threadsafe(self._settle(timeout_s / 2), loop).result(timeout_s)
         except StillWaiting:
             logger.error(  # noqa: TRY400 - where the call is says more than where this waited
                 "async calls have not ended %g s after they were cancelled and are left behind: %s; their thread "
@@ -113,9 +113,15 @@ class CallRunner:
         finally:
             self._endings.discard(mine)
 
-    async def _settle(self) -> None:
-        while self._endings:
-            await asyncio.wait(self._endings)
+    async def _settle(self, patience_s: float) -> None:
+        if self._endings:
+            _, late = await asyncio.wait(self._endings, timeout=patience_s)
+            if late:
+                logger.warning(
+                    "what is due of async components has not ended after %g s and is cancelled: %s",
+                    patience_s,
+                    ", ".join(self._named()) or "closing them",
+                )
         others = asyncio.all_tasks() - {_this_task()}
         for one in others:
             one.cancel()

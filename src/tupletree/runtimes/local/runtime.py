@@ -16,6 +16,7 @@ from random import Random, SystemRandom
 
 from tupletree.clock import SystemClock
 from tupletree.errors import ConnectorError, TupletreeError
+from tupletree.flow.asyncspouts import OpeningError
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
 from tupletree.flow.spouts import SpoutMachine
@@ -334,7 +335,8 @@ class LocalRun(RunHandle):
         if fault is None:
             return True
         self._inherit(assembly)
-        if life.hung or (life.cannot_open and self._legacy.starts == 1):
+        cannot_open = life.cannot_open or isinstance(fault, OpeningError)
+        if life.hung or (cannot_open and self._legacy.starts == 1):
             raise fault  # nothing to build on, or an error that was there from the start
         return self._await_restart(fault)
 

@@ -12,6 +12,7 @@ from tupletree.errors import Finding, TopologyError
 from tupletree.payloads import registry_of
 from tupletree.plan import Plan
 from tupletree.sinks.files import FileSink
+from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
 __all__ = ["refuse_unsupported"]
@@ -49,6 +50,10 @@ def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
             "on Spark only file sinks are exactly once, and others are not supported yet",
             "use sinks.jsonl or sinks.parquet",
             type(component.body).__qualname__,
+        )
+    if isinstance(component.body, AsyncSpout):
+        yield finding(
+            "async spouts cannot run on Spark yet", "derive from Spout, and return None while there is nothing"
         )
     if isinstance(component.body, BoltSpec):
         yield from _bolt(component.body, options, finding)
