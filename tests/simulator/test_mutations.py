@@ -1,4 +1,4 @@
-"""Seven bugs that systems of this kind have had, put in on purpose: the simulator must catch each of them."""
+"""Eight bugs that systems of this kind have had, put in on purpose: the simulator must catch each of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.simulator.topologies import generated
-from tupletree.effects import Output
+from tupletree.effects import Output, Worked
 from tupletree.flow import emitting
+from tupletree.flow.bolts import EmittingMachine
 from tupletree.flow.emitting import Emitter
 from tupletree.flow.mail import Mail, Now, Track, Verdicts
 from tupletree.flow.outbox import Outbox
@@ -55,14 +56,26 @@ def test_anchors_in_messages_of_their_own_are_caught(monkeypatch: pytest.MonkeyP
     assert "early" in caught() or "complete" in caught()
 
 
+def test_edges_told_before_the_input_that_they_came_of_is_done_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word that the input is done may overtake that of what a bolt emitted for it in an earlier call."""
+    real = EmittingMachine.carry_out
+
+    def carry_out(self: EmittingMachine, worked: Worked, out: Outbox) -> None:
+        self._owed = None
+        real(self, worked, out)
+
+    monkeypatch.setattr(EmittingMachine, "carry_out", carry_out)
+    assert "early" in caught()
+
+
 def test_one_edge_for_all_copies_of_an_all_grouping_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two copies with one edge cancel out: the tree looks done while both are on their way."""
     real = Emitter.send
 
-    def send(self: Emitter, output: Output, out: Outbox) -> Any:
+    def send(self: Emitter, output: Output, out: Outbox, *rest: Any) -> Any:
         with monkeypatch.context() as patched:
             patched.setattr(emitting, "draw_edges", lambda count, bits: [bits(64) | 1] * count)
-            return real(self, output, out)
+            return real(self, output, out, *rest)
 
     monkeypatch.setattr(Emitter, "send", send)
     assert "early" in caught()

@@ -109,6 +109,23 @@ class EveryThird(Bolt[Number]):
             self.kept.clear()
 
 
+class Early(Bolt[Number]):
+    """Emits for a tuple that it keeps, in several calls, and acks it in a later one."""
+
+    auto_ack = False
+
+    def open(self, context: TaskContext) -> None:
+        self.kept: list[Number] = []
+
+    def process(self, value: Number, collector: Collector[Part]) -> None:
+        self.kept.append(value)
+        collector.emit(Part(value.value, 0))
+        for one in self.kept:
+            collector.emit(Part(one.value, 1), anchors=[one])
+        if len(self.kept) == 3:
+            collector.ack(self.kept.pop(0))
+
+
 class Restless(Bolt[Number]):
     """By hand: acks twice, fails after the ack, renews timeouts, keeps one back, emits without anchors."""
 
@@ -299,7 +316,8 @@ def _build(t: Topology, kind: str, numbers: SpoutHandle, width: int, ackers: int
         case "collector":
             halves = t.bolt("halves", half_way, parallelism=width).shuffle(numbers)
             by_hand = t.bolt("by_hand", Restless, parallelism=width).shuffle(numbers)
-            out.shuffle(halves).shuffle(by_hand)
+            early = t.bolt("early", Early).global_(numbers)
+            out.shuffle(halves).shuffle(by_hand).shuffle(early)
         case "batch":
             fours = t.bolt("fours", by_four, parallelism=width).shuffle(numbers)
             out.shuffle(t.bolt("sums", summed).global_(fours)).shuffle(fours)

@@ -22,6 +22,7 @@ from tupletree.flow.bolts import EmittingMachine
 from tupletree.flow.inhand import CallCollector, CallInHand, CallPlace, CallState, own_copy
 from tupletree.flow.mail import Finished, Mail, Now
 from tupletree.flow.outbox import Note, Outbox
+from tupletree.flow.owing import OwedEdges
 from tupletree.frames import UNTRACKED, Frame, Root, roots_of
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
@@ -63,6 +64,7 @@ class AsyncBoltMachine(EmittingMachine):
         component = plan.spec.components[task.component]
         spec: BoltSpec = component.body
         self.place = CallPlace.of(self.place)
+        self._owed = OwedEdges()
         self._spec = spec
         self._resources = component.resources
         self._calls = CollectingCall(component, self.place, self._fail)

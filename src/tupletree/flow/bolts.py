@@ -18,7 +18,8 @@ from tupletree.flow.holders import holder_of
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Now
 from tupletree.flow.outbox import Note, Outbox
-from tupletree.frames import Frame
+from tupletree.flow.owing import OwedEdges
+from tupletree.frames import Frame, Root
 from tupletree.holding import Holder
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
@@ -64,15 +65,20 @@ class EmittingMachine(Machine):
         )
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
+        self._owed: OwedEdges | None = None  # for those that may emit for a message long before they are done with it
 
     def carry_out(self, worked: Worked, out: Outbox) -> None:
         """Turn what came of a call into frames, deltas and failures."""
         failures = worked.failures
+        sent: list[tuple[int, Sequence[Root]]] | None = None if self._owed is None else []
         for output in worked.outputs:
-            for root, value, error in self._emitter.send(output, out):
+            for root, value, error in self._emitter.send(output, out, sent):
                 self._fail.blame(worked, root, value, error)
-        for frame_id, roots in worked.done:
-            out.add_delta(frame_id, roots)
+        if self._owed is not None:
+            self._owed.carry_out(sent or (), worked, out)
+        else:
+            for frame_id, roots in worked.done:
+                out.add_delta(frame_id, roots)
         if failures:
             out.fail_trees(failures)
         if worked.extended:
@@ -103,6 +109,8 @@ class BoltMachine(EmittingMachine):
         component = plan.spec.components[task.component]
         self._is_open = False
         self._holder = holder_of(component, self.place)
+        if self._holder is not None or not (component.body.auto_ack and component.body.auto_fail):
+            self._owed = OwedEdges()
         self._from_epoch_time_s = 0.0
         self._bolt: BoltTask | Holder | ArrowTask
         keys = key_functions(plan.spec, component) if cell is not None else None

@@ -5,7 +5,7 @@ Owns edge ids. An edge id is drawn per frame, that is per target task and emit; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tupletree.effects import ColumnOutput, Output
@@ -40,8 +40,8 @@ class Emitter:
         self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in streams}
         self._random_bits = random_bits
 
-    def send(self, output: Output, out: Outbox) -> list[Refused]:
-        """Put frames for all targets into the outbox, and their edges into the trees of their roots.
+    def send(self, output: Output, out: Outbox, sent: list[tuple[int, Sequence[Root]]] | None = None) -> list[Refused]:
+        """Put frames for all targets into the outbox, and their edges into the trees of their roots, or into `sent`.
 
         Returns:
             The tuples that could not be dealt; they went to no task.
@@ -53,7 +53,10 @@ class Emitter:
             out.frames.append(
                 Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge)
             )
-            out.add_delta(edge, batch.roots)
+            if sent is None:
+                out.add_delta(edge, batch.roots)
+            else:
+                sent.append((edge, batch.roots))
         return refused
 
     def _send_columns(self, output: ColumnOutput, out: Outbox) -> list[Refused]:
