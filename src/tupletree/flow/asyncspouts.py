@@ -296,7 +296,7 @@ class _Errands(Spout[Any]):
         stopped = Failure(kind=FailureKind.STOPPED, component=self._component, error=text)
         for one in given[0] if given is not None else ():
             if one.message_id is not None:
-                self.fail(one.message_id, stopped)
+                self._add(_Errand(partial(self._spout.fail, one.message_id, stopped)))
         if self.is_open:
             self.deactivate()
         self._add(_Errand(self._spout.close))

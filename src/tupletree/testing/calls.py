@@ -148,13 +148,21 @@ class VirtualCalls:
         self._endings.add(ending)
         self._fresh = True
 
-    def close(self) -> None:
-        """Let the endings end, as far as they do, cancel everything and close the loop."""
+    def let_end(self, now_s: float) -> float:
+        """Let the endings end, as far as they do; the time at which they have. What else ends is told by a turn."""
+        finished: list[tuple[int, Finished]] = []
         for _ in range(MAX_LAST_TURNS):
-            self.turn(self._now_s)
+            finished += self.turn(now_s)
             if not self._endings or self._due_s is None:
                 break
-            self._now_s = max(self._now_s, self._due_s)
+            now_s = max(now_s, self._due_s)
+        self._finished = finished
+        self._fresh = self._fresh or bool(finished)
+        return now_s
+
+    def close(self) -> None:
+        """Let the endings end, as far as they do, cancel everything and close the loop."""
+        self.let_end(self._now_s)
         self.forget({task for task, _ in self._running.values()})
         for ending in self._endings:
             ending.cancel()

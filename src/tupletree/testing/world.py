@@ -414,13 +414,8 @@ class World:
         if isinstance(spout, AsyncSpoutMachine):
             spout.stop(self.now, self.out)
             self._end_calls()
-            for _ in range(MAX_LAST_STEPS):  # no spout is opened before the one in its place is closed
-                for whose, finished in self._calls.turn(self.now_s):
-                    self._send(Envelope(whose, finished))
-                due_s = self._calls.next_due_s()
-                if not self._calls.is_ending or due_s is None:
-                    break
-                self._advance(due_s - self.now_s)
+            # No spout is opened before the one in its place is closed.
+            self._advance(self._calls.let_end(self.now_s) - self.now_s)
 
     def _replace(self, task: int, handover: Any = None) -> None:
         machine: Machine = self.crew.replace(task, self.now, self.out, handover)

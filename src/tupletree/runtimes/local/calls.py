@@ -51,7 +51,7 @@ class CallRunner:
         if loop is None or thread is None:
             return True
         try:
-            asyncio.run_coroutine_threadsafe(self._settle(timeout_s / 2), loop).result(timeout_s)
+            asyncio.run_coroutine_threadsafe(self._settle(timeout_s / 3), loop).result(timeout_s)
         except StillWaiting:
             logger.error(  # noqa: TRY400 - where the call is says more than where this waited
                 "async calls have not ended %g s after they were cancelled and are left behind: %s; their thread "
@@ -114,18 +114,26 @@ class CallRunner:
             self._endings.discard(mine)
 
     async def _settle(self, patience_s: float) -> None:
-        if self._endings:
-            _, late = await asyncio.wait(self._endings, timeout=patience_s)
-            if late:
-                logger.warning(
-                    "what is due of async components has not ended after %g s and is cancelled: %s",
-                    patience_s,
-                    ", ".join(self._named()) or "closing them",
-                )
+        if await self._has_late_endings(patience_s):
+            logger.warning(
+                "what is due of async components has not ended after %g s and is cancelled: %s",
+                patience_s,
+                ", ".join(self._named()) or "closing them",
+            )
+            for one in asyncio.all_tasks() - {_this_task(), *self._endings}:
+                one.cancel()
+            await self._has_late_endings(patience_s)
         others = asyncio.all_tasks() - {_this_task()}
         for one in others:
             one.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+    async def _has_late_endings(self, patience_s: float) -> bool:
+        """Wait for what ends components, but not for longer than that."""
+        if not self._endings:
+            return False
+        _, late = await asyncio.wait(self._endings, timeout=patience_s)
+        return bool(late)
 
     def _named(self) -> list[str]:
         """Calls that run; read from another thread, so it may miss one."""
