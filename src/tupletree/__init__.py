@@ -33,8 +33,10 @@ from tupletree.topology.components import (
     Sink,
     Spout,
     TaskContext,
+    TaskState,
     Tick,
 )
+from tupletree.topology.states import ListState, MapState
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ __all__ = [
     "Failure",
     "KeyedBatch",
     "KeyedState",
+    "ListState",
+    "MapState",
     "Options",
     "Outcome",
     "PermanentError",
@@ -63,6 +67,7 @@ __all__ = [
     "Sink",
     "Spout",
     "TaskContext",
+    "TaskState",
     "Tick",
     "Topology",
     "TopologyError",

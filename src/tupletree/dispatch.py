@@ -17,6 +17,7 @@ from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
 from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.topology.states import view_of
 
 __all__ = ["BoltTask"]
 
@@ -81,7 +82,8 @@ class BoltTask:
         target, parameter = spec.target, spec.value_parameter
         if not injected:
             return target
-        if [*spec.inject.values()] == ["state"] and _parameter_names(target) == (parameter, *spec.inject):
+        is_bare = [*spec.inject.values()] == ["state"] and self._injected("state") is self._state  # and no view of it
+        if is_bare and _parameter_names(target) == (parameter, *spec.inject):
             self._keyed_call = target
         if _parameter_names(target) == (parameter, *injected):
             rest = tuple(injected.values())
@@ -90,7 +92,7 @@ class BoltTask:
 
     def _injected(self, what: str) -> object:
         if what == "state":
-            return self._state
+            return view_of(self._spec.state, self._state) if self._spec.state is not None else None
         if what == "context":
             return self._place
         if what == "collector":
@@ -127,25 +129,36 @@ class BoltTask:
         """Tell the bolt that time passed: a class bolt's `tick` is called, a function gets a `Tick`, untracked.
 
         What is emitted without naming anchors is unanchored, for a tick belongs to no message. A keyed function has no
-        key in hand.
+        key in hand; a task's own state is.
         """
         worked = Worked()
         tick = Tick(time_s)
         frame = Frame(self._place.task_id, "", TICK_STREAM, [tick], [UNTRACKED], [1], 0)
+        state, keys = self._state_of_task()
         if self._bolt is not None:
             assert self._collecting is not None
             bolt, collector = self._bolt, self._collecting.collector
-            self._collecting.run(frame, lambda _: bolt.tick(collector), None, None, worked)
+            self._collecting.run(frame, lambda _: bolt.tick(collector), state, keys, worked)
             self._collecting.forget(tick)
         elif self._spec.style == "function" and Tick in self._spec.input_types:
-            if self._state is not None:
+            if self._state is not None and state is None:
                 self._state.key = self._state.value = None
             if self._collecting is not None:
-                self._collecting.run(frame, self._call, None, None, worked)
+                self._collecting.run(frame, self._call, state, keys, worked)
                 self._collecting.forget(tick)
+            elif state is not None and keys is not None:
+                self._run_keyed(frame, keys, state, worked)
             else:
                 self._run_stateless(frame, worked)
         return worked
+
+    def _state_of_task(self) -> tuple[StateCell, list[Any]] | tuple[None, None]:
+        """The state with its key, where the key is no tuple's but the task's."""
+        if self._state is None or self._spec.state is None or self._spec.state.is_keyed:
+            return None, None
+        keys = [self._place.task_index]
+        self._state.prepare(keys, self._place.epoch_time_s)
+        return self._state, keys
 
     def unsettled(self) -> list[int]:
         """Roots of tuples that the bolt neither acked nor failed so far."""

@@ -394,5 +394,6 @@ def _is_alike(component: ComponentSpec) -> bool:
         and body.auto_fail
         and Tick not in body.input_types
         and not {"context", "collector"} & set(body.inject.values())
+        and (body.state is None or body.state.is_keyed)
         and all(source.grouping.kind in ANYONE for source in component.inputs)
     )

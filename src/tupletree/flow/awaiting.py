@@ -30,6 +30,7 @@ from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
+from tupletree.topology.states import view_of
 
 __all__ = ["AsyncBoltMachine"]
 
@@ -71,8 +72,8 @@ class AsyncBoltMachine(EmittingMachine):
         self._renewals: deque[Root] = deque()
         self._collector = CallCollector(self.place, self._calls, self._renewals)
         self._cell = cell
-        self._state = CallState(self.place, spec.state.default) if spec.state is not None else None
-        self._keys_of = key_functions(plan.spec, component) if cell is not None else {}
+        self._state = view_of(spec.state, CallState(self.place, spec.state.default)) if spec.state is not None else None
+        self._keys_of = key_functions(plan.spec, component, task.index) if cell is not None else {}
         self._process: Callable[[Any], Any] | None = None
         self._tick: Callable[[Any], Any] | None = None
         self._close: Callable[[], Any] | None = None
@@ -173,7 +174,11 @@ class AsyncBoltMachine(EmittingMachine):
         self.place.epoch_time_s = now.wall_s
         if self._tick is not None and not self._ticking:
             self._ticking = True
-            self._ready.appendleft((Delivery(Tick(now.wall_s), UNTRACKED, 0, {}), NO_KEY))
+            tick = Delivery(Tick(now.wall_s), UNTRACKED, 0, {})
+            if self._spec.state is not None and not self._spec.state.is_keyed:
+                self._line_up(tick, self.task.index)  # the task's state is in one call's hands at a time
+            else:
+                self._ready.appendleft((tick, NO_KEY))
             self._go_on(Worked(), out)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
@@ -236,6 +241,7 @@ class AsyncBoltMachine(EmittingMachine):
         call = CallInHand(self.place, delivery, key if is_keyed else None, is_keyed=is_keyed)
         if is_keyed:
             assert self._cell is not None
+            self._cell.prepare([key], self.place.epoch_time_s)
             changed = self._cell.changed
             try:
                 call.value = call.held = own_copy(changed[key] if key in changed else self._cell.load(key))

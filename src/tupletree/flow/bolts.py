@@ -113,7 +113,7 @@ class BoltMachine(EmittingMachine):
             self._owed = OwedEdges()
         self._from_epoch_time_s = 0.0
         self._bolt: BoltTask | Holder | ArrowTask
-        keys = key_functions(plan.spec, component) if cell is not None else None
+        keys = key_functions(plan.spec, component, task.index) if cell is not None else None
         if self._holder is not None:
             self._bolt = self._holder
         elif component.body.style == "arrow":

@@ -107,6 +107,9 @@ class CallState:
         """See `KeyedState.key`."""
         return self._call().key
 
+    def touch(self) -> None:
+        """The call's own value was changed in place; it takes the place of the key's when the call ends."""
+
     def clear(self) -> None:
         """See `KeyedState.clear`."""
         self._call().value = own_copy(self._default())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import decimal
+import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["CLEARED", "ValueCell", "is_immutable"]
+from tupletree.topology.model import StateSpec
+
+__all__ = ["CLEARED", "ExpiringCell", "ValueCell", "cell_of", "is_alike", "is_immutable"]
 
 V = TypeVar("V")
 
@@ -23,6 +26,7 @@ class _Mark:
 
 
 CLEARED: Final = _Mark("<cleared>")
+_NOTHING: Final = _Mark("<nothing>")
 
 _IMMUTABLE = (
     bool, int, float, complex, str, bytes, type(None), decimal.Decimal, uuid.UUID,
@@ -94,6 +98,9 @@ class ValueCell(Generic[V]):
             value = self.changed[key] = value if is_stored and self._look_up is not None else copy.deepcopy(value)
         return value
 
+    def touch(self) -> None:
+        """The value in hand was changed in place."""
+
     def clear(self) -> None:
         """Forget the key in hand: its value is the default again."""
         value = self._default()
@@ -109,9 +116,107 @@ class ValueCell(Generic[V]):
         committed = self._committed
         stored: dict[Any, Any] = {}
         for key, value in self.changed.items():
-            # What equals the default but shows otherwise (-0.0, Decimal("0.00")) is not the default.
-            if type(value) is not type(default) or value != default or repr(value) != repr(default):
+            if not is_alike(value, default):
                 stored[key] = value
             elif key in committed:
                 stored[key] = CLEARED
         return stored
+
+
+def is_alike(value: object, default: object) -> bool:
+    """Whether a value is as good as the default: what equals it but shows otherwise (-0.0, Decimal("0.00")) is not."""
+    return type(value) is type(default) and value == default and repr(value) == repr(default)
+
+
+class ExpiringCell(ValueCell[V]):
+    """A value per key that is gone some time after it last changed.
+
+    A value counts as changed when another one takes its place. One that could be changed in place counts as changed
+    whenever it is handed out, unless changes are told by `touch`.
+
+    Args:
+        committed: as for `ValueCell`; holds nothing that has expired.
+        default: as for `ValueCell`.
+        look_up: as for `ValueCell`; finds nothing that has expired.
+        ttl_s: how long a value lasts.
+        is_told: changes in place are told by `touch`.
+
+    Attributes:
+        renewed: key → when it expires now, of those that changed; the first to expire first.
+    """
+
+    __slots__ = ("_is_told", "_now_s", "_ttl_s", "renewed")
+
+    def __init__(
+        self,
+        committed: Mapping[Any, V],
+        default: Callable[[], V],
+        look_up: Callable[[list[Any]], Mapping[Any, V]] | None = None,
+        *,
+        ttl_s: float,
+        is_told: bool = False,
+    ) -> None:
+        super().__init__(committed, default, look_up)
+        self.changed = _Renewing(self)
+        self.renewed: dict[Any, float] = {}
+        self._ttl_s = ttl_s
+        self._is_told = is_told
+        self._now_s = 0.0
+
+    def prepare(self, keys: list[Any], time_s: float) -> None:
+        """See `ValueCell.prepare`; what expired by this time is gone."""
+        super().prepare(keys, time_s)
+        self._now_s = time_s
+        for key in [key for key, _ in self._first_expired()]:
+            del self.renewed[key]
+            self.changed.pop(key, None)
+        if not self._is_told:
+            for key in keys:
+                if key in self.changed and not is_immutable(self.changed[key]):
+                    self._renew(key)
+
+    def _first_expired(self) -> Iterator[tuple[Any, float]]:
+        """They stand in the order in which they expire."""
+        return itertools.takewhile(lambda entry: entry[1] <= self._now_s, self.renewed.items())
+
+    def touch(self) -> None:
+        """See `ValueCell.touch`."""
+        self._renew(self.key)
+
+    def note(self, key: Any, before: object, value: object) -> None:
+        """A value takes the place of another in `changed`, or is put there first."""
+        if self._is_told:
+            is_change = before is not _NOTHING and not is_alike(value, before)
+        elif is_immutable(value):
+            is_change = not is_alike(value, self._committed.get(key, _NOTHING) if before is _NOTHING else before)
+        else:
+            is_change = True
+        if is_change:
+            self._renew(key)
+
+    def delta(self) -> dict[Any, Any]:
+        """See `ValueCell.delta`: of what changed."""
+        return {key: value for key, value in super().delta().items() if key in self.renewed}
+
+    def _renew(self, key: Any) -> None:
+        self.renewed.pop(key, None)
+        self.renewed[key] = self._now_s + self._ttl_s
+
+
+class _Renewing(dict[Any, Any]):
+    """Tells its cell of what is put into it."""
+
+    def __init__(self, cell: ExpiringCell[Any]) -> None:
+        super().__init__()
+        self._cell = cell
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._cell.note(key, self.get(key, _NOTHING), value)
+        super().__setitem__(key, value)
+
+
+def cell_of(spec: StateSpec, look_up: Callable[[list[Any]], Mapping[Any, Any]] | None = None) -> ValueCell[Any]:
+    """The cell for a bolt's state: with `look_up` on top of what is stored, else with a memory of its own."""
+    if spec.ttl_s is None:
+        return ValueCell({}, spec.default, look_up)
+    return ExpiringCell({}, spec.default, look_up, ttl_s=spec.ttl_s, is_told=spec.kind in {"map", "list"})

@@ -15,8 +15,10 @@ KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 """(component, stream) of an input → function tuples → canonical keys."""
 
 
-def key_functions(spec: TopologySpec, component: ComponentSpec) -> KeyFunctions:
-    """The key functions of a bolt with keyed state: the key is what its inputs are grouped by."""
+def key_functions(spec: TopologySpec, component: ComponentSpec, task_index: int = 0) -> KeyFunctions:
+    """The key functions of a bolt with state: the key is what its inputs are grouped by; of task state, the task's index."""
+    if not component.body.state.is_keyed:
+        return {(source.component, source.stream): _constantly(task_index) for source in component.inputs}
     return {
         (source.component, source.stream): column_keys(
             spec.components[source.component].outputs[source.stream].schema, source.grouping.fields
@@ -25,8 +27,14 @@ def key_functions(spec: TopologySpec, component: ComponentSpec) -> KeyFunctions:
     }
 
 
+def _constantly(key: Any) -> Callable[[list[Any]], list[Any]]:
+    return lambda values: [key] * len(values)
+
+
 def key_types(spec: TopologySpec, component: ComponentSpec) -> list[Any]:
-    """The declared types of the key fields of a bolt with keyed state, of all of its inputs."""
+    """The declared types of the key fields of a bolt with state, of all of its inputs."""
+    if not component.body.state.is_keyed:
+        return [int]
     return [
         spec.components[source.component].outputs[source.stream].schema.fields[field]
         for source in component.inputs

@@ -24,7 +24,7 @@ from tupletree.flow.shares import ShareDraw
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
-from tupletree.state.cells import ValueCell
+from tupletree.state.cells import ValueCell, cell_of
 from tupletree.testing.scripts import AsyncScriptedSpout, ScriptedSpout
 from tupletree.testing.watching import (
     Watch,
@@ -147,7 +147,7 @@ class Crew:
         bits = self._random.getrandbits
         cell = None
         if component.body.state is not None:
-            cell = self._cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
+            cell = self._cells.setdefault(task.task_id, cell_of(component.body.state))
         kind = WatchedAsyncBolt if component.body.is_async else WatchedBolt
         machine = kind(self._plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
         machine.watch = self._watch

@@ -112,6 +112,7 @@ def bolt(function: Callable[P, R], /) -> FunctionBolt[P, R]: ...
 def bolt(
     *,
     state: Callable[[], Any] | None = None,
+    ttl_s: float | None = None,
     outputs: type | tuple[type, ...] = (),
     blocking: bool = False,
     auto_ack: bool = True,
@@ -126,6 +127,7 @@ def bolt(
     /,
     *,
     state: Callable[[], Any] | None = None,
+    ttl_s: float | None = None,
     outputs: type | tuple[type, ...] = (),
     blocking: bool = False,
     auto_ack: bool = True,
@@ -135,13 +137,16 @@ def bolt(
 ) -> Any:
     """Make a function a bolt: called once per tuple, anchored and acked by itself; an exception fails the tuple.
 
-    The hints are the wiring. The first parameter takes the tuple; `KeyedState[V]`, `Collector[T]`, `TaskContext` and
-    `Resource[T]` are injected wherever they stand; the return type names the streams: `T`, `T | None`, `A | B`,
-    `Iterator[T]` (or another iterable), `None`. Faults show when the topology is built.
+    The hints are the wiring. The first parameter takes the tuple; `KeyedState[V]`, `MapState[K, V]`, `ListState[V]` or
+    `TaskState[V]`, `Collector[T]`, `TaskContext` and `Resource[T]` are injected wherever they stand; the return type
+    names the streams: `T`, `T | None`, `A | B`, `Iterator[T]` (or another iterable), `None`. Faults show when the
+    topology is built.
 
     Args:
         function: the function, when used without arguments.
-        state: makes the first value of the `KeyedState` (`int` gives 0).
+        state: makes the first value of the `KeyedState` or `TaskState` (`int` gives 0); maps and lists start empty.
+        ttl_s: seconds after which the state of a key expires unless it changes, by the epoch's time. A value that can
+            be changed in place counts as changed when it is read; of maps and lists, writes count.
         outputs: message classes that the hints cannot say.
         blocking: it waits for something, so it gets a thread of its own.
         auto_ack: ack the tuple when the call returned.
@@ -160,6 +165,7 @@ def bolt(
     """
     settings = BoltSettings(
         state=state,
+        ttl_s=ttl_s,
         outputs=_classes(outputs),
         blocking=blocking,
         auto_ack=auto_ack,

@@ -254,7 +254,7 @@ def _grouping(
 
 def _state(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
     """Keyed state has one writer per key only if every input is dealt by that key (EPOCHS 12)."""
-    if not isinstance(component.body, BoltSpec) or component.body.state is None:
+    if not isinstance(component.body, BoltSpec) or component.body.state is None or not component.body.state.is_keyed:
         return
     first: tuple[str, list[str]] | None = None
     for subscription in component.inputs:

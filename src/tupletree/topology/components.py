@@ -38,6 +38,7 @@ __all__ = [
     "SinkBatch",
     "Spout",
     "TaskContext",
+    "TaskState",
     "Tick",
 ]
 
@@ -204,7 +205,10 @@ class Bolt(Generic[T]):
     concurrency: int = 1
     tick_interval_s: float | None = None
     state_default: Callable[[], Any] | None = None
-    """Makes the first value of a key, for the attribute annotated `KeyedState[V]`, which is set before `open`."""
+    """Makes the first value, for the attribute annotated `KeyedState[V]` or `TaskState[V]`, which is set before `open`.
+    `MapState` and `ListState` need none."""
+    state_ttl_s: float | None = None
+    """Seconds after which a key's state expires unless it changes; see `bolt`."""
     input_types: tuple[type, ...] = ()
     output_types: tuple[type, ...] = ()
 
@@ -345,6 +349,23 @@ class KeyedBatch(Protocol[V]):
 
     def anchored(self, batch: pa.RecordBatch) -> Anchored:
         """A batch with one row per key, in the order of `keys`, each anchored to all rows of its key."""
+
+
+class TaskState(Protocol[V]):
+    """One value per task of the bolt, whatever the keys and groupings of its tuples.
+
+    It stays with the task's index, so the bolt's parallelism can change only while no message is open.
+    """
+
+    @property
+    def value(self) -> V:
+        """The task's value; the declared default if it was never set. Mutating it in place counts as setting it."""
+
+    @value.setter
+    def value(self, value: V) -> None: ...
+
+    def clear(self) -> None:
+        """Forget the value."""
 
 
 @dataclass(frozen=True)

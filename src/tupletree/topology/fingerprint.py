@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
+from tupletree.topology.model import BoltSpec, ComponentSpec, StateSpec, TopologySpec
 from tupletree.topology.streams import spelled
 
 __all__ = ["differences", "fingerprint"]
@@ -34,8 +34,14 @@ def _describe(component: ComponentSpec) -> dict[str, Any]:
             f"{entry.component}.{entry.stream}": f"{entry.grouping.kind}({', '.join(entry.grouping.fields)})"
             for entry in component.inputs
         },
-        "state": spelled(state.value_type) if state is not None else None,
+        "state": _state_text(state) if state is not None else None,
     }
+
+
+def _state_text(state: StateSpec) -> str:
+    """As the bolt declares it; what is only a default, and the time to live, may change."""
+    declared = spelled(state.value_type)
+    return declared if state.kind == "value" else f"{state.kind} {declared}"
 
 
 def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

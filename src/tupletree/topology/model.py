@@ -59,13 +59,25 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class StateSpec:
-    """Keyed state of a bolt: the type of a value, its default factory, and the key fields.
+    """State of a bolt.
 
-    The key is the fields of the bolt's `fields` groupings (EPOCHS 12).
+    Attributes:
+        value_type: the type of a value; of a map or list, the dict's or list's.
+        default: makes the first value.
+        kind: a value, map or list per key, where the key is the fields of the bolt's `fields` groupings; or a value per
+            task.
+        ttl_s: seconds after which a key expires unless it changes; None is never.
     """
 
     value_type: Any
     default: Callable[[], Any]
+    kind: Literal["value", "map", "list", "task"] = "value"
+    ttl_s: float | None = None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it is kept per key."""
+        return self.kind != "task"
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class BoltSpec:
         auto_ack: ack the tuple when the call returned (a bolt with a Collector may settle it earlier itself).
         auto_fail: fail the tuple when the call raised. False: the exception is recorded, and the tuple stays open
             until its timeout.
-        state: keyed state, if declared.
+        state: what it remembers, if it declares state.
         is_async, concurrency, blocking: how runtimes may schedule it.
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.

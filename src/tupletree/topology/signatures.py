@@ -20,13 +20,12 @@ from tupletree.topology.components import (
     Bolt,
     Collector,
     KeyedBatch,
-    KeyedState,
     TaskContext,
     Tick,
 )
-from tupletree.topology.model import BoltSpec, StateSpec
+from tupletree.topology.model import BoltSpec
+from tupletree.topology.state_hints import STATE_KINDS, StateKind, blame_state, state_spec, state_type
 from tupletree.topology.streams import Schema
-from tupletree.topology.travel import untravelled
 
 __all__ = ["BoltDescription", "BoltSettings", "read_class", "read_function", "schemas_of"]
 
@@ -60,6 +59,7 @@ class BoltSettings:
     inputs: tuple[type, ...] = ()
     outputs: tuple[type, ...] = ()
     state: Callable[[], Any] | None = None
+    ttl_s: float | None = None
     auto_ack: bool = True
     auto_fail: bool = True
     blocking: bool = False
@@ -88,7 +88,7 @@ class _Reading:
     inputs: tuple[type, ...] = ()
     outputs: list[Any] = field(default_factory=list)
     inject: dict[str, str] = field(default_factory=dict)
-    state_types: list[Any] = field(default_factory=list)
+    states: list[tuple[StateKind, Any]] = field(default_factory=list)
     returns: Returns = "nothing"
     findings: list[Finding] = field(default_factory=list)
 
@@ -135,7 +135,7 @@ def read_function(
         input_types=reading.inputs,
         auto_ack=settings.auto_ack,
         auto_fail=settings.auto_fail,
-        state=_state(reading, settings.state, "@bolt(state=int)"),
+        state=state_spec(reading.fault, reading.states, settings.state, settings.ttl_s, "@bolt(state=int)"),
         is_async=is_async,
         concurrency=settings.concurrency,
         blocking=settings.blocking,
@@ -173,7 +173,7 @@ def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDes
         input_types=reading.inputs,
         auto_ack=subject.auto_ack,
         auto_fail=subject.auto_fail,
-        state=_state(reading, cls.state_default, "state_default = int"),
+        state=state_spec(reading.fault, reading.states, cls.state_default, cls.state_ttl_s, "state_default = int"),
         is_async=is_async,
         concurrency=subject.concurrency,
         blocking=subject.blocking,
@@ -250,7 +250,7 @@ def _read_parameter(reading: _Reading, parameter: inspect.Parameter, annotations
         reading.fault(
             f"parameter {name!r} cannot be filled",
             got=hints.text_of(annotation) if annotation is not None else "no type",
-            expected="one value, and KeyedState[V], Collector[T], TaskContext or Resource[T] beside it",
+            expected="one value, and state, Collector[T], TaskContext or Resource[T] beside it",
             next_step="give it a default, or annotate it with what should be injected",
         )
 
@@ -262,11 +262,11 @@ def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
         return True
     asked = get_origin(annotation) or annotation
     argument = (get_args(annotation) or (Any,))[0]
-    if asked is KeyedState or asked is KeyedBatch:
+    if asked in STATE_KINDS:
         reading.inject[name] = "state"
-        reading.state_types.append(argument)
+        reading.states.append((STATE_KINDS[asked], state_type(asked, get_args(annotation))))
         if reading.style == "batch" or (asked is KeyedBatch) != (reading.style == "arrow"):
-            _blame_state(reading, name)
+            blame_state(reading.fault, reading.style, name, asked)
     elif asked is Collector:
         reading.inject[name] = "collector"
         reading.outputs += [cls for cls in hints.members(argument) if cls not in {Any, hints.NONE_TYPE}]
@@ -275,16 +275,6 @@ def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
     else:
         return False
     return True
-
-
-def _blame_state(reading: _Reading, name: str) -> None:
-    """Each style of bolt has one kind of keyed state, and batches of tuples have none."""
-    if reading.style == "batch":
-        reading.fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
-    elif reading.style == "arrow":
-        reading.fault(f"parameter {name!r}", got="KeyedState, which is of one key", expected="KeyedBatch[V]")
-    else:
-        reading.fault(f"parameter {name!r}", got="KeyedBatch, which is of many keys", expected="KeyedState[V]")
 
 
 def _input_types(reading: _Reading, name: str, annotation: Any) -> tuple[type, ...]:
@@ -399,7 +389,7 @@ def _collected(reading: _Reading, annotation: Any) -> None:
 def _read_attributes(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None:
     for name, annotation in (_resolve(reading, cls, names) or {}).items():
         asked = get_origin(annotation) or annotation
-        if asked is KeyedState or RESOURCE in getattr(annotation, "__metadata__", ()):
+        if asked in STATE_KINDS or RESOURCE in getattr(annotation, "__metadata__", ()):
             _inject(reading, name, annotation)
 
 
@@ -464,33 +454,3 @@ def _check_batch(reading: _Reading, settings: BoltSettings) -> None:
         reading.fault("the class of the rows returned is not known", next_step="say @arrow_bolt(outputs=Count)")
     elif reading.returns != "nothing" and not reading.outputs and not reading.findings:
         reading.fault("the return type names no message class", next_step="annotate it, or say outputs=(Count,)")
-
-
-def _state(reading: _Reading, default: Callable[[], Any] | None, example: str) -> StateSpec | None:
-    """The declared state, checked against the place that takes it."""
-    if len(reading.state_types) > 1:
-        reading.fault("a bolt has one KeyedState", got=str(len(reading.state_types)), next_step="keep a class in it")
-    if not reading.state_types:
-        if default is not None:
-            reading.fault(
-                "state is declared, but nothing takes it", next_step="add a parameter `total: KeyedState[int]`"
-            )
-        return None
-    value_type = reading.state_types[0]
-    if default is None:
-        reading.fault("KeyedState needs a first value", next_step=f"say how to make one: `{example}`")
-        return None
-    if reason := untravelled(value_type):
-        reading.fault("the state's type cannot be stored", got=reason, expected="what a message's field may be")
-    declared = get_origin(value_type) or value_type
-    if isinstance(default, type) and isinstance(declared, type) and not _fits(default, declared):
-        reading.fault(
-            "the state's first value has another type than KeyedState says",
-            got=hints.text_of(default),
-            expected=hints.text_of(value_type),
-        )
-    return StateSpec(value_type, default)
-
-
-def _fits(default: type, declared: type) -> bool:
-    return declared is Any or issubclass(default, declared) or (declared is float and default is int)

@@ -23,7 +23,7 @@ from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for
 from tupletree.sinks.files import FileSink
-from tupletree.state.cells import ValueCell
+from tupletree.state.cells import ValueCell, cell_of
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
 
@@ -207,7 +207,7 @@ class _Maker:
         bits = Random(self._random.getrandbits(128)).getrandbits
         cell = None
         if component.body.state is not None:
-            cell = self._legacy.cells.setdefault(task.task_id, ValueCell({}, component.body.state.default))
+            cell = self._legacy.cells.setdefault(task.task_id, cell_of(component.body.state))
         machine = AsyncBoltMachine if component.body.is_async else BoltMachine
         return machine(self._plan, task, random_bits=bits, attempts=self._attempts, cell=cell)
 

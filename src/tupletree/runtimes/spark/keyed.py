@@ -11,7 +11,7 @@ from tupletree.frames import Frame
 from tupletree.plan import Plan, Task
 from tupletree.runtimes.spark.program import Control
 from tupletree.runtimes.spark.wire import FailRoot, StateReport
-from tupletree.state.cells import ValueCell
+from tupletree.state.cells import ValueCell, cell_of
 from tupletree.state.keys import key_functions, key_types
 from tupletree.state.store import OpenSegments, StateCodec, TaskStore
 from tupletree.state.versions import STATE_SUFFIX, files_of, groups_of_task
@@ -36,19 +36,20 @@ class StatefulTask:
         version = control.state.get(component.name, [])
         run = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
         self._name = f"{task.index:04d}-{control.run_id[:8]}-{run}-{attempt}{STATE_SUFFIX}"
-        self.key_functions = key_functions(plan.spec, component)
-        groups = groups_of_task(task.index, plan.parallelism(component.name))
+        self.key_functions = key_functions(plan.spec, component, task.index)
+        own = range(task.index, task.index + 1)
+        groups = groups_of_task(task.index, plan.parallelism(component.name)) if spec.is_keyed else own
         self._store = TaskStore(
             folder,
             files_of(version, groups),
             groups,
-            StateCodec(component.name, key_types(plan.spec, component), spec.value_type),
+            StateCodec(component.name, key_types(plan.spec, component), spec.value_type, is_keyed=spec.is_keyed),
             now_s=control.time_s,
-            ttl_s=None,
+            ttl_s=spec.ttl_s,
             segments=_segments,
         )
         _segments.keep_only(folder, (file.name for file in version))
-        self.cell: ValueCell[Any] = ValueCell({}, spec.default, self._store.load)
+        self.cell: ValueCell[Any] = cell_of(spec, self._store.load)
 
     @classmethod
     def of(
@@ -64,7 +65,8 @@ class StatefulTask:
             encoded = self._store.encode(changed)
         except ProcessingError:
             encoded = self._store.encode(self._storable(changed, frames, fail))
-        if handed_out := [key for key in self.cell.handed_out if key in encoded]:
+        handed_out = [key for key in self.cell.handed_out if key in encoded]
+        if handed_out and self._component.body.state.ttl_s is None:  # what expires is written to last longer
             encoded = self._store.without_unchanged(encoded, handed_out)
         if not encoded:
             return None

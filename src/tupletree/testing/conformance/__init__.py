@@ -21,6 +21,7 @@ from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.playing import Played, groups, play
 from tupletree.testing.conformance.runtime import Ended, Gap, HandleRuntime, Need, NotConformingError, RuntimeUnderTest
 from tupletree.testing.conformance.scenario import Bench, Scenario
+from tupletree.testing.conformance.states import STATES
 from tupletree.testing.conformance.timeouts import TIMEOUTS
 from tupletree.testing.conformance.trees import TREES
 from tupletree.testing.conformance.tuning import TUNING
@@ -42,4 +43,4 @@ __all__ = [
     "play",
 ]
 
-SCENARIOS: tuple[Scenario, ...] = (*GROUPINGS, *TREES, *VERDICTS, *TIMEOUTS, *LIFE, *TUNING)
+SCENARIOS: tuple[Scenario, ...] = (*GROUPINGS, *TREES, *VERDICTS, *TIMEOUTS, *LIFE, *STATES, *TUNING)
