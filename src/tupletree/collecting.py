@@ -12,7 +12,8 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,17 @@ class CollectingCall:
         """Roots of the tuples that are neither acked nor failed, each once."""
         held = (delivery for deliveries in self._open.values() for delivery in deliveries)
         return list(dict.fromkeys(root for delivery in held for root in roots_of(delivery.root)))
+
+    def purge(self, roots: Collection[int], running: Collection[Delivery] = ()) -> None:
+        """Let go of tuples of these roots alone that the bolt has dropped without a verdict.
+
+        What it keeps may still serve as an anchor, among others that are open. What it does not keep, nobody can name,
+        but for the calls that run.
+        """
+        for name, deliveries in [*self._open.items()]:
+            over = all(all_failed(one.root, roots) and one not in running for one in deliveries)
+            if over and _references(deliveries) <= _ALONE:
+                del self._open[name]
 
     def _keyed(
         self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
@@ -284,6 +296,14 @@ class CollectingCall:
         worked = self._in_call("a reset_timeout")
         for delivery in self._held(value):
             worked.extended.extend(roots_of(delivery.root))
+
+
+def _references(deliveries: list[Delivery]) -> int:
+    """How many hold the object, but for these deliveries."""
+    return sys.getrefcount(deliveries[0].value) - len(deliveries)
+
+
+_ALONE = _references([Delivery(object(), UNTRACKED, 0, {})])
 
 
 class _Collector:

@@ -7,7 +7,7 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tupletree.collecting import CollectingCall
@@ -163,6 +163,11 @@ class BoltTask:
     def unsettled(self) -> list[int]:
         """Roots of tuples that the bolt neither acked nor failed so far."""
         return self._collecting.unsettled() if self._collecting is not None else []
+
+    def purge(self, roots: Collection[int]) -> None:
+        """Nobody waits for these roots any more: let go of what is held for them alone."""
+        if self._collecting is not None:
+            self._collecting.purge(roots)
 
     def _with_keys(self, frame: Frame, worked: Worked) -> tuple[Frame, list[Any]]:
         """The frame with the key of each tuple, less the tuples whose key cannot be made, which fail."""

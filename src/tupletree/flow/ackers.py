@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tupletree.errors import InternalError
 from tupletree.flow.machine import Machine
-from tupletree.flow.mail import Drop, HighWater, Mail, Now, Track, Verdicts
+from tupletree.flow.mail import Drop, Held, HighWater, Mail, Now, Track, Verdicts
 from tupletree.flow.outbox import Outbox
 from tupletree.plan import Task
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
@@ -63,7 +63,7 @@ class AckerMachine(Machine):
         return sum(len(opening[2]) for opening in self._waiting)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Take in `Track`s, all of them as one batch.
+        """Take in `Track`s, all of them as one batch, then answer those who ask about what they hold.
 
         Openings alone wait for the first word about any tree: a tree whose end comes with it never costs an entry.
         """
@@ -71,7 +71,11 @@ class AckerMachine(Machine):
         deltas: list[Delta] = []
         failures: list[TreeFailure] = []
         extended: list[int] = []
+        asked: list[Held] = []
         for track in mail:
+            if isinstance(track, Held):
+                asked.append(track)
+                continue
             if not isinstance(track, Track):
                 raise InternalError("an acker got mail that is not for it", got=type(track).__name__)
             openings += track.openings
@@ -82,12 +86,17 @@ class AckerMachine(Machine):
             deltas
             or failures
             or extended
+            or asked
             or not all([opening[1] for opening in openings])  # noqa: C419 - it is hot
             or self._acker.awaits_openings
         ):
             self._apply(deltas, failures, now, out)
         for root in extended:
             self._acker.extend(root, now.monotonic_s)
+        for one in asked:
+            gone = self._acker.unknown_among(one.roots)
+            if gone:
+                out.mail.append((one.task, Drop(gone)))
 
     def _apply(self, deltas: list[Delta], failures: list[TreeFailure], now: Now, out: Outbox) -> None:
         openings, self._waiting = self._waiting, []

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final
 
@@ -20,10 +21,11 @@ from tupletree.effects import StateCell, Worked
 from tupletree.errors import InternalError
 from tupletree.flow.bolts import EmittingMachine
 from tupletree.flow.inhand import CallCollector, CallInHand, CallPlace, CallState, own_copy
-from tupletree.flow.mail import Finished, Mail, Now
+from tupletree.flow.mail import Drop, Finished, Mail, Now
 from tupletree.flow.outbox import Note, Outbox
+from tupletree.flow.overdue import overdue_of
 from tupletree.flow.owing import OwedEdges
-from tupletree.frames import UNTRACKED, Frame, Root, roots_of
+from tupletree.frames import UNTRACKED, Frame, Root, all_failed, roots_of
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
 from tupletree.state.cells import is_immutable
@@ -50,6 +52,7 @@ class AsyncBoltMachine(EmittingMachine):
         plan, task, random_bits, attempts: as for `EmittingMachine`.
         cell: the task's keyed state, if the bolt declares state. A call works on a copy of its key's value, which takes
             the value's place if the call succeeds.
+        timeout_s: the message timeout.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class AsyncBoltMachine(EmittingMachine):
         random_bits: RandomBits,
         attempts: dict[int, int],
         cell: StateCell | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
@@ -83,6 +87,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._running: dict[int, CallInHand] = {}
         self._started = OPENING
         self._looked_s = 0.0
+        self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
         if spec.style == "function":
             injected = {name: self._injected(what) for name, what in spec.inject.items()}
             parameter = spec.value_parameter
@@ -150,8 +155,30 @@ class AsyncBoltMachine(EmittingMachine):
         return self.held > 0
 
     def next_due_s(self) -> float | None:
-        """When to look whether a call reset a timeout."""
-        return self._looked_s + LOOK_S if self._running and self._spec.can_collect else None
+        """When to look whether a call reset a timeout, or whether a message is over."""
+        dues = [self._looked_s + LOOK_S] if self._running and self._spec.can_collect else []
+        if self._overdue is not None:
+            dues.append(self._overdue.due_s)
+        return min(dues, default=None)
+
+    def held_roots(self) -> list[int]:
+        """Roots of the tuples that it holds."""
+        waiting = [*(one for one, _ in self._ready), *(one for line in self._lines.values() for one in line)]
+        return [*self._calls.unsettled(), *(root for one in waiting for root in roots_of(one.root))]
+
+    def purge(self, roots: AbstractSet[int]) -> None:
+        """Let go of what is held for these roots alone: they are over. Calls that run go on."""
+        if self._owed is not None:
+            self._owed.forget(roots)
+        self._calls.purge(roots, {call.delivery for call in self._running.values()})
+        for key, line in self._lines.items():
+            self._lines[key] = deque(one for one in line if not all_failed(one.root, roots))
+        for _ in range(len(self._ready)):
+            delivery, key = self._ready.popleft()
+            if all_failed(delivery.root, roots):
+                self._next_in_line(key)
+            else:
+                self._ready.append((delivery, key))
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -186,6 +213,9 @@ class AsyncBoltMachine(EmittingMachine):
         self.place.epoch_time_s = now.wall_s
         self._renew(out)
         for one in mail:
+            if isinstance(one, Drop) and self._overdue is not None:
+                self._overdue.receive(one)
+                continue
             if not isinstance(one, Finished):
                 raise InternalError("an async bolt got mail that is not for it", got=type(one).__name__)
             worked = Worked()
@@ -198,7 +228,8 @@ class AsyncBoltMachine(EmittingMachine):
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Reset the timeouts that calls have reset."""
         self._looked_s = now.monotonic_s
-        return self._renew(out)
+        asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
+        return self._renew(out) or asked
 
     def _renew(self, out: Outbox) -> bool:
         count = len(self._renewals)

@@ -7,19 +7,22 @@ value per root: the frame's own edge XOR the edges of all frames that the root's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from tupletree.dispatch import BoltTask
 from tupletree.effects import StateCell, TaskPlace, Worked
+from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker
 from tupletree.flow.emitting import Emitter
 from tupletree.flow.holders import holder_of
 from tupletree.flow.machine import Machine
-from tupletree.flow.mail import Now
+from tupletree.flow.mail import Drop, Mail, Now
 from tupletree.flow.outbox import Note, Outbox
+from tupletree.flow.overdue import overdue_of
 from tupletree.flow.owing import OwedEdges
-from tupletree.frames import Frame, Root
+from tupletree.frames import Frame, Root, roots_of
 from tupletree.holding import Holder
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
@@ -94,6 +97,7 @@ class BoltMachine(EmittingMachine):
     Args:
         plan, task, random_bits, attempts: as for `EmittingMachine`.
         cell: the task's keyed state, if the bolt declares state.
+        timeout_s: the message timeout.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class BoltMachine(EmittingMachine):
         random_bits: RandomBits,
         attempts: dict[int, int],
         cell: StateCell | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
@@ -122,7 +127,8 @@ class BoltMachine(EmittingMachine):
             self._bolt = ArrowTask(plan.spec, component, self.place, cell, keys)
         else:
             self._bolt = BoltTask(component, self.place, cell, keys)
-        self.is_timed = self._holder is not None
+        self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
+        self.is_timed = self._holder is not None or self._overdue is not None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
@@ -177,9 +183,10 @@ class BoltMachine(EmittingMachine):
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Do what is due with what is held."""
+        asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
         due_s = self._holder.due_s if self._holder is not None else None
         if self._holder is None or due_s is None or due_s > now.wall_s:
-            return False
+            return asked
         self.place.epoch_time_s = now.wall_s
         self.carry_out(self._holder.advance(), out)
         return True
@@ -187,7 +194,32 @@ class BoltMachine(EmittingMachine):
     def next_due_s(self) -> float | None:
         """When something is due with what is held."""
         due_s = self._holder.due_s if self._holder is not None else None
-        return None if due_s is None else due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S
+        dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]
+        if self._overdue is not None:
+            dues.append(self._overdue.due_s)
+        return min(dues, default=None)
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it tells nobody
+        """Hear of messages that are over."""
+        for one in mail:
+            if not isinstance(one, Drop) or self._overdue is None:
+                raise InternalError("a bolt got mail that is not for it", got=type(one).__name__)
+            self._overdue.receive(one)
+
+    def held_roots(self) -> Iterable[int]:
+        """Roots of the tuples that it holds."""
+        if self._holder is not None:
+            return (one for held in self._holder.held() for root in held.frame.roots for one in roots_of(root))
+        return self._bolt.unsettled() if isinstance(self._bolt, BoltTask) else ()
+
+    def purge(self, roots: AbstractSet[int]) -> None:
+        """Let go of what is held for these roots alone: they are over."""
+        if self._owed is not None:
+            self._owed.forget(roots)
+        if self._holder is not None:
+            self._holder.forget(roots)
+        elif isinstance(self._bolt, BoltTask):
+            self._bolt.purge(roots)
 
     @property
     def is_busy(self) -> bool:

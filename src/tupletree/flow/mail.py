@@ -14,6 +14,7 @@ from tupletree.tracking.outcomes import Failure
 __all__ = [
     "Drop",
     "Finished",
+    "Held",
     "HighWater",
     "Mail",
     "Now",
@@ -91,8 +92,16 @@ class Release:
 
 @dataclass(slots=True, frozen=True)
 class Drop:
-    """To every sink task: these attempts failed; rows that belong to no other attempt go away."""
+    """To sink tasks, and to a bolt task that asked (`Held`): these attempts are over; what no other needs goes away."""
 
+    roots: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Held:
+    """To an acker, from a bolt task: which of these attempts are over? Those that it does not know come as `Drop`."""
+
+    task: int
     roots: list[int]
 
 
@@ -126,4 +135,4 @@ class Finished:
     error: BaseException | None = None
 
 
-Mail: TypeAlias = "Track | Verdicts | HighWater | Release | Drop | Written | SinkReset | Finished"
+Mail: TypeAlias = "Track | Verdicts | HighWater | Release | Drop | Held | Written | SinkReset | Finished"

@@ -96,6 +96,8 @@ class Offers:
     def _from_held(self, room: int) -> list[Emit[Any] | Reject]:
         batch = self._held[self._taken : self._taken + room]
         self._taken += len(batch)
+        if self._taken >= len(self._held):
+            self._held, self._taken = [], 0  # else the last batch would stay in memory for good
         return batch
 
     def ids(self) -> list[MessageId]:

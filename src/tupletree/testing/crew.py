@@ -149,7 +149,14 @@ class Crew:
         if component.body.state is not None:
             cell = self._cells.setdefault(task.task_id, cell_of(component.body.state))
         kind = WatchedAsyncBolt if component.body.is_async else WatchedBolt
-        machine = kind(self._plan, task, random_bits=bits, attempts=self.attempts, cell=cell)
+        machine = kind(
+            self._plan,
+            task,
+            random_bits=bits,
+            attempts=self.attempts,
+            cell=cell,
+            timeout_s=self._options.message_timeout_s,
+        )
         machine.watch = self._watch
         return machine
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tupletree.config import Options
 from tupletree.errors import TupletreeError
+from tupletree.flow.bolts import BoltMachine
 from tupletree.plan import Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.testing.faults import Faults
@@ -193,6 +194,9 @@ class _Run:
             held = [root for root in sink.held_roots() if world.oracle.attempts[root].sure is None]
             if held or sink.is_busy:
                 raise Violation(f"sink task {sink.task.task_id} still holds rows of {held[:3]}")
+        for machine in world.crew.machines.values():
+            if isinstance(machine, BoltMachine) and machine.is_busy:
+                raise Violation(f"bolt task {machine.task.task_id} still holds {[*machine.held_roots()][:3]}")
         if world.crew.attempts:
             raise Violation(f"attempt numbers of {len(world.crew.attempts)} roots are still held")
 

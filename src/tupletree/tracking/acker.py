@@ -216,6 +216,11 @@ class Acker:
         """Trees whose opening was seen and that have no verdict."""
         return sum(len(generation.trees) for generation in self._generations.values())
 
+    def unknown_among(self, roots: Iterable[int]) -> list[int]:
+        """Those that are not open, and of which nothing came that waits for an opening."""
+        generations = self._generations.values()
+        return [root for root in roots if not any(root in one.trees or root in one.early for one in generations)]
+
     @property
     def awaits_openings(self) -> bool:
         """Whether something came about trees that are not open: an opening may decide it."""

@@ -209,7 +209,14 @@ class _Maker:
         if component.body.state is not None:
             cell = self._legacy.cells.setdefault(task.task_id, cell_of(component.body.state))
         machine = AsyncBoltMachine if component.body.is_async else BoltMachine
-        return machine(self._plan, task, random_bits=bits, attempts=self._attempts, cell=cell)
+        return machine(
+            self._plan,
+            task,
+            random_bits=bits,
+            attempts=self._attempts,
+            cell=cell,
+            timeout_s=self._options.message_timeout_s,
+        )
 
 
 def _instance(body: Any, parallelism: int) -> Any:

@@ -1,0 +1,106 @@
+"""Tuples that bolts hold for messages that are over: nobody waits for them, so they go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.flow.driving import Driver
+from tests.flow.streams import Line, Script, Word, lines
+from tupletree import Collector, Topology, batch_bolt, bolt
+from tupletree.config import Options
+from tupletree.flow.bolts import BoltMachine
+from tupletree.flow.mail import Drop
+from tupletree.tracking.acker import Acker
+
+TIMEOUT_S = 2.0
+
+
+def bolt_of(driver: Driver) -> BoltMachine:
+    (machine,) = (one for one in driver.machines.values() if isinstance(one, BoltMachine))
+    return machine
+
+
+def holding(body: Any, script: Script, **options: Any) -> Driver:
+    t = Topology("holding")
+    t.bolt("hold", body, unconsumed=Word if body.spec.can_collect else ()).shuffle(t.spout("lines", script))
+    return Driver(t, Options(message_timeout_s=TIMEOUT_S, backoff_initial_ms=1.0, **options))
+
+
+def pass_time(driver: Driver, timeouts: float) -> None:
+    """Move time on in small steps."""
+    for _ in range(int(timeouts * 8)):
+        driver.now_s += TIMEOUT_S / 8
+        driver.settle()
+
+
+def test_tuples_that_a_bolt_dropped_without_a_verdict_go_when_their_messages_have_expired() -> None:
+    @bolt(auto_ack=False)
+    def drop(line: Line, out: Collector[Word]) -> None:
+        """Neither acks nor fails nor keeps it."""
+
+    driver = holding(drop, Script([lines(*"abc")]), max_attempts=2)
+    driver.settle()
+    assert len(set(bolt_of(driver).held_roots())) == 3
+    driver.run()
+    assert len(driver.died) == 3
+    driver.died.clear()
+    pass_time(driver, 3)
+    assert [*bolt_of(driver).held_roots()] == []
+
+
+def test_tuples_that_a_bolt_keeps_serve_as_anchors_though_their_messages_have_expired() -> None:
+    kept: list[Line] = []
+
+    @bolt(auto_ack=False)
+    def in_pairs(line: Line, out: Collector[Word]) -> None:
+        kept.append(line)
+        if line.text == "late":
+            out.emit(Word("both"), anchors=kept)
+            for one in kept:
+                out.ack(one)
+            kept.clear()
+
+    script = Script([lines("early")], ends=False)
+    driver = holding(in_pairs, script, max_attempts=1)
+    driver.settle()
+    pass_time(driver, 6)
+    assert [one.message_id for one in driver.died] == [0]
+    script.steps.append(lines("", "late")[1:])
+    driver.settle()
+    assert script.acked == [1]
+    assert [*bolt_of(driver).held_roots()] == []
+
+
+def test_a_batch_that_waits_loses_the_tuples_of_attempts_that_expired() -> None:
+    @batch_bolt(size=100, max_age_s=1000.0)
+    def by_hundred(rows: list[Line]) -> None:
+        """Never full."""
+
+    driver = holding(by_hundred, Script([lines(*"abc")], ends=False), max_attempts=9)
+    driver.settle()
+    pass_time(driver, 12)
+    pending = driver.spouts[0].pending
+    assert pending.counters.failed >= 9
+    held = [*bolt_of(driver).held_roots()]
+    assert len(held) <= 9, "at most those of the attempts of the last three timeouts"
+    assert set(pending.roots_in_flight()) <= set(held)
+
+
+def test_word_of_an_acker_takes_only_the_tuples_of_the_roots_that_it_names() -> None:
+    @batch_bolt(size=100, max_age_s=1000.0)
+    def by_hundred(rows: list[Line]) -> None:
+        """Never full."""
+
+    driver = holding(by_hundred, Script([lines(*"ab")], ends=False), max_attempts=1)
+    driver.settle()
+    (first, second) = driver.spouts[0].pending.roots_in_flight()
+    bolt_of(driver).receive([Drop([first])], driver.now, driver.out)
+    assert [*bolt_of(driver).held_roots()] == [second]
+
+
+def test_an_acker_knows_open_trees_and_what_waits_for_an_opening() -> None:
+    acker = Acker(timeout_s=TIMEOUT_S)
+    acker.apply([(0, 5, [1], 0.0)], [(7, [2])], [], 0.0)
+    assert acker.unknown_among([1, 2, 3]) == [3]
+    acker.apply([], [(5, [1])], [], 0.0)
+    assert acker.unknown_among([1, 2]) == [1]
