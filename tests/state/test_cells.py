@@ -210,3 +210,23 @@ def test_a_default_that_raises_fails_the_tuple_and_not_the_task(by_hand: bool) -
 def test_only_what_cannot_change_is_handed_out_without_a_copy() -> None:
     assert all(map(is_immutable, [1, "a", b"a", None, 1.5, True, Decimal(1)]))
     assert not any(map(is_immutable, [[], {}, set(), Basket(), ([],)]))
+
+
+def test_a_memory_of_its_own_lets_go_of_values_that_are_back_at_the_default() -> None:
+    cell = ValueCell[int]({}, int)
+    for number in range(100_000):
+        cell.prepare([number], 0.0)
+        cell.changed[number] = 1
+        cell.changed[number] = 7 if number % 1000 == 0 else 0
+    assert len(cell.changed) <= 2 * 1024
+    assert sum(value == 7 for value in cell.changed.values()) == 100
+
+
+def test_a_default_that_raises_keeps_what_is_there() -> None:
+    def broken() -> int:
+        raise RuntimeError("no default")
+
+    cell = ValueCell[int]({}, broken)
+    cell.changed.update(dict.fromkeys(range(2000), 1))
+    cell.prepare([1], 0.0)
+    assert len(cell.changed) == 2000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime as dt
 import decimal
@@ -24,6 +25,9 @@ class _Mark:
     def __repr__(self) -> str:
         return self._name
 
+
+TIDY_FROM: Final = 1024
+"""Keys that are not worth a look at whether their values are back at the default."""
 
 CLEARED: Final = _Mark("<cleared>")
 _NOTHING: Final = _Mark("<nothing>")
@@ -60,7 +64,17 @@ class ValueCell(Generic[V]):
         handed_out: keys whose stored value was handed out and could be changed in place: maybe it was not.
     """
 
-    __slots__ = ("_committed", "_default", "_look_up", "_looked_for", "changed", "handed_out", "key", "value")
+    __slots__ = (
+        "_committed",
+        "_default",
+        "_look_up",
+        "_looked_for",
+        "_tidy_at",
+        "changed",
+        "handed_out",
+        "key",
+        "value",
+    )
 
     def __init__(
         self,
@@ -76,10 +90,13 @@ class ValueCell(Generic[V]):
         self._default = default
         self._look_up = look_up
         self._looked_for: set[Any] = set()
+        self._tidy_at = TIDY_FROM
 
     def prepare(self, keys: list[Any], time_s: float) -> None:  # noqa: ARG002 - nothing expires here
         """Make ready for tuples with these keys: those not seen yet are looked up together."""
         if self._look_up is None:
+            if len(self.changed) >= self._tidy_at:
+                self._tidy()
             return
         unknown = set(keys) - self._looked_for
         if unknown:
@@ -100,6 +117,17 @@ class ValueCell(Generic[V]):
 
     def touch(self) -> None:
         """The value in hand was changed in place."""
+
+    def _tidy(self) -> None:
+        """Let go of values that are back at the default, where this memory is all there is and nobody asks for a delta.
+
+        It looks at all of them whenever there are twice as many as it left: a constant cost per change.
+        """
+        with contextlib.suppress(Exception):  # a default that raises fails the tuples that need it, not this
+            kept = self.delta()
+            for key in [one for one in self.changed if one not in kept]:
+                del self.changed[key]
+        self._tidy_at = max(TIDY_FROM, 2 * len(self.changed))
 
     def clear(self) -> None:
         """Forget the key in hand: its value is the default again."""
