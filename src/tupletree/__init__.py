@@ -36,7 +36,9 @@ from tupletree.topology.components import (
     TaskState,
     Tick,
 )
+from tupletree.topology.holding_bolts import join_bolt, window_bolt
 from tupletree.topology.states import ListState, MapState
+from tupletree.topology.windows import Window
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 
 if TYPE_CHECKING:
@@ -73,11 +75,14 @@ __all__ = [
     "TopologyError",
     "TupleSettledError",
     "TupletreeError",
+    "Window",
     "__version__",
     "arrow_bolt",
     "batch_bolt",
     "bolt",
+    "join_bolt",
     "run",
+    "window_bolt",
 ]
 
 

@@ -81,7 +81,8 @@ class Worked:
 class TaskPlace:
     """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date.
 
-    `root` is that of the tuple in hand; None outside of a call.
+    `root` is that of the tuple in hand; None outside of a call. `retrying_since_s` is when the oldest message that is
+    being tried again first went out, in epoch time; None while there is none. Watermarks wait for it.
     """
 
     topology: str
@@ -90,6 +91,7 @@ class TaskPlace:
     task_index: int
     parallelism: int
     epoch_time_s: float = 0.0
+    retrying_since_s: float | None = None
     attempts: Mapping[int, int] = field(default_factory=dict)
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)

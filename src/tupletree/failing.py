@@ -19,6 +19,7 @@ MAX_TRACEBACK = 8_000
 MAX_STACK_FRAMES = 30
 MAX_STACKS_KEPT = 256
 OUR_MODULES = (
+    "tupletree.bolts.",
     "tupletree.dispatch",
     "tupletree.arrow_task",
     "tupletree.collecting",

@@ -20,8 +20,11 @@ from tupletree import (
     Sink,
     TaskContext,
     Topology,
+    Window,
     batch_bolt,
     bolt,
+    join_bolt,
+    window_bolt,
 )
 from tupletree.sources import items
 from tupletree.topology.builder import SpoutHandle
@@ -238,6 +241,39 @@ def around(number: Number) -> Iterator[Number | Part]:
         yield Part(number.value, 0)
 
 
+class Half(msgspec.Struct, frozen=True):
+    value: int
+
+
+@window_bolt(length_s=5.0, timestamp=lambda number: number.value, lag_s=8.0, idle_s=0.3, extend_timeout=True)
+def near_values(window: Window[Number]) -> Iterator[Number]:
+    """By event time; what is in no window any more is dead."""
+    for number in window:
+        yield Number(number.value)
+
+
+@window_bolt(length_s=0.4, per_key=True)
+def per_value(numbers: list[Number]) -> Iterator[Number]:
+    for number in numbers:
+        yield Number(number.value)
+
+
+@window_bolt(count=2)
+def in_pairs(window: Window[Number]) -> Iterator[Part]:
+    for number in window:
+        yield Part(number.value, 0)
+
+
+@bolt
+def halved(number: Number) -> Half:
+    return Half(number.value // 2)
+
+
+@join_bolt(within_s=0.5)
+def meeting(part: Part | None, half: Half | None) -> Sum:
+    return Sum((part.value if part else -1, half.value if half else -1))
+
+
 def custom(part: Part, tasks: int) -> list[int]:
     return [index for index in range(tasks) if (part.value + index) % 3]
 
@@ -254,7 +290,7 @@ class Generated:
 
 KINDS = (
     "chain", "diamond", "all", "third", "collector", "batch", "async", "cycle", "direct", "untracked", "unanchored",
-    "two spouts", "no ackers", "async state", "async by hand", "async spout",
+    "two spouts", "no ackers", "async state", "async by hand", "async spout", "windows", "join",
 )  # fmt: skip
 Replay = Literal["runtime", "source"]
 
@@ -280,7 +316,10 @@ def generated(number: int) -> Generated:
         t = Topology(kind.replace(" ", "-"), options=options, allow_cycle=kind == "cycle")
         source: Any = Waiting() if kind == "async spout" else items([], message_type=Number)
         numbers = t.spout("numbers", source, parallelism=spouts, replay=replay)
-        _build(t, kind, numbers, width, ackers)
+        if kind in ("windows", "join"):
+            _build_holding(t, kind, numbers, width)
+        else:
+            _build(t, kind, numbers, width, ackers)
         return t
 
     count = chance.choice((6, 15, 30))
@@ -347,6 +386,21 @@ def _build(t: Topology, kind: str, numbers: SpoutHandle, width: int, ackers: int
             raise AssertionError(kind)
 
 
+def _build_holding(t: Topology, kind: str, numbers: SpoutHandle, width: int) -> None:
+    out = t.sink("out", Nowhere(), parallelism=width)
+    match kind:
+        case "windows":
+            by_value = t.bolt("by_value", near_values, parallelism=width).shuffle(numbers)
+            by_arrival = t.bolt("by_arrival", per_value, parallelism=width).fields(by_value, "value")
+            out.shuffle(t.bolt("pairs", in_pairs).global_(by_arrival))
+        case "join":
+            parts = t.bolt("parts", in_parts, parallelism=width).shuffle(numbers)
+            halves = t.bolt("halves", halved, parallelism=width).shuffle(numbers)
+            out.shuffle(t.bolt("joined", meeting, parallelism=width).fields(parts, "value").fields(halves, "value"))
+        case _:
+            raise AssertionError(kind)
+
+
 def _ring(value: int) -> int:
     while value >= 10:
         value //= 2
@@ -359,4 +413,5 @@ _EXPECTED: dict[str, Callable[[int], list[Any]]] = {
     "diamond": lambda value: [Number(value)] * (2 * (value % 4)),
     "async": lambda value: [Part(value, 0), Part(value, 1)],
     "cycle": lambda value: [Part(_ring(value), 0)],
+    "windows": lambda value: [Part(value, 0)],
 }

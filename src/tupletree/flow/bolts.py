@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BoltMachine", "EmittingMachine"]
 
+LOOK_AGAIN_S = 0.1
+"""How often windows and joins that hold something look whether it is time to do something about it."""
+
+PATIENCE_S = 10.0
+"""How long they wait, at the end of the input, for messages that are tried again or on their way somewhere else."""
+
 EPOCH_TIME_GRAIN_S = 1e-6
 """Seconds since the Unix epoch are exact to a quarter of this in our century."""
 
@@ -113,12 +119,16 @@ class BoltMachine(EmittingMachine):
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
         self._is_open = False
-        self._holder = holder_of(component, self.place)
+        is_keyed = cell is not None or component.body.is_keyed
+        keys = key_functions(plan.spec, component, task.index) if is_keyed else None
+        self._holder = holder_of(component, self.place, keys)
         if self._holder is not None or not (component.body.auto_ack and component.body.auto_fail):
             self._owed = OwedEdges()
         self._from_epoch_time_s = 0.0
+        self._holding = component.body.holding
+        self._worked_s = self._seen_s = self._renew_at_s = 0.0
+        self._counted_at = -1
         self._bolt: BoltTask | Holder | ArrowTask
-        keys = key_functions(plan.spec, component, task.index) if cell is not None else None
         if self._holder is not None:
             self._bolt = self._holder
         elif component.body.style == "arrow":
@@ -172,7 +182,8 @@ class BoltMachine(EmittingMachine):
         if not (self._is_open or self._opened_for(frame, out)):
             return
         self.worked += len(frame.values)
-        self._from_epoch_time_s = now.monotonic_s - now.wall_s
+        self._look(now)
+        self._worked_s = now.monotonic_s
         self.carry_out(self._bolt.work(frame), out)
 
     def tick(self, now: Now, out: Outbox) -> None:
@@ -184,8 +195,12 @@ class BoltMachine(EmittingMachine):
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Do what is due with what is held."""
         asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
-        due_s = self._holder.due_s if self._holder is not None else None
-        if self._holder is None or due_s is None or due_s > now.wall_s:
+        if self._holder is None:
+            return asked
+        self._look(now)
+        self._renew(now, out)
+        due_s = self._holder.due_s
+        if due_s is None or due_s > now.wall_s:
             return asked
         self.place.epoch_time_s = now.wall_s
         self.carry_out(self._holder.advance(), out)
@@ -195,6 +210,8 @@ class BoltMachine(EmittingMachine):
         """When something is due with what is held."""
         due_s = self._holder.due_s if self._holder is not None else None
         dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]
+        if self._holding is not None and self.is_busy:
+            dues.append(self._seen_s + LOOK_AGAIN_S)  # whether it is time to flush, or to renew timeouts
         if self._overdue is not None:
             dues.append(self._overdue.due_s)
         return min(dues, default=None)
@@ -227,12 +244,47 @@ class BoltMachine(EmittingMachine):
         return self._holder is not None and self._holder.is_holding
 
     def flush(self, now: Now, out: Outbox) -> bool:
-        """Work what is held, however little."""
+        """Work what is held, however little. Windows and joins wait until all that is on its way has come to them."""
         if self._holder is None or not self._holder.is_holding:
             return False
+        self._look(now)
+        if self._holding is not None and not self._may_flush(now):
+            return False
         self.place.epoch_time_s = now.wall_s
-        self.carry_out(self._holder.flush(), out)
-        return True
+        worked = self._holder.flush()
+        self.carry_out(worked, out)
+        return bool(worked.done or worked.failures or not self._holder.is_holding)
+
+    def _look(self, now: Now) -> None:
+        """See how things stand now."""
+        self._seen_s = now.monotonic_s
+        self._from_epoch_time_s = now.monotonic_s - now.wall_s
+        if self.outlook is not None:
+            self.place.retrying_since_s = self.outlook.retrying_since_s
+
+    def _renew(self, now: Now, out: Outbox) -> None:
+        """Start the timeouts of held messages anew from time to time, if the bolt asked for it."""
+        outlook = self.outlook
+        if outlook is None or outlook.renew_s is None or self._holding is None or not self._holding.extend_timeout:
+            return
+        if now.monotonic_s >= self._renew_at_s and self.is_busy:
+            self._renew_at_s = now.monotonic_s + outlook.renew_s
+            out.extend(self._held_roots())
+
+    def _may_flush(self, now: Now) -> bool:
+        outlook = self.outlook
+        if outlook is None:
+            return True
+        if self._counted_at != self.worked:
+            self._counted_at = self.worked
+            outlook.note_holder(self.task.task_id, len(self._held_roots()))
+        may_come = outlook.retrying_since_s is not None or not outlook.all_is_held
+        return not may_come or now.monotonic_s - self._worked_s >= PATIENCE_S
+
+    def _held_roots(self) -> list[int]:
+        assert self._holder is not None
+        held = (root for one in self._holder.held() for root in one.frame.roots)
+        return list(dict.fromkeys(one for root in held for one in roots_of(root)))
 
 
 def _strays(count: int, strays: Sequence[Failure]) -> str:

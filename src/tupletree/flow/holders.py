@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from tupletree.bolts.joins import JoinTask
+from tupletree.bolts.windows import window_task
 from tupletree.effects import TaskPlace
 from tupletree.flow.batching import BatchTask
 from tupletree.holding import Holder
+from tupletree.state.keys import KeyFunctions
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["holder_of"]
 
 
-def holder_of(component: ComponentSpec, place: TaskPlace) -> Holder | None:
-    """A task of this bolt that holds its inputs; None for a bolt that settles each tuple in its call."""
-    return BatchTask(component, place) if component.body.style == "batch" else None
+def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> Holder | None:
+    """A task of this bolt that holds its inputs; None for a bolt that settles each tuple in its call.
+
+    Args:
+        component: the bolt.
+        place: its context object.
+        keys: how the keys of its tuples are known, if it `is_keyed`.
+    """
+    match component.body.style:
+        case "batch":
+            return BatchTask(component, place)
+        case "window":
+            return window_task(component, place, keys)
+        case "join":
+            return JoinTask(component, place, keys or {})
+    return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tupletree.errors import InternalError
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
+from tupletree.flow.outlook import Outlook
 from tupletree.frames import Frame
 from tupletree.plan import Task
 
@@ -21,12 +22,14 @@ class Machine:
 
     Attributes:
         task: which task it is.
+        outlook: what machines of one topology tell each other; only where there are windows or joins.
         is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may ever have something to say.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.is_timed = True
+        self.outlook: Outlook | None = None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the component."""

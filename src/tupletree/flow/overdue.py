@@ -3,7 +3,8 @@
 Owns when a task asks the ackers about what it holds, and whom. Once per message timeout it asks about the roots that it
 held the last time too, and lets go of those that their ackers do not know. It waits for a second look because an
 opening may be on its way still. Nothing is sent on failures themselves: a tuple may come after the word that its root
-has failed, so such word would have to be kept, and most failures are of tuples that nobody holds.
+has failed, so such word would have to be kept, and most failures are of tuples that nobody holds. Only windows and
+joins hear of them (see `Outlook`), because there a tuple may be seen again before that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def overdue_of(
     """For a bolt task in whose hands tuples may stay when a call is over; None for others. See `Overdue`."""
     bolt: BoltSpec = plan.spec.components[task.component].body
     ackers = plan.task_ids_of(ACKER)
-    if ackers and (bolt.style == "batch" or not (bolt.auto_ack and bolt.auto_fail)):
+    if ackers and (bolt.style == "batch" or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)):
         return Overdue(task.task_id, ackers, timeout_s, held, purge)
     return None
 
@@ -83,6 +84,6 @@ class Overdue:
         return bool(by_acker)
 
     def receive(self, drop: Drop) -> None:
-        """Take an acker's answer. A tuple of several messages goes when all their ackers have answered."""
+        """Take an acker's answer, or word of a spout. A tuple of several messages goes when all of them have gone."""
         self._gone.update(drop.roots)
         self._purge(self._gone)

@@ -21,6 +21,7 @@ from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Drop, HighWater, Mail, Now, SinkReset, Verdicts, Written
 from tupletree.flow.offers import Offers, sort
 from tupletree.flow.outbox import Note, Outbox
+from tupletree.flow.outlook import Outlook
 from tupletree.flow.releases import Releases
 from tupletree.flow.shares import ShareDraw
 from tupletree.frames import UNTRACKED, Root
@@ -255,6 +256,8 @@ class SpoutMachine(Machine):
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
         """Emit what the limits allow: retries that are due first, then new messages."""
+        if self.outlook is not None:
+            self._report(self.outlook, now)
         if self._inherited is not None and not self._paused:
             self._take_up(out)
         if self._timeout_s is not None and self._releases:
@@ -354,6 +357,12 @@ class SpoutMachine(Machine):
     def _wrong_class(self, value: object) -> TypeError:
         return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {self._class.__qualname__}")
 
+    def _report(self, outlook: Outlook, now: Now) -> None:
+        task = self.task.task_id
+        # In a drain no retry starts, so nobody need wait for one.
+        since_s = self.pending.retrying_since_s(task) if self._retrying else None
+        outlook.note_spout(task, since_s, self.in_flight - self.writing, now)
+
     # --- verdicts ---------------------------------------------------------------------------------------------
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
@@ -370,6 +379,8 @@ class SpoutMachine(Machine):
                     self._note_reset(one.sink_task, one.incarnation, now, out)
                 case _:
                     raise InternalError("a spout got mail that is not for it", got=type(one).__name__)
+        if self.outlook is not None:
+            self._report(self.outlook, now)
 
     def acker_lost(self, acker_index: int, now: Now, out: Outbox) -> None:
         """An acker died with its trees: the attempts that it knew of have failed, the complete ones too.
@@ -457,7 +468,8 @@ class SpoutMachine(Machine):
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
         self._attempts.pop(root, None)
         # Also for an attempt that failed before: rows of it may have come after the first word to the sinks.
-        out.mail += [(sink, Drop([root])) for sink in self._releases.sinks]
+        hearing = self._releases.sinks if self.outlook is None else (*self._releases.sinks, *self.outlook.holder_tasks)
+        out.mail += [(task, Drop([root])) for task in hearing]
         if what is None:
             return
         if isinstance(what, Died):

@@ -17,7 +17,7 @@ KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 
 def key_functions(spec: TopologySpec, component: ComponentSpec, task_index: int = 0) -> KeyFunctions:
     """The key functions of a bolt with state: the key is what its inputs are grouped by, or the task's index."""
-    if not component.body.state.is_keyed:
+    if not component.body.is_keyed:
         return {(source.component, source.stream): _constantly(task_index) for source in component.inputs}
     return {
         (source.component, source.stream): column_keys(

@@ -20,6 +20,7 @@ from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Now
 from tupletree.flow.offers import Offers
 from tupletree.flow.outbox import Outbox
+from tupletree.flow.outlook import Outlook
 from tupletree.flow.shares import ShareDraw
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
@@ -65,6 +66,7 @@ class Crew:
         self._random = random
         self._watch = watch
         self._linger_s = linger_s
+        self._outlook = Outlook.of(plan, options)
         self._cells: dict[int, ValueCell[Any]] = {}
         sinks = (task.task_id for task in plan.tasks if self.kind_of(task) == "sink")
         self.incarnations = dict.fromkeys(sinks, 1)
@@ -86,6 +88,7 @@ class Crew:
     def replace(self, task_id: int, now: Now, out: Outbox, handover: Handover | None = None) -> Machine:
         """Make and open a machine for a task, in the place of the one that was there."""
         machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, handover)
+        machine.outlook = self._outlook
         machine.start(now, out)
         return machine
 

@@ -12,7 +12,7 @@ from tupletree.config import Options
 from tupletree.errors import TupletreeError
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
-from tupletree.flow.spouts import SpoutMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.frames import Frame
 from tupletree.plan import ACKER, Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
@@ -23,6 +23,7 @@ from tupletree.testing.scripts import scripts_of, with_scripts
 from tupletree.testing.tracing import Fail, Tracer
 from tupletree.testing.transit import Call
 from tupletree.topology.builder import Topology
+from tupletree.topology.holding_check import refuse_stuck
 
 __all__ = ["run"]
 
@@ -78,6 +79,7 @@ def run(
     spec = topology.build()
     refuse_unsupported(spec)
     settings = Options(**{**spec.options, **(options or {})})
+    refuse_stuck(spec, settings, settings.max_spout_pending or DEFAULT_MAX_PENDING)
     plan = Plan.of(spec, settings)
     scripts = scripts_of(spec, inputs or {}, plan.parallelism)
     tracer = Tracer()

@@ -16,6 +16,7 @@ from typing import Any
 from tupletree.config import Options
 from tupletree.errors import TupletreeError
 from tupletree.flow.bolts import BoltMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING
 from tupletree.plan import Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.testing.faults import Faults
@@ -24,6 +25,7 @@ from tupletree.testing.scripts import scripts_of, with_scripts
 from tupletree.testing.world import World
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
+from tupletree.topology.holding_check import refuse_stuck
 from tupletree.topology.render import to_text
 from tupletree.tracking.outcomes import Outcome
 
@@ -102,6 +104,7 @@ def simulate(
     spec = make_topology().build()
     refuse_unsupported(spec)
     options = Options(**spec.options)
+    refuse_stuck(spec, options, options.max_spout_pending or DEFAULT_MAX_PENDING)
     plan = Plan.of(spec, options)
     scripts = scripts_of(spec, inputs, plan.parallelism)
     spec = with_scripts(spec, scripts, lambda: random.randint(1, LARGEST_BATCH))

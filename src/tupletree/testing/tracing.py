@@ -19,6 +19,7 @@ from tupletree.flow.outbox import AsyncCall
 from tupletree.topology.components import Bolt, Collector, TaskContext
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.topology.streams import Schema
+from tupletree.topology.windows import JoinSpec
 
 __all__ = ["Fail", "InjectedError", "Tracer"]
 
@@ -118,6 +119,8 @@ class Tracer:
         @functools.wraps(target)
         def call(*arguments: Any, **named: Any) -> Any:
             value = arguments[0] if arguments else named[parameter]
+            if spec.holding is not None:
+                return self._holding(spec, target, arguments, named, fail)
             for one in value if spec.style == "batch" else (value,):
                 injure(fail, one)
             for name in collectors:
@@ -128,6 +131,22 @@ class Tracer:
             return self.follow(result, value, many=spec.returns == "many")
 
         return call
+
+    def _holding(
+        self, spec: BoltSpec, target: Callable[..., Any], arguments: Sequence[Any], named: Any, fail: Fail | None
+    ) -> Any:
+        """A call of a window or join, whose results come of all tuples that it is given."""
+        places = spec.holding.parameters if isinstance(spec.holding, JoinSpec) else (spec.value_parameter,)
+        given = arguments or [named[place] for place in places]
+        tuples = [one for one in given if one is not None] if isinstance(spec.holding, JoinSpec) else [*given[0]]
+        for one in tuples:
+            injure(fail, one)
+        answer = target(*arguments, **named)
+        results = [] if answer is None else [*answer] if spec.returns == "many" else [answer]
+        for result in results:
+            if result is not None:
+                self.note(self.task, tuples, result)
+        return results if spec.returns == "many" else answer
 
     def follow(self, result: Any, value: Any, *, many: bool) -> Any:
         """Note what a call gives, as it gives it."""

@@ -16,7 +16,7 @@ from tupletree.topology import hints
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.signatures import BoltDescription, BoltSettings, read_function
 
-__all__ = ["FunctionBolt", "arrow_bolt", "batch_bolt", "bolt"]
+__all__ = ["FunctionBolt", "arrow_bolt", "batch_bolt", "bolt", "decorate"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +89,8 @@ def _imported(module: str, name: str) -> Any:
     return found
 
 
-def _decorate(function: Callable[P, R], settings: BoltSettings) -> FunctionBolt[P, R]:
+def decorate(function: Callable[P, R], settings: BoltSettings) -> FunctionBolt[P, R]:
+    """Make a bolt of a function, as the decorators do."""
     annotations = None
     if "<locals>" in function.__qualname__:
         # Classes defined beside the function are gone when the topology is built elsewhere, so look now.
@@ -173,7 +174,7 @@ def bolt(
         concurrency=concurrency,
         tick_interval_s=tick_interval_s,
     )
-    return _decorate(function, settings) if function is not None else functools.partial(_decorate, settings=settings)
+    return decorate(function, settings) if function is not None else functools.partial(decorate, settings=settings)
 
 
 def batch_bolt(
@@ -210,7 +211,7 @@ def batch_bolt(
         batch_size=size,
         batch_max_age_s=max_age_s,
     )
-    return functools.partial(_decorate, settings=settings)
+    return functools.partial(decorate, settings=settings)
 
 
 @overload
@@ -258,7 +259,7 @@ def arrow_bolt(
     settings = BoltSettings(
         style="arrow", inputs=_classes(inputs), outputs=_classes(outputs), state=state, blocking=blocking
     )
-    return _decorate(function, settings) if function is not None else functools.partial(_decorate, settings=settings)
+    return decorate(function, settings) if function is not None else functools.partial(decorate, settings=settings)
 
 
 def _classes(given: type | tuple[type, ...]) -> tuple[type, ...]:

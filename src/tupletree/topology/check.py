@@ -13,6 +13,7 @@ from tupletree.config import resolve_options
 from tupletree.errors import ConfigError, Finding
 from tupletree.topology import hints
 from tupletree.topology.components import Sink
+from tupletree.topology.holding_check import input_faults
 from tupletree.topology.model import BoltSpec, ComponentSpec, InputSpec, StreamSpec
 
 __all__ = ["check", "name_fault", "place"]
@@ -63,7 +64,8 @@ def check(
                 )
             )
         findings += _inputs(component, by_name)
-        findings += _state(component, by_name)
+        findings += _keys(component, by_name)
+        findings += input_faults(component, by_name, place(component))
     findings += _unconsumed(components)
     if not allow_cycle:
         findings += _cycles(by_name)
@@ -252,16 +254,17 @@ def _grouping(
         )
 
 
-def _state(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
-    """Keyed state has one writer per key only if every input is dealt by that key (EPOCHS 12)."""
-    if not isinstance(component.body, BoltSpec) or component.body.state is None or not component.body.state.is_keyed:
+def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
+    """What is kept by key has one keeper per key only if every input is dealt by that key."""
+    if not isinstance(component.body, BoltSpec) or not component.body.is_keyed:
         return
+    kept = "keyed state" if component.body.state is not None else "tuples by key"
     first: tuple[str, list[str]] | None = None
     for subscription in component.inputs:
         source = f"{subscription.component}.{subscription.stream}"
         if subscription.grouping.kind != "fields":
             yield Finding(
-                f"the bolt keeps keyed state, but {source} is not grouped by its key",
+                f"the bolt keeps {kept}, but {source} is not grouped by its key",
                 place(component),
                 got=f"{subscription.grouping.kind} grouping",
                 expected="`.fields(source, ...)` for every input",
@@ -275,7 +278,7 @@ def _state(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> It
             first = (source, types)
         elif types != first[1]:
             yield Finding(
-                "the inputs of a bolt with keyed state have different keys",
+                f"the inputs of a bolt with {kept} have different keys",
                 place(component),
                 got=f"{source} by ({', '.join(types)})",
                 expected=f"({', '.join(first[1])}), as {first[0]}",

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 from tupletree.topology.streams import Schema
+from tupletree.topology.windows import JoinSpec, WindowSpec
 
 __all__ = [
     "BoltSpec",
+    "BoltStyle",
     "ComponentSpec",
     "Grouping",
     "GroupingKind",
@@ -25,6 +27,7 @@ __all__ = [
 GroupingKind: TypeAlias = Literal[
     "shuffle", "fields", "partial_key", "all", "global", "direct", "local_or_shuffle", "none", "custom"
 ]
+BoltStyle: TypeAlias = Literal["function", "class", "batch", "arrow", "window", "join"]
 CustomGrouping: TypeAlias = Callable[[Any, int], "int | list[int]"]
 """(value, number of target tasks) → index or indexes of the targets, 0-based; an empty list drops the copy."""
 
@@ -86,7 +89,7 @@ class BoltSpec:
 
     Attributes:
         style: `function` (called once per tuple with the value), `class` (a `Bolt` subclass or instance factory,
-            opened once per task), `batch` or `arrow`.
+            opened once per task), `batch`, `arrow`, `window` or `join`.
         target: the function, or a zero-argument factory of `Bolt` objects.
         returns: what a call gives back: `value` (one tuple or None), `many` (an iterable of tuples, or None),
             `nothing` (outputs come only through a `Collector`, or there are none).
@@ -98,6 +101,7 @@ class BoltSpec:
         auto_fail: fail the tuple when the call raised. False: the exception is recorded, and the tuple stays open
             until its timeout.
         state: what it remembers, if it declares state.
+        holding: window and join style only: their settings.
         is_async, concurrency, blocking: how runtimes may schedule it.
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.
@@ -105,7 +109,7 @@ class BoltSpec:
             imports the user's module and reads the hints there. Whoever replaces another field clears it.
     """
 
-    style: Literal["function", "class", "batch", "arrow"]
+    style: BoltStyle
     target: Callable[..., Any]
     returns: Literal["value", "many", "nothing"]
     value_parameter: str = "value"
@@ -114,6 +118,7 @@ class BoltSpec:
     auto_ack: bool = True
     auto_fail: bool = True
     state: StateSpec | None = None
+    holding: WindowSpec | JoinSpec | None = None
     is_async: bool = False
     concurrency: int = 1
     blocking: bool = False
@@ -121,6 +126,11 @@ class BoltSpec:
     batch_max_age_s: float | None = None
     tick_interval_s: float | None = None
     origin: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it keeps anything by key, so that all tuples of a key must come to one task."""
+        return (self.state is not None and self.state.is_keyed) or (self.holding is not None and self.holding.per_key)
 
     @property
     def can_collect(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections.abc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from tupletree.errors import Finding, TopologyError
@@ -23,9 +23,11 @@ from tupletree.topology.components import (
     TaskContext,
     Tick,
 )
-from tupletree.topology.model import BoltSpec
-from tupletree.topology.state_hints import STATE_KINDS, StateKind, blame_state, state_spec, state_type
+from tupletree.topology.model import BoltSpec, BoltStyle
+from tupletree.topology.readings import Reading, check_holding, message_classes, read_side
+from tupletree.topology.state_hints import STATE_KINDS, blame_state, state_spec, state_type
 from tupletree.topology.streams import Schema
+from tupletree.topology.windows import JoinSpec, Window, WindowSpec
 
 __all__ = ["BoltDescription", "BoltSettings", "read_class", "read_function", "schemas_of"]
 
@@ -50,12 +52,14 @@ MANY = frozenset(
 )
 """What a bolt may return to emit any number of tuples."""
 
+BATCHES = frozenset({list, collections.abc.Sequence, collections.abc.Iterable})
+
 
 @dataclass(frozen=True)
 class BoltSettings:
     """What a decorator was told; the hints say the rest. Fields as in `BoltSpec`."""
 
-    style: Literal["function", "batch", "arrow"] = "function"
+    style: BoltStyle = "function"
     inputs: tuple[type, ...] = ()
     outputs: tuple[type, ...] = ()
     state: Callable[[], Any] | None = None
@@ -67,6 +71,7 @@ class BoltSettings:
     tick_interval_s: float | None = None
     batch_size: int | None = None
     batch_max_age_s: float | None = None
+    holding: WindowSpec | JoinSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -76,24 +81,6 @@ class BoltDescription:
     spec: BoltSpec
     outputs: tuple[Schema, ...]
     findings: tuple[Finding, ...]
-
-
-@dataclass
-class _Reading:
-    """What has been found so far in one bolt."""
-
-    where: str
-    style: Literal["function", "class", "batch", "arrow"]
-    value_parameter: str = ""
-    inputs: tuple[type, ...] = ()
-    outputs: list[Any] = field(default_factory=list)
-    inject: dict[str, str] = field(default_factory=dict)
-    states: list[tuple[StateKind, Any]] = field(default_factory=list)
-    returns: Returns = "nothing"
-    findings: list[Finding] = field(default_factory=list)
-
-    def fault(self, what: str, *, got: str = "", expected: str = "", next_step: str = "") -> None:
-        self.findings.append(Finding(what, self.where, got, expected, next_step))
 
 
 def read_function(
@@ -112,7 +99,7 @@ def read_function(
         names: more names to resolve annotations with.
         origin: the decorated object, which pickles in the function's place.
     """
-    reading = _Reading(_place(function), settings.style)
+    reading = Reading(_place(function), settings.style, holding=settings.holding)
     annotations = resolved if resolved is not None else _resolve(reading, function, names)
     if annotations is not None:
         for parameter in inspect.signature(function).parameters.values():
@@ -126,6 +113,7 @@ def read_function(
     is_async = _awaits(function)
     _check_settings(reading, settings.concurrency, settings.tick_interval_s, is_async=is_async)
     _check_batch(reading, settings)
+    check_holding(reading, is_async=is_async)
     spec = BoltSpec(
         style=settings.style,
         target=function,
@@ -136,6 +124,7 @@ def read_function(
         auto_ack=settings.auto_ack,
         auto_fail=settings.auto_fail,
         state=state_spec(reading.fault, reading.states, settings.state, settings.ttl_s, "@bolt(state=int)"),
+        holding=reading.holding,
         is_async=is_async,
         concurrency=settings.concurrency,
         blocking=settings.blocking,
@@ -150,7 +139,7 @@ def read_function(
 
 def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDescription:
     """Read a `Bolt` subclass, or a factory of bolts (which is called once)."""
-    reading = _Reading(_place(factory), "class")
+    reading = Reading(_place(factory), "class")
     subject = _subject(reading, factory)
     cls: type[Bolt[Any]] = subject if isinstance(subject, type) else type(subject)
     if cls is not Bolt:
@@ -218,7 +207,7 @@ def _awaits(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _resolve(reading: _Reading, owner: Any, names: Names) -> dict[str, Any] | None:
+def _resolve(reading: Reading, owner: Any, names: Names) -> dict[str, Any] | None:
     try:
         return hints.resolve(owner, names)
     except hints.RESOLVE_ERRORS as error:
@@ -230,20 +219,22 @@ def _resolve(reading: _Reading, owner: Any, names: Names) -> dict[str, Any] | No
         return None
 
 
-def _read_parameter(reading: _Reading, parameter: inspect.Parameter, annotations: Mapping[str, Any]) -> None:
+def _read_parameter(reading: Reading, parameter: inspect.Parameter, annotations: Mapping[str, Any]) -> None:
     name, annotation = parameter.name, annotations.get(parameter.name)
     if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
         reading.fault(f"parameter {parameter} cannot be filled", expected="parameters that can be passed by name")
     elif _inject(reading, name, annotation):
         return
-    elif not reading.value_parameter:
-        reading.value_parameter = name
+    elif not reading.value_parameter or (reading.style == "join" and len(reading.sides) == 1):
+        reading.value_parameter = reading.value_parameter or name
         if annotation is None:
             reading.fault(
                 f"parameter {name!r} has no type", next_step=f"annotate it with its message class: `{name}: Line`"
             )
         elif parameter.kind is parameter.KEYWORD_ONLY:
             reading.fault(f"parameter {name!r} takes the tuple", got="keyword-only", expected="a positional parameter")
+        elif reading.style == "join":
+            read_side(reading, name, annotation)
         else:
             reading.inputs = _input_types(reading, name, annotation)
     elif parameter.default is parameter.empty:
@@ -255,7 +246,7 @@ def _read_parameter(reading: _Reading, parameter: inspect.Parameter, annotations
         )
 
 
-def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
+def _inject(reading: Reading, name: str, annotation: Any) -> bool:
     """Note what a parameter or attribute asks for; False if it asks for nothing."""
     if RESOURCE in getattr(annotation, "__metadata__", ()):
         reading.inject[name] = f"resource:{name}"
@@ -277,30 +268,25 @@ def _inject(reading: _Reading, name: str, annotation: Any) -> bool:
     return True
 
 
-def _input_types(reading: _Reading, name: str, annotation: Any) -> tuple[type, ...]:
+def _input_types(reading: Reading, name: str, annotation: Any) -> tuple[type, ...]:
     if reading.style == "arrow":
         cls = hints.plain(annotation)
         if getattr(cls, "__name__", "") != "RecordBatch":
             reading.fault(f"parameter {name!r}", got=hints.text_of(annotation), expected="pyarrow.RecordBatch")
         return (object,)
-    if reading.style == "batch":
+    if reading.style in {"batch", "window"}:
         batch = hints.plain(annotation)
-        if get_origin(batch) not in {list, collections.abc.Sequence, collections.abc.Iterable}:
-            reading.fault(f"parameter {name!r}", got=hints.text_of(batch), expected="a batch: list[T] or Sequence[T]")
+        if get_origin(batch) not in BATCHES and not (reading.style == "window" and get_origin(batch) is Window):
+            expected = "Window[T] or list[T]" if reading.style == "window" else "a batch: list[T] or Sequence[T]"
+            reading.fault(f"parameter {name!r}", got=hints.text_of(batch), expected=expected)
             return ()
+        if isinstance(reading.holding, WindowSpec):
+            reading.holding = replace(reading.holding, as_list=get_origin(batch) is not Window)
         annotation = get_args(batch)[0]
-    accepted = [object if member is Any else member for member in hints.members(annotation)]
-    for member in accepted:
-        if not isinstance(member, type) or member is hints.NONE_TYPE:
-            reading.fault(
-                f"parameter {name!r} takes the tuple",
-                got=hints.text_of(annotation),
-                expected="a message class, or a union of them",
-            )
-    return tuple(member for member in accepted if isinstance(member, type))
+    return message_classes(reading, name, annotation, hints.members(annotation))
 
 
-def _read_return(reading: _Reading, annotations: Mapping[str, Any], is_generator: bool) -> None:
+def _read_return(reading: Reading, annotations: Mapping[str, Any], is_generator: bool) -> None:
     """Say what a call gives back, and add the classes to the outputs."""
     if "return" not in annotations:
         reading.fault("no return type", next_step="annotate it: `-> Count`, `-> Iterator[Word]`, or `-> None`")
@@ -319,7 +305,7 @@ def _read_return(reading: _Reading, annotations: Mapping[str, Any], is_generator
     reading.outputs += [cls for part in parts for cls in _emitted(reading, part)]
 
 
-def _emitted(reading: _Reading, part: Any) -> list[Any]:
+def _emitted(reading: Reading, part: Any) -> list[Any]:
     """The message classes that one member of a return type stands for."""
     origin, arguments = get_origin(part) or part, get_args(part)
     if reading.style == "arrow":
@@ -337,7 +323,7 @@ def _emitted(reading: _Reading, part: Any) -> list[Any]:
     return [cls for cls in classes if cls not in {Any, hints.NONE_TYPE}]
 
 
-def _in_batches(reading: _Reading, parts: Iterable[Any]) -> list[Any]:
+def _in_batches(reading: Reading, parts: Iterable[Any]) -> list[Any]:
     """An Arrow bolt's hints name batches; the class of the rows is said in `outputs`."""
     for kind in (kind for part in parts for kind in hints.members(part)):
         if kind is not Anchored and getattr(kind, "__name__", "") != "RecordBatch":
@@ -346,7 +332,7 @@ def _in_batches(reading: _Reading, parts: Iterable[Any]) -> list[Any]:
     return []
 
 
-def _read_process(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None:
+def _read_process(reading: Reading, cls: type[Bolt[Any]], names: Names) -> None:
     if cls.process is Bolt.process:
         reading.fault(
             "the bolt has no `process`", next_step="write `def process(self, value: T, collector: Collector[U])`"
@@ -380,20 +366,20 @@ def _read_process(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None
             _collected(reading, annotation)
 
 
-def _collected(reading: _Reading, annotation: Any) -> None:
+def _collected(reading: Reading, annotation: Any) -> None:
     """Outputs named by `Collector[T]`; class bolts are handed the collector by position, so it is not injected."""
     if get_origin(annotation) is Collector:
         reading.outputs += [cls for cls in hints.members(get_args(annotation)[0]) if cls is not Any]
 
 
-def _read_attributes(reading: _Reading, cls: type[Bolt[Any]], names: Names) -> None:
+def _read_attributes(reading: Reading, cls: type[Bolt[Any]], names: Names) -> None:
     for name, annotation in (_resolve(reading, cls, names) or {}).items():
         asked = get_origin(annotation) or annotation
         if asked in STATE_KINDS or RESOURCE in getattr(annotation, "__metadata__", ()):
             _inject(reading, name, annotation)
 
 
-def _subject(reading: _Reading, factory: Any) -> type[Bolt[Any]] | Bolt[Any]:
+def _subject(reading: Reading, factory: Any) -> type[Bolt[Any]] | Bolt[Any]:
     """The class, or a specimen that the factory made, to read from."""
     if isinstance(factory, type) and issubclass(factory, Bolt):
         needed = [
@@ -421,7 +407,7 @@ def _subject(reading: _Reading, factory: Any) -> type[Bolt[Any]] | Bolt[Any]:
     return Bolt
 
 
-def _check_settings(reading: _Reading, concurrency: int, tick_interval_s: float | None, *, is_async: bool) -> None:
+def _check_settings(reading: Reading, concurrency: int, tick_interval_s: float | None, *, is_async: bool) -> None:
     if concurrency < 1:
         reading.fault("concurrency is too small", got=str(concurrency), expected="at least 1")
     if concurrency > 1 and not is_async:
@@ -439,7 +425,7 @@ def _check_settings(reading: _Reading, concurrency: int, tick_interval_s: float 
         )
 
 
-def _check_batch(reading: _Reading, settings: BoltSettings) -> None:
+def _check_batch(reading: Reading, settings: BoltSettings) -> None:
     if settings.batch_size is not None and settings.batch_size < 1:
         reading.fault("the batch size is too small", got=str(settings.batch_size), expected="at least 1")
     if settings.batch_max_age_s is not None and settings.batch_max_age_s <= 0:

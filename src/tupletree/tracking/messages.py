@@ -47,6 +47,13 @@ class SpoutTask:
         """Return the open message with this key, wherever it is."""
         return self.messages.get(key) or self.awaiting.get(key)
 
+    def retrying_since_s(self) -> float | None:
+        """When the oldest message that waits for another attempt first went out, since the Unix epoch."""
+        if not (self.queued or self.awaiting):
+            return None
+        waiting = [message for message in self.messages.values() if message.waits]
+        return min((message.first_wall_s for message in [*waiting, *self.awaiting.values()]), default=None)
+
     def knows_none_of(self, keys: list[Any]) -> bool:
         """Whether these are keys of different messages of which nothing is known, none of them untracked (None)."""
         distinct = {*keys}

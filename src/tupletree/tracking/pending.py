@@ -334,6 +334,10 @@ class Pending:
         task = self._tasks[spout_task]
         return len(task.messages) - task.queued
 
+    def retrying_since_s(self, spout_task: int) -> float | None:
+        """See `SpoutTask.retrying_since_s`."""
+        return self._tasks[spout_task].retrying_since_s()
+
     def awaiting_source(self, spout_task: int) -> int:
         """Messages that the source was told to emit again."""
         return len(self._tasks[spout_task].awaiting)

@@ -17,6 +17,7 @@ from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.clockwork import SystemMachine
 from tupletree.flow.machine import Machine
+from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
@@ -153,10 +154,16 @@ class _Maker:
         self._legacy = legacy
         self._random = random
         self._attempts: dict[int, int] = {}
+        self._outlook = Outlook.of(plan, options)
         self._spouts = [task.task_id for task in plan.tasks if kind_of(plan, task) == "spout"]
         self._sinks = {task.task_id: legacy.starts for task in plan.tasks if kind_of(plan, task) == "sink"}
 
     def make(self, task: Task, kind: str) -> Machine:
+        machine = self._made(task, kind)
+        machine.outlook = self._outlook
+        return machine
+
+    def _made(self, task: Task, kind: str) -> Machine:
         if kind == "system":
             return SystemMachine(task, self._plan, self._options)
         if kind == "acker":

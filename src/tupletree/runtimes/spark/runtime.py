@@ -42,6 +42,7 @@ from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.sinks.files import claim_directories
 from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
+from tupletree.topology.holding_check import refuse_stuck
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.pending import Pending
@@ -57,6 +58,7 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec, request.options)
+    refuse_stuck(spec, request.options, request.options.max_spout_pending or 2 * request.options.epoch_max_messages)
     refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)

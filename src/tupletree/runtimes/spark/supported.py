@@ -81,7 +81,7 @@ class _FindingMaker(Protocol):
 
 
 def _bolt(bolt: BoltSpec, options: Options, finding: _FindingMaker) -> Iterator[Finding]:
-    if bolt.style == "batch":
+    if bolt.style in {"batch", "window", "join"}:
         yield finding(f"{bolt.style} bolts cannot run on Spark yet", "use a bolt that takes one tuple at a time")
     if bolt.is_async:
         yield finding("async bolts cannot run on Spark yet", "use a plain function")

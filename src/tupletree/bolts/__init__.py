@@ -1,0 +1,1 @@
+"""Bolts that come with the package: windows and joins."""

@@ -1,0 +1,233 @@
+"""Join bolts: tuples of two streams are held, and the user's function gets each pair that belongs together.
+
+Owns which tuples match, and when nothing can match one any more. A pure state machine: a `Holder`, whose only clock is
+the runtime's epoch time. A tuple is kept until time has passed it by the width of the join; with event time, one that
+is older than the watermark is late (the rule of an interval join: Flink's, say).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tupletree.bolts.agenda import Agenda
+from tupletree.bolts.marking import marked, marks
+from tupletree.bolts.times import BEFORE_ALL, micros, seconds, shown, timestamp_function
+from tupletree.bolts.turns import TakingTurns, Turn
+from tupletree.bolts.watermarks import Watermark
+from tupletree.bolts.windows import KeyFunctions
+from tupletree.effects import TaskPlace, Worked
+from tupletree.errors import PermanentError
+from tupletree.frames import Frame
+from tupletree.holding import HeldFrame, Member
+from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.topology.windows import JoinSpec
+
+__all__ = ["JoinTask"]
+
+LEFT, RIGHT = 0, 1
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One held tuple."""
+
+    member: Member
+    time_us: int
+    matched: bool = False
+
+
+@dataclass(slots=True)
+class _Group:
+    """Tuples of one key by side and time."""
+
+    times: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    entries: tuple[list[_Entry], list[_Entry]] = field(default_factory=lambda: ([], []))
+
+
+class JoinTask(TakingTurns):
+    """One task of a join bolt: a `Holder`.
+
+    Args:
+        component: the bolt.
+        place: its context object.
+        keys: how the key of an input's tuple is known.
+    """
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions) -> None:
+        super().__init__(component, place)
+        body: BoltSpec = component.body
+        assert isinstance(body.holding, JoinSpec)
+        self._spec = spec = body.holding
+        self._keys = keys
+        self._within_us = micros(spec.within_s)
+        self._time_of = timestamp_function(spec.timestamp) if spec.timestamp is not None else None
+        self._watermark = Watermark(
+            [(source.component, source.stream) for source in component.inputs],
+            lag_us=micros(spec.lag_s),
+            idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
+            hold_us=micros(spec.retry_hold_s),
+        )
+        self._call = self._turns.bound(*spec.parameters)
+        self._stirred = False  # tuples came since the watermark was looked at
+        self._over_us = BEFORE_ALL
+        self._groups: dict[Any, _Group] = {}
+        self._ends = Agenda()  # when the oldest tuples are of no more use
+
+    def work(self, frame: Frame) -> Worked:
+        """Match a frame's tuples with those that are held, and hold them too."""
+        turn, now_us = Turn(self._turns), self._now_us()
+        for member in self._holdings.take(frame, self._place.epoch_time_s):
+            if not member.open:
+                continue
+            try:
+                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, self._over_us)
+                (key,) = self._keys[member.source]([member.value])
+            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
+                turn.refuse(member, error)
+                continue
+            if self._time_of is not None:
+                self._watermark.saw(member.source, time_us, now_us)
+                self._stirred = True
+            if time_us < self._over_us:
+                turn.too_late(member, self._spec.late, self._reason(time_us))
+            else:
+                self._match(turn, self._enter(key, member, time_us), key)
+                self._purge(turn)
+        self._purge(turn)
+        return turn.end()
+
+    def advance(self) -> Worked:
+        """Let go of what nothing can match any more."""
+        now_us = self._now_us()
+        self._stirred = False
+        if self._time_of is None:
+            reached_us = max(now_us, self._over_us)
+        else:
+            reached_us = self._watermark.advance(now_us, self._retrying_since_us())
+        turn = Turn(self._turns)
+        self._expire(turn, reached_us)
+        self._over_us = max(self._over_us, reached_us)
+        return turn.end()
+
+    def flush(self) -> Worked:
+        """Let go of everything."""
+        turn = Turn(self._turns)
+        self._expire(turn, None)
+        return turn.end()
+
+    @property
+    def due_s(self) -> float | None:
+        """See `Holder`."""
+        if self._stirred:
+            return self._place.epoch_time_s
+        due_us = self._ends.next_us
+        if due_us is not None and self._time_of is not None:
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
+        return None if due_us is None else seconds(due_us)
+
+    def memory(self) -> Any:
+        """How far time has come, and for an outer join what was matched."""
+        groups = self._groups.values() if any(self._spec.optional) else ()
+        matched = [one.member for group in groups for side in group.entries for one in side if one.matched]
+        return [self._over_us, self._watermark.memory(), marks(matched)]
+
+    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+        """See `Holder`."""
+        matches: list[Any] = []
+        if memory is not None:
+            self._over_us, watermark, matches = memory
+            self._watermark.restore(watermark)
+        members = self._holdings.restore(held)
+        matched = marked(members, matches)
+        for member in members:
+            time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
+            (key,) = self._keys[member.source]([member.value])
+            _, entry = self._enter(key, member, time_us)
+            entry.matched = member in matched
+
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+        if not self._holdings.forget(roots):
+            return
+        for key, group in [*self._groups.items()]:
+            for side in (LEFT, RIGHT):
+                kept = [entry for entry in group.entries[side] if entry.member.open]
+                group.entries[side][:] = kept
+                group.times[side][:] = [entry.time_us for entry in kept]
+            self._drop_if_empty(key, group)
+
+    def _enter(self, key: Any, member: Member, time_us: int) -> tuple[int, _Entry]:
+        """Hold a tuple; returns its side and entry."""
+        side = self._spec.side_of(type(member.value))
+        assert side is not None
+        entry = _Entry(member, time_us)
+        group = self._groups.setdefault(key, _Group())
+        at = bisect_right(group.times[side], time_us)
+        group.times[side].insert(at, time_us)
+        group.entries[side].insert(at, entry)
+        self._ends.put_earlier(key, time_us + self._within_us + 1)
+        return side, entry
+
+    def _match(self, turn: Turn, entered: tuple[int, _Entry], key: Any) -> None:
+        side, entry = entered
+        group = self._groups[key]
+        times, others = group.times[1 - side], group.entries[1 - side]
+        first = bisect_left(times, entry.time_us - self._within_us)
+        for other in others[first : bisect_right(times, entry.time_us + self._within_us)]:
+            pair = (entry, other) if side == LEFT else (other, entry)
+            left, right = pair[LEFT].member, pair[RIGHT].member
+            if turn.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+                entry.matched = other.matched = True
+            else:
+                turn.settle((left, right))
+                _take_out(group, side, entry)
+                _take_out(group, 1 - side, other)
+                self._drop_if_empty(key, group)
+                return
+
+    def _expire(self, turn: Turn, reached_us: int | None) -> None:
+        """Let go of what is of no more use at a time; None: of everything."""
+        while (next_us := self._ends.next_us) is not None and (reached_us is None or next_us <= reached_us):
+            due_us, keys = self._ends.take_next()
+            for key in keys:
+                self._let_go(turn, key, self._groups[key], due_us if reached_us is None else reached_us)
+            self._purge(turn)
+
+    def _let_go(self, turn: Turn, key: Any, group: _Group, reached_us: int) -> None:
+        for side in (LEFT, RIGHT):
+            times, entries = group.times[side], group.entries[side]
+            gone = entries[: bisect_left(times, reached_us - self._within_us)]
+            del times[: len(gone)], entries[: len(gone)]
+            for entry in gone:
+                if self._spec.optional[1 - side] and not entry.matched:
+                    value = entry.member.value
+                    turn.call((entry.member,), value, self._call, *((value, None) if side == LEFT else (None, value)))
+            turn.settle([entry.member for entry in gone])
+        oldest = min((times[0] for times in group.times if times), default=None)
+        if oldest is not None:
+            self._ends.put(key, oldest + self._within_us + 1)
+        self._drop_if_empty(key, group)
+
+    def _drop_if_empty(self, key: Any, group: _Group) -> None:
+        if not (group.times[LEFT] or group.times[RIGHT]):
+            del self._groups[key]
+            self._ends.remove(key)
+
+    def _reason(self, time_us: int) -> PermanentError:
+        return PermanentError(
+            "the tuple came too late: what it should match may be gone",
+            where=self._place.component,
+            got=f"a tuple of {shown(time_us)}",
+            expected=f"none before {shown(self._over_us)}, the watermark",
+            next_step="raise lag_s, or take late tuples from a stream of their own: late='emit'",
+        )
+
+
+def _take_out(group: _Group, side: int, entry: _Entry) -> None:
+    at = bisect_left(group.times[side], entry.time_us)
+    while group.entries[side][at] is not entry:
+        at += 1
+    del group.times[side][at], group.entries[side][at]

@@ -1,0 +1,182 @@
+"""One turn of a holding bolt: calls of the user's function, and what is emitted, settled and failed by them.
+
+Owns how a function is called with tuples of several messages, that what it gives is anchored to all of them, and what
+every task that does so has in common.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from tupletree.bolts.times import micros
+from tupletree.effects import Output, TaskPlace, Worked
+from tupletree.errors import PermanentError
+from tupletree.failing import FailureMaker, wrong_type
+from tupletree.frames import Root, all_failed, join_segments
+from tupletree.holding import HeldFrame, Holdings, Member, together
+from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.topology.windows import Late
+
+__all__ = ["TakingTurns", "Turn", "Turns"]
+
+
+class Turns:
+    """Makes the turns of one task.
+
+    Args:
+        component: the bolt.
+        place: its context object.
+        holdings: what the task holds.
+    """
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, holdings: Holdings) -> None:
+        spec: BoltSpec = component.body
+        self.place = place
+        self.holdings = holdings
+        self.fail = FailureMaker(component.name, place.task_id)
+        self.streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
+        self.returns_many = spec.returns == "many"
+        injected: dict[str, object] = {
+            name: place if what == "context" else component.resources[what.removeprefix("resource:")]
+            for name, what in spec.inject.items()
+        }
+        self._target = spec.target
+        self._injected = injected
+
+    def bound(self, *parameters: str) -> Callable[..., Any]:
+        """The user's function, called with the values of these parameters."""
+        target, injected = self._target, self._injected
+        if not injected:
+            return target
+        return lambda *values: target(**dict(zip(parameters, values, strict=True)), **injected)
+
+    def check(self, results: Sequence[Any]) -> None:
+        """Raise ProcessingError if a result is of no stream."""
+        for result in results:
+            if type(result) not in self.streams:
+                raise wrong_type(result, " or ".join(cls.__name__ for cls in self.streams) or "nothing")
+
+
+class Turn:
+    """What one call of a holder comes to. Settling and emitting are gathered until `end`."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.worked = Worked()
+        self._turns = turns
+        self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
+        self._settled: list[Member] = []
+        self._failing = False
+
+    def take_failing(self) -> bool:
+        """Whether any message failed since this was asked last."""
+        failing, self._failing = self._failing, False
+        return failing
+
+    def call(self, members: Sequence[Member], shown: object, function: Callable[..., Any], *values: Any) -> bool:
+        """Call the function; what it gives is anchored to the members. False if it raised, and so failed them all.
+
+        Args:
+            members: the tuples that the call is about.
+            shown: what a failure names as the failing tuple.
+            function: from `Turns.bound`.
+            values: what it is called with.
+        """
+        turns = self._turns
+        turns.place.root = whole = together(members)
+        try:
+            answer = function(*values)
+            results = [] if answer is None else [*answer] if turns.returns_many else [answer]
+            turns.check(results)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            self._blame(whole, shown, error)
+            return False
+        finally:
+            turns.place.root = None
+        for result in results:
+            self._emit(whole, result)
+        return True
+
+    def refuse(self, member: Member, error: Exception) -> None:
+        """Fail a tuple that cannot be taken."""
+        self._blame(member.root, member.value, error)
+        self._settled.append(member)
+
+    def too_late(self, member: Member, late: Late, reason: PermanentError) -> None:
+        """Settle a tuple that came too late."""
+        if late == "emit":
+            self._emit(member.root, member.value)
+        elif late == "drop":
+            self._turns.fail.stray(self.worked, member.value, reason)
+        else:
+            self._blame(member.root, member.value, reason)
+        self._settled.append(member)
+
+    def settle(self, members: Sequence[Member]) -> None:
+        """These are no longer needed."""
+        self._settled += members
+
+    def end(self) -> Worked:
+        """All that came of it. What was emitted for messages that failed in this turn is left out."""
+        worked = self.worked
+        self._turns.holdings.settle(self._settled, worked)
+        for stream, emitted in self._pieces.items():
+            kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
+            values, roots, ends = join_segments(kept)
+            if values:
+                worked.outputs.append(Output(stream, values, roots, ends))
+        return worked
+
+    def _blame(self, root: Root, shown: object, error: BaseException) -> None:
+        self._failing = True
+        self._turns.fail.blame(self.worked, root, shown, error)
+
+    def _emit(self, root: Root, value: Any) -> None:
+        self._pieces.setdefault(self._turns.streams[type(value)], []).append((root, [value]))
+
+
+class TakingTurns(ABC):
+    """What the tasks of windows and joins have in common; see `Holder`."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        self._place = place
+        self._holdings = Holdings()
+        self._turns = Turns(component, place, self._holdings)
+
+    @property
+    def is_holding(self) -> bool:
+        """See `Holder`."""
+        return len(self._holdings) > 0
+
+    def open(self) -> None:  # noqa: B027 - a function needs none
+        """Nothing to open."""
+
+    def close(self) -> None:  # noqa: B027 - a function needs none
+        """Nothing to close."""
+
+    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like `Holder`
+        """They ask for no ticks."""
+        return Worked()
+
+    def held(self) -> list[HeldFrame]:
+        """See `Holder`."""
+        return self._holdings.held()
+
+    @abstractmethod
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+
+    def _purge(self, turn: Turn) -> None:
+        """Let go of what else is held for messages that failed just now: they will come again."""
+        if turn.take_failing():
+            self.forget(turn.worked.failures.keys())
+
+    def _now_us(self) -> int:
+        return micros(self._place.epoch_time_s)
+
+    def _retrying_since_us(self) -> int | None:
+        since_s = self._place.retrying_since_s
+        return None if since_s is None else micros(since_s)

@@ -1,0 +1,135 @@
+"""Watermarks: how far event time has come, as far as one task can know.
+
+Owns the rule: the latest timestamp of the input that is furthest behind, less the lag. It never goes back. Two things
+bend it, both by the clock: an input where nothing came for a while goes on with it, and while a message is tried again
+the watermark stands where it stood when that message first went out, for a limited time (EPOCHS 15).
+
+Times are microseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from tupletree.bolts.times import BEFORE_ALL
+
+__all__ = ["Watermark"]
+
+HISTORY_STEPS = 64
+"""How finely the past is remembered: in steps of this part of the longest time that it may hold the watermark back."""
+
+LOOK_AGAIN_US = 100_000
+"""How often a watermark that a message holds back is looked at."""
+
+
+class Watermark:
+    """One task's watermark.
+
+    Args:
+        inputs: (component, stream) of each input.
+        lag_us: how far behind a later one a tuple may come.
+        idle_us: how long an input must be silent to go on with the clock; None: it never does.
+        hold_us: how long a message in retry holds the watermark back.
+
+    Attributes:
+        current: the watermark.
+    """
+
+    def __init__(self, inputs: Sequence[tuple[str, str]], *, lag_us: int, idle_us: int | None, hold_us: int) -> None:
+        self.current = BEFORE_ALL
+        self._lag_us = lag_us
+        self._idle_us = idle_us
+        self._hold_us = hold_us
+        self._latest = dict.fromkeys(inputs, BEFORE_ALL)
+        self._heard_us: dict[tuple[str, str], int] = {}
+        self._history: list[tuple[int, int]] = []  # (clock, watermark that it would have been), rising in both
+
+    def saw(self, source: tuple[str, str], time_us: int, now_us: int) -> None:
+        """A tuple with this timestamp came on this input."""
+        self._latest[source] = max(self._latest[source], time_us)
+        self._heard_us[source] = now_us
+
+    def advance(self, now_us: int, retrying_since_us: int | None) -> int:
+        """Bring it up to date.
+
+        Args:
+            now_us: the clock.
+            retrying_since_us: when the oldest message that is being tried again first went out; None: there is none.
+        """
+        free = self._free(now_us)
+        self._remember(now_us, free)
+        if retrying_since_us is not None:
+            free = self._as_of(max(retrying_since_us, now_us - self._hold_us))
+        self.current = max(self.current, free)
+        return self.current
+
+    def reaches(self, time_us: int, now_us: int, retrying_since_us: int | None) -> int | None:
+        """When to look whether the clock alone has brought it to a time; None: only tuples will."""
+        if all(latest == BEFORE_ALL for latest in self._latest.values()):
+            return None
+        whens = [self._input_reaches(source, time_us + self._lag_us, now_us) for source in self._latest]
+        if any(when is None for when in whens):
+            return None
+        when = max(when for when in whens if when is not None)
+        return now_us + LOOK_AGAIN_US if retrying_since_us is not None and when <= now_us else when
+
+    def memory(self) -> list[Any]:
+        """What must outlive it, as plain data; see `restore`."""
+        return [
+            self.current,
+            [[*source, latest, self._heard_us.get(source)] for source, latest in self._latest.items()],
+            [list(entry) for entry in self._history],
+        ]
+
+    def restore(self, memory: Sequence[Any]) -> None:
+        """Go on where another one was. Inputs that are no longer there are forgotten."""
+        self.current, inputs, history = memory
+        self._history = [(clock, watermark) for clock, watermark in history]
+        for component, stream, latest, heard in inputs:
+            if (component, stream) in self._latest:
+                self._latest[component, stream] = latest
+                if heard is not None:
+                    self._heard_us[component, stream] = heard
+
+    def _free(self, now_us: int) -> int:
+        """What it would be if no message were tried again."""
+        reached = [self._input_at(source, now_us) for source in self._latest]
+        known = [time_us for time_us in reached if time_us is not None]
+        lowest = min(known, default=BEFORE_ALL)
+        return lowest - self._lag_us if lowest > BEFORE_ALL else BEFORE_ALL
+
+    def _input_at(self, source: tuple[str, str], now_us: int) -> int | None:
+        """How far an input has come; None if it says nothing, for it never had a tuple and is taken to be idle."""
+        latest = self._latest[source]
+        silent_us = now_us - self._heard_us.setdefault(source, now_us)
+        if self._idle_us is None or silent_us <= self._idle_us:
+            return latest
+        return None if latest == BEFORE_ALL else latest + silent_us - self._idle_us
+
+    def _input_reaches(self, source: tuple[str, str], time_us: int, now_us: int) -> int | None:
+        latest = self._latest[source]
+        if latest >= time_us:
+            return now_us
+        if self._idle_us is None:
+            return None
+        idle_at_us = self._heard_us.get(source, now_us) + self._idle_us
+        # An input without a tuple is out of the way once it is idle, which is just after that time.
+        return idle_at_us + (1 if latest == BEFORE_ALL else time_us - latest)
+
+    def _remember(self, now_us: int, free: int) -> None:
+        history = self._history
+        if history and (free <= history[-1][1] or now_us < history[-1][0]):
+            return
+        if history and now_us - history[-1][0] < self._hold_us // HISTORY_STEPS:
+            return
+        history.append((now_us, free))
+        old = bisect_right(history, now_us - self._hold_us, key=lambda entry: entry[0]) - 1
+        if old > 0:
+            del history[:old]
+
+    def _as_of(self, clock_us: int) -> int:
+        """What it was just before: tuples of a message may have moved it at the very time at which it went out."""
+        at = bisect_left(self._history, clock_us, key=lambda entry: entry[0]) - 1
+        return self._history[at][1] if at >= 0 else BEFORE_ALL

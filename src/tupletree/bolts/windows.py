@@ -1,0 +1,369 @@
+"""Window bolts: tuples are held, and the user's function gets those of a window together when it is over.
+
+Owns which windows a tuple is in, when a window is over, and which tuples no later window needs. A pure state machine: a
+`Holder`, whose only clock is the runtime's epoch time.
+
+Windows by time are half open, begin at multiples of the slide since the Unix epoch, and are over, per task, in order of
+their ends (Akidau et al., "The Dataflow Model", VLDB 2015: assignment by event time, triggering by watermark).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tupletree.bolts.agenda import Agenda
+from tupletree.bolts.marking import marked, marks
+from tupletree.bolts.times import BEFORE_ALL, micros, seconds, shown, timestamp_function
+from tupletree.bolts.turns import TakingTurns, Turn
+from tupletree.bolts.watermarks import Watermark
+from tupletree.effects import TaskPlace, Worked
+from tupletree.errors import PermanentError
+from tupletree.frames import Frame
+from tupletree.holding import HeldFrame, Member
+from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.topology.windows import Window, WindowSpec
+
+__all__ = ["CountWindowTask", "KeyFunctions", "TimeWindowTask", "window_task"]
+
+KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
+"""(component, stream) of an input → function tuples → keys."""
+
+
+def window_task(
+    component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None
+) -> TimeWindowTask | CountWindowTask:
+    """A task of a window bolt.
+
+    Args:
+        component: the bolt.
+        place: its context object.
+        keys: how the key of an input's tuple is known; needed with `per_key`.
+    """
+    spec: WindowSpec = component.body.holding
+    return (TimeWindowTask if spec.length_s is not None else CountWindowTask)(component, place, keys)
+
+
+class _WindowTask(TakingTurns):
+    """What windows by time and by count have in common."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None) -> None:
+        super().__init__(component, place)
+        body: BoltSpec = component.body
+        assert isinstance(body.holding, WindowSpec)
+        self._spec = body.holding
+        self._keys = keys if self._spec.per_key else None
+        self._call = self._turns.bound(body.value_parameter)
+
+    def _key_of(self, member: Member) -> Any:
+        """The key of a tuple; whatever a tuple without one raises comes out."""
+        return None if self._keys is None else self._keys[member.source]([member.value])[0]
+
+    def _called(self, turn: Turn, members: list[Member], window: Window[Any]) -> bool:
+        return turn.call(members, window, self._call, window.tuples if self._spec.as_list else window)
+
+
+@dataclass(slots=True, eq=False)
+class _Timed:
+    """One tuple in windows by time. `first_end_us`: end of the first window that it is in and that was not over."""
+
+    member: Member
+    time_us: int
+    first_end_us: int
+
+
+@dataclass(slots=True)
+class _TimeGroup:
+    """Tuples of one key by time."""
+
+    times: list[int] = field(default_factory=list)
+    entries: list[_Timed] = field(default_factory=list)
+
+
+class TimeWindowTask(_WindowTask):
+    """One task of a bolt on windows by time: a `Holder`."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> None:
+        super().__init__(component, place, keys)
+        spec = self._spec
+        assert spec.length_s is not None
+        self._length_us = micros(spec.length_s)
+        self._slide_us = micros(spec.slide_s) if spec.slide_s is not None else self._length_us
+        self._time_of = timestamp_function(spec.timestamp) if spec.timestamp is not None else None
+        self._watermark = Watermark(
+            [(source.component, source.stream) for source in component.inputs],
+            lag_us=micros(spec.lag_s),
+            idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
+            hold_us=micros(spec.retry_hold_s),
+        )
+        self._stirred = False  # tuples came since the watermark was looked at
+        self._over_us = BEFORE_ALL  # every window that ends here or before is over
+        self._groups: dict[Any, _TimeGroup] = {}
+        self._ends = Agenda()  # of windows that are over next
+
+    def work(self, frame: Frame) -> Worked:
+        """Hold a frame's tuples in their windows; those that came too late are settled."""
+        turn, now_us, over_us = Turn(self._turns), self._now_us(), self._over_us
+        for member in self._holdings.take(frame, self._place.epoch_time_s):
+            try:
+                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
+                key = self._key_of(member)
+            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
+                turn.refuse(member, error)
+                continue
+            if self._time_of is not None:
+                self._watermark.saw(member.source, time_us, now_us)
+                self._stirred = True
+            if self._last_end(time_us) <= over_us:
+                turn.too_late(member, self._spec.late, self._reason(time_us))
+            else:
+                self._enter(key, member, time_us, over_us)
+        self._purge(turn)
+        return turn.end()
+
+    def advance(self) -> Worked:
+        """Call the function for every window that is over by now."""
+        now_us = self._now_us()
+        self._stirred = False
+        if self._time_of is None:
+            reached_us = max(now_us, self._over_us)
+        else:
+            reached_us = self._watermark.advance(now_us, self._retrying_since_us())
+        turn = Turn(self._turns)
+        while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
+            self._fire(turn)
+        self._over_us = max(self._over_us, reached_us)
+        return turn.end()
+
+    def flush(self) -> Worked:
+        """Call the function for every window that holds a tuple.
+
+        Time does not move: a tuple that comes after all is in a window of its own.
+        """
+        turn = Turn(self._turns)
+        while self._ends.next_us is not None:
+            self._fire(turn)
+        return turn.end()
+
+    @property
+    def due_s(self) -> float | None:
+        """See `Holder`."""
+        if self._stirred:
+            return self._place.epoch_time_s
+        due_us = self._ends.next_us
+        if due_us is not None and self._time_of is not None:
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
+        return None if due_us is None else seconds(due_us)
+
+    def memory(self) -> Any:
+        """The watermark, which windows are over, and what was over when frames came with tuples of such windows."""
+        almost_late: dict[int, int] = {}
+        for group in self._groups.values():
+            for entry in group.entries:
+                if entry.first_end_us != self._first_end(entry.time_us):
+                    almost_late[entry.member.origin.id] = entry.first_end_us - self._slide_us
+        return [self._over_us, self._watermark.memory(), [*almost_late.items()]]
+
+    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+        """See `Holder`."""
+        over_at: dict[int, int] = {}
+        if memory is not None:
+            self._over_us, watermark, almost_late = memory
+            self._watermark.restore(watermark)
+            over_at = dict(almost_late)
+        for member in self._holdings.restore(held):
+            time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
+            self._enter(self._key_of(member), member, time_us, over_at.get(member.origin.id, BEFORE_ALL))
+
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+        if self._holdings.forget(roots):
+            for key, group in [*self._groups.items()]:
+                self._keep(key, group, [entry for entry in group.entries if entry.member.open])
+
+    def _enter(self, key: Any, member: Member, time_us: int, over_us: int) -> None:
+        """Put a tuple in its windows; what was accepted once (see `restore`) has at least its last one before it."""
+        first_end_us = max(self._first_end(time_us), self._end_after(over_us))
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _TimeGroup()
+        at = bisect_right(group.times, time_us)
+        group.times.insert(at, time_us)
+        group.entries.insert(at, _Timed(member, time_us, first_end_us))
+        due_us = max(first_end_us, self._end_after(self._over_us))
+        self._ends.put_earlier(key, min(due_us, self._last_end(time_us)))
+
+    def _fire(self, turn: Turn) -> None:
+        """Call the function for the windows that are over next, of all keys."""
+        end_us, keys = self._ends.take_next()
+        start_us = end_us - self._length_us
+        for key in keys:
+            group = self._groups[key]
+            held = group.entries[: bisect_left(group.times, end_us)]
+            leaving = bisect_left(group.times, start_us + self._slide_us)
+            if held:
+                members = [entry.member for entry in held]
+                window = Window(
+                    [member.value for member in members],
+                    new=[entry.member.value for entry in held if entry.first_end_us >= end_us],
+                    expiring=[member.value for member in members[:leaving]],
+                    start_s=seconds(start_us),
+                    end_s=seconds(end_us),
+                    key=key,
+                )
+                if not self._called(turn, members, window):
+                    leaving = len(members)
+                turn.settle(members[:leaving])
+            self._keep(key, group, group.entries[leaving:], end_us)
+        self._purge(turn)
+
+    def _keep(self, key: Any, group: _TimeGroup, entries: list[_Timed], over_us: int | None = None) -> None:
+        """Go on with these tuples only; `over_us`: what is over for this key, if that is more than for all."""
+        if not entries:
+            del self._groups[key]
+            self._ends.remove(key)
+            return
+        group.entries = entries
+        group.times = [entry.time_us for entry in entries]
+        if over_us is not None:
+            self._ends.put(key, max(self._first_end(entries[0].time_us), over_us + self._slide_us))
+
+    def _first_end(self, time_us: int) -> int:
+        """End of the first window that holds this time."""
+        after = time_us - self._length_us
+        return after - after % self._slide_us + self._slide_us + self._length_us
+
+    def _last_end(self, time_us: int) -> int:
+        """End of the last window that holds this time."""
+        return time_us - time_us % self._slide_us + self._length_us
+
+    def _end_after(self, time_us: int) -> int:
+        """The first end of any window after this time."""
+        return time_us - (time_us - self._length_us) % self._slide_us + self._slide_us
+
+    def _reason(self, time_us: int) -> PermanentError:
+        return PermanentError(
+            "the tuple came too late: every window that would hold it is over",
+            where=self._place.component,
+            got=f"a tuple of {shown(time_us)}",
+            expected=f"none before {shown(self._over_us)}, the watermark",
+            next_step="raise lag_s, or take late tuples from a stream of their own: late='emit'",
+        )
+
+
+@dataclass(slots=True)
+class _CountGroup:
+    """Tuples of one key by arrival; the last `fresh` of them were in no window yet."""
+
+    members: list[Member] = field(default_factory=list)
+    fresh: int = 0
+
+
+class CountWindowTask(_WindowTask):
+    """One task of a bolt on windows by count: a `Holder`."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> None:
+        super().__init__(component, place, keys)
+        assert self._spec.count is not None
+        self._count = self._spec.count
+        self._slide = self._spec.slide_count or self._count
+        self._stay = self._count - self._slide  # tuples that the next window holds as well
+        self._groups: dict[Any, _CountGroup] = {}
+
+    def work(self, frame: Frame) -> Worked:
+        """Hold a frame's tuples, and call the function for every window that they make full."""
+        turn = Turn(self._turns)
+        for member in self._holdings.take(frame, self._place.epoch_time_s):
+            if not member.open:
+                continue
+            try:
+                key = self._key_of(member)
+            except Exception as error:  # noqa: BLE001 - it becomes this tuple's failure
+                turn.refuse(member, error)
+                continue
+            group = self._groups.setdefault(key, _CountGroup())
+            group.members.append(member)
+            group.fresh += 1
+            if group.fresh == self._slide:
+                self._fire(key, group, turn)
+        self._purge(turn)
+        return turn.end()
+
+    def advance(self) -> Worked:
+        """Call the function for windows that are full since a `restore`: time brings no others."""
+        turn = Turn(self._turns)
+        for key, group in [*self._groups.items()]:
+            while group.fresh >= self._slide:
+                self._fire(key, group, turn)
+        return turn.end()
+
+    @property
+    def due_s(self) -> float | None:
+        """See `Holder`."""
+        return None
+
+    def flush(self) -> Worked:
+        """Call the function for what was in no window yet, and let go of everything."""
+        turn = Turn(self._turns)
+        for key, group in [*self._groups.items()]:
+            while group.fresh >= self._slide:
+                self._fire(key, group, turn)
+            if group.fresh:
+                members = group.members[-self._count :]
+                self._call_with(key, members, group.fresh, len(members), turn)
+            turn.settle(group.members)
+        self._groups.clear()
+        return turn.end()
+
+    def memory(self) -> Any:
+        """Which tuples were in a window already."""
+        groups = self._groups.values()
+        return marks([one for group in groups for one in group.members[: len(group.members) - group.fresh]]) or None
+
+    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+        """See `Holder`."""
+        members = self._holdings.restore(held)
+        old = marked(members, memory or ())
+        for member in members:
+            group = self._groups.setdefault(self._key_of(member), _CountGroup())
+            group.members.append(member)
+            group.fresh += member not in old
+
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+        if not self._holdings.forget(roots):
+            return
+        for key, group in [*self._groups.items()]:
+            fresh = group.members[len(group.members) - group.fresh :]
+            group.fresh = sum(member.open for member in fresh)
+            group.members = [member for member in group.members if member.open]
+            if not group.members:
+                del self._groups[key]
+
+    def _fire(self, key: Any, group: _CountGroup, turn: Turn) -> None:
+        """Call the function for the next full window of a key."""
+        end = len(group.members) - group.fresh + self._slide
+        leaving = max(0, end - self._stay)
+        start = max(0, end - self._count)
+        if not self._call_with(key, group.members[start:end], self._slide, leaving - start, turn):
+            leaving = end
+        turn.settle(group.members[:leaving])
+        del group.members[:leaving]
+        group.fresh -= self._slide
+        if not group.members:
+            del self._groups[key]
+        self._purge(turn)
+
+    def _call_with(self, key: Any, members: list[Member], new: int, leaving: int, turn: Turn) -> bool:
+        values = [member.value for member in members]
+        window = Window(
+            values,
+            new=values[len(values) - new :],
+            expiring=values[:leaving],
+            start_s=members[0].since_s,
+            end_s=members[-1].since_s,
+            key=key,
+        )
+        return self._called(turn, members, window)
