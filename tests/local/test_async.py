@@ -125,3 +125,13 @@ def test_a_task_that_a_call_starts_and_that_raises_system_exit_ends_no_other_cal
     summary = run(one_bolt(starts, script), tmp_path / "state", max_attempts=1)
     assert (summary.acked, summary.dead) == (2, 1)
     assert "raised what ends a program" in caplog.text
+
+
+def test_a_call_that_never_ends_keeps_a_finite_run_no_longer_than_a_drain_may_take(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    body, script = waiting(), Script([lines("a")])
+    options: dict[str, Any] = {"max_attempts": 1, "message_timeout_s": 0.2, "drain_timeout_s": 0.1}
+    assert run(one_bolt(body, script), tmp_path / "state", **options).dead == 1
+    assert body.story == ["open", "a is cancelled", "close"]
+    assert "calls of made have not ended for 0.1 s" in caplog.text

@@ -156,8 +156,27 @@ class Life:
             for executor in self._assembly.executors:
                 executor.nudge()
             self._rest(0.05)
+        moved, moved_s = -1, 0.0
         while not self._is_quiet() and self._time_left():
+            now_s = self._clock.monotonic()
+            executors = self._assembly.executors
+            handled = sum(executor.handled for executor in executors)
+            if handled != moved or any(executor.in_hand is not None for executor in executors):
+                moved, moved_s = handled, now_s
+            elif now_s - moved_s >= self._options.drain_timeout_s:
+                self._name_busy()
+                break
             self._rest(QUIET_POLL_S)
+
+    def _name_busy(self) -> None:
+        """Every message has its verdict, and nothing moves any more, but for calls that do not end."""
+        machines = self._assembly.machines.values()
+        busy = dict.fromkeys(machine.task.component for machine in machines if machine.is_busy)
+        logger.warning(
+            "every message has its verdict, and calls of %s have not ended for %g s: they are cancelled",
+            ", ".join(busy) or "something",
+            self._options.drain_timeout_s,
+        )
 
     def _time_left(self) -> bool:
         stop_at_s = self._control.stop_at_s
