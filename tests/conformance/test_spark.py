@@ -21,6 +21,7 @@ SPARK = HandleRuntime(
         Need.CYCLES: Gap(f"cycles: {LATER}"),
         Need.BATCH_BOLTS: Gap(f"batch bolts: {LATER}"),
         Need.ASYNC_BOLTS: Gap(f"async bolts: {LATER}"),
+        Need.ASYNC_SPOUTS: Gap("async spouts: refused until the loop that asks spouts has an event loop"),
     },
 )
 GROUP_OF = {scenario: tuple(group) for group in groups(SPARK, SCENARIOS) for scenario in group}

@@ -28,6 +28,11 @@ class VirtualDriver(Driver):
         super().carry_out()
         self.queue += [(task, asyncio.run(self._ended(number, call))) for task, number, call in calls]
 
+    def stop(self) -> None:
+        super().stop()
+        for _, _, call in self.out.endings:
+            asyncio.run(self._ended(0, call))
+
     @staticmethod
     async def _ended(number: int, call: AsyncCall) -> Finished:
         try:

@@ -6,9 +6,10 @@ import random
 from collections import deque
 from typing import Any
 
-from tupletree import Topology
+from tupletree import AsyncSpout, Topology
 from tupletree.config import Options
 from tupletree.flow.ackers import AckerMachine
+from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.clockwork import SystemMachine
@@ -69,10 +70,12 @@ class Driver:
         if kind == "system":
             return SystemMachine(task, self.plan, self.options)
         if kind == "spout":
-            return SpoutMachine(
+            spout = self._instance(task.component)
+            spout_machine = AsyncSpoutMachine if isinstance(spout, AsyncSpout) else SpoutMachine
+            return spout_machine(
                 self.plan,
                 task,
-                self._instance(task.component),
+                spout,
                 self.options,
                 random_bits=bits,
                 random=self.random.random,

@@ -26,6 +26,7 @@ from tupletree.testing.conformance.timeouts import TIMEOUTS
 from tupletree.testing.conformance.trees import TREES
 from tupletree.testing.conformance.tuning import TUNING
 from tupletree.testing.conformance.verdicts import VERDICTS
+from tupletree.testing.conformance.waiting import WAITING
 
 __all__ = [
     "SCENARIOS",
@@ -43,4 +44,4 @@ __all__ = [
     "play",
 ]
 
-SCENARIOS: tuple[Scenario, ...] = (*GROUPINGS, *TREES, *VERDICTS, *TIMEOUTS, *LIFE, *STATES, *TUNING)
+SCENARIOS: tuple[Scenario, ...] = (*GROUPINGS, *TREES, *VERDICTS, *TIMEOUTS, *LIFE, *STATES, *TUNING, *WAITING)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from tupletree.errors import EndOfInput
-from tupletree.topology.components import Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["STILL_INACTIVE", "Feed", "Heard", "Replaying", "heard"]
+__all__ = ["STILL_INACTIVE", "AsyncFeed", "Feed", "Heard", "Replaying", "heard"]
 
 T = TypeVar("T")
 
@@ -133,3 +134,49 @@ class Replaying(Feed[T], Generic[T]):
             self.unsettled.pop(message_id, None)
         else:
             self.left.append(self.unsettled[message_id])
+
+
+class AsyncFeed(AsyncSpout[T], Generic[T]):
+    """Does what another feed does, and waits a little each time.
+
+    Args:
+        inner: the other feed, which is this one's alone.
+    """
+
+    def __init__(self, inner: Feed[T]) -> None:
+        self.message_type = inner.message_type
+        self._inner = inner
+
+    async def open(self, context: TaskContext) -> None:
+        """See `Feed`."""
+        await asyncio.sleep(0)
+        self._inner.open(context)
+
+    async def next(self) -> list[Emit[T] | Reject] | None:
+        """See `Feed`."""
+        await asyncio.sleep(0)
+        return self._inner.next()
+
+    async def ack(self, message_id: MessageId) -> None:
+        """See `Feed`."""
+        await asyncio.sleep(0)
+        self._inner.ack(message_id)
+
+    async def fail(self, message_id: MessageId, failure: Failure) -> None:
+        """See `Feed`."""
+        await asyncio.sleep(0)
+        self._inner.fail(message_id, failure)
+
+    async def activate(self) -> None:
+        """See `Feed`."""
+        await asyncio.sleep(0)
+        self._inner.activate()
+
+    def deactivate(self) -> None:
+        """See `Feed`; not everything must wait."""
+        self._inner.deactivate()
+
+    async def close(self) -> None:
+        """See `Feed`."""
+        await asyncio.sleep(0)
+        self._inner.close()

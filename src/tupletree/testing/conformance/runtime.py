@@ -30,6 +30,7 @@ class Need(enum.Enum):
     CYCLES = "cycles"
     BATCH_BOLTS = "batch bolts"
     ASYNC_BOLTS = "async bolts"
+    ASYNC_SPOUTS = "async spouts"
     INACTIVE_START = "inactive start"
 
 

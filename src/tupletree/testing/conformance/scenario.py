@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from tupletree.plan import Plan
 from tupletree.sinks.jsonl import jsonl
-from tupletree.testing.conformance.feeding import Feed, Replaying
+from tupletree.testing.conformance.feeding import AsyncFeed, Feed, Replaying
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need, RuntimeUnderTest
 from tupletree.topology.builder import BoltHandle, SinkHandle, SpoutHandle, Topology
@@ -53,11 +53,16 @@ class Bench:
         *,
         parallelism: int = 1,
         replay: Literal["runtime", "source"] = "runtime",
+        waits: bool = False,
     ) -> SpoutHandle:
-        """A spout that gives these messages; with `replay="source"` it gives failed ones again by itself."""
+        """A spout that gives these messages.
+
+        With `replay="source"` it gives failed ones again by itself; with `waits` it is an async spout.
+        """
         key = self.keys[name] = f"{self._scenario}-{name}-{next(_key)}"
         feed = (Replaying if replay == "source" else Feed)(key, message_type, messages)
-        return self._topology.spout(self._full(name), feed, parallelism=parallelism, replay=replay)
+        source = AsyncFeed(feed) if waits else feed
+        return self._topology.spout(self._full(name), source, parallelism=parallelism, replay=replay)
 
     def bolt(self, name: str, bolt: Any, **settings: Any) -> BoltHandle:
         """A bolt; settings as for `Topology.bolt`."""
