@@ -29,6 +29,10 @@ class StateCell(Protocol):
         """The value of a key that is not in `changed`."""
         ...
 
+    def touch(self) -> None:
+        """The value of the key in hand was changed in place."""
+        ...
+
 
 @dataclass(slots=True)
 class Output:

@@ -10,7 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from tupletree import Bolt, Collector, Emit, KeyedState, Resource, Sink, TaskContext, Tick, Topology, bolt, testing
+from tupletree import (
+    AsyncSpout,
+    Bolt,
+    Collector,
+    Emit,
+    EndOfInput,
+    KeyedState,
+    MapState,
+    Resource,
+    Sink,
+    TaskContext,
+    Tick,
+    Topology,
+    bolt,
+    testing,
+)
 from tupletree.sources import items
 from tupletree.testing import TestRun
 from tupletree.tracking.outcomes import Outcome
@@ -329,3 +344,36 @@ def test_an_async_function_gets_ticks_among_its_tuples_and_resources_and_context
     run = testing.run(t, {"jobs": [Emit(Job("a"), "first")]}, at_least_s=6.5)
     assert run.messages["jobs"][0].acked
     assert story == [("a", 1, ["n"], 1), *[("tick", None, 1)] * 3]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 15.0], ids=["a short call", "a call that outlives its key"])
+def test_state_expires_some_time_after_the_call_that_changed_it_last(seconds: float) -> None:
+    seen: list[tuple[str, list[str]]] = []
+
+    @bolt(concurrency=5, ttl_s=10.0)
+    async def remember(job: Job, notes: MapState[str, int]) -> None:
+        await asyncio.sleep(job.seconds)
+        if job.note:
+            notes[job.note] = 1
+        seen.append((job.key, sorted(notes)))
+
+    class Paced(AsyncSpout[Job]):
+        at = 0
+
+        async def next(self) -> Emit[Job]:
+            """A note, a look 5 s after the call, and looks when it has expired, at this key and another."""
+            steps = [
+                (0.0, Job("a", seconds, "x")), (seconds + 5.0, Job("a")), (3.0, Job("b", 0.0, "y")), (3.0, Job("a")),
+                (20.0, Job("b")),
+            ]  # fmt: skip
+            if self.at == len(steps):
+                raise EndOfInput
+            pause_s, job = steps[self.at]
+            self.at += 1
+            await asyncio.sleep(pause_s)
+            return Emit(job, self.at)
+
+    t = Topology("expiring")
+    t.bolt("remember", remember).fields(t.spout("jobs", Paced()), "key")
+    testing.run(t)
+    assert seen == [("a", ["x"]), ("a", ["x"]), ("b", ["y"]), ("a", []), ("b", [])]

@@ -334,10 +334,23 @@ class AsyncBoltMachine(EmittingMachine):
             self._ticking = False
             self._calls.forget(call.delivery.value)
         if call.is_keyed:
-            assert self._cell is not None
             if succeeded and not (call.value is call.held and is_immutable(call.value)):
-                self._cell.changed[call.key] = call.value
+                self._take_back(call)
             self._next_in_line(call.key)
+
+    def _take_back(self, call: CallInHand) -> None:
+        cell = self._cell
+        assert cell is not None
+        cell.prepare([call.key], self.place.epoch_time_s)
+        if call.key not in cell.changed and not is_immutable(
+            call.value
+        ):  # it expired meanwhile, and to the cell this is a change of what is there
+            with contextlib.suppress(Exception):  # the user's default raised; there is a value to put there anyhow
+                cell.load(call.key)
+        cell.changed[call.key] = call.value
+        if call.touched:
+            cell.key = call.key
+            cell.touch()
 
 
 async def _ended(called: Any) -> Any:

@@ -35,6 +35,7 @@ class CallInHand:
         key, is_keyed: of the tuple, if it has state; a tick has none.
         value: of the key: a copy of the call's own, if it can be changed in place.
         held: the value that it started with.
+        touched: it says that it changed the value in place.
         wishes: what it asked its collector for, in order; they are carried out together when it has ended.
         settled: it asked for a verdict on its own tuple.
         over: it has ended, and nobody carries out what is asked for from now on.
@@ -46,6 +47,7 @@ class CallInHand:
     is_keyed: bool = False
     value: Any = None
     held: Any = None
+    touched: bool = False
     wishes: list[Callable[[], None]] = field(default_factory=list)
     settled: bool = False
     over: bool = False
@@ -108,7 +110,8 @@ class CallState:
         return self._call().key
 
     def touch(self) -> None:
-        """The call's own value was changed in place; it takes the place of the key's when the call ends."""
+        """See `StateCell.touch`: the call's own value was changed in place."""
+        self._call().touched = True
 
     def clear(self) -> None:
         """See `KeyedState.clear`."""
