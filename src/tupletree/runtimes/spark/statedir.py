@@ -159,7 +159,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
         raise CheckpointError(
             "the state directory belongs to a topology that has changed",
             where=str(path),
-            got="; ".join(changes),
+            got="\n    ".join(["", *changes]) if len(changes) > 1 else changes[0],
             expected="the topology that this directory was made with",
             next_step="go back to that topology, or start with a fresh --state-dir",
         )
