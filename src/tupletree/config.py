@@ -105,6 +105,12 @@ class Options:
         at_least=0,
     )
     max_attempts: int = _option(5, "attempts", "attempts in total before a message is dead", at_least=1)
+    max_restarts: int = _option(
+        5,
+        "restarts",
+        "restarts after a failure of infrastructure, 2 s to 30 s apart, without a minute of health in between",
+        at_least=0,
+    )
     backoff_initial_ms: float = _option(100.0, "milliseconds", "delay before the second attempt", at_least=0)
     backoff_factor: float = _option(2.0, "factor", "growth of the delay with each further attempt", at_least=1)
     backoff_max_ms: float = _option(30_000.0, "milliseconds", "longest delay before an attempt", at_least=0)

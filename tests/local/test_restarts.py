@@ -27,9 +27,10 @@ def keep(line: Line, out: Collector[Word]) -> None:
 
 
 class Impatient:
-    """Restarts at once, twice at most."""
+    """Restarts at once, twice at most, whatever the options say."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_restarts: int = 5) -> None:
+        assert max_restarts > 2
         self.restarts = 0
 
     def started(self, now_s: float) -> None:

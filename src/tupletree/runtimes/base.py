@@ -37,7 +37,7 @@ class Progress:
         epoch: the last settled epoch (Spark), -1 before the first.
         rate_per_s: messages acked per second, over the last seconds.
         latency_p50_ms, latency_p95_ms: emit to ack of recent messages; None before the first.
-        state: created, activated, processing, draining, stopping, stopped or failed.
+        state: created, activated, processing, draining, stopping, restarting, stopped or failed.
     """
 
     emitted: int = 0

@@ -80,7 +80,7 @@ class LocalRun(RunHandle):
         self._legacy = Legacy(active=request.active)
         self._activating = threading.Lock()
         self._random = Random(SystemRandom().getrandbits(128))
-        self._policy = RestartPolicy()
+        self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._control = Control()
         self._assembly: Assembly | None = None
         self._ended = threading.Event()

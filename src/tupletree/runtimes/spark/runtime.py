@@ -19,7 +19,7 @@ import msgspec
 
 from tupletree.clock import SystemClock
 from tupletree.effects import TaskPlace
-from tupletree.errors import TopologyError
+from tupletree.errors import CheckpointError, ConfigError, TopologyError
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
@@ -46,12 +46,15 @@ from tupletree.topology.holding_check import refuse_stuck
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.retry import RetryPolicy
+from tupletree.tracking.retry import RestartPolicy, RetryPolicy
 from tupletree.tracking.verdicts import AlreadySettled
 
 __all__ = ["SparkRun", "start"]
 
 logger = logging.getLogger("tupletree.spark")
+
+BEYOND_RESTARTS = (CheckpointError, ConfigError, TopologyError)
+"""What the next life would meet as well."""
 
 
 def start(request: RunRequest) -> RunHandle:
@@ -99,6 +102,9 @@ class SparkRun(RunHandle):
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
         self._accounts: Accounts | None = None
         self._active = request.active
+        self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
+        self._stop_asked = threading.Event()
+        self._was_up = False
         self._attendant = Attendant(self, spec.name, "spark")
 
     # --- the handle -------------------------------------------------------------------------------------------
@@ -167,8 +173,10 @@ class SparkRun(RunHandle):
         """See `RunHandle.stop`."""
         limit_s = self._options.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         self._stop_at_s = self._clock.monotonic() + limit_s
-        if self._loop is not None:
-            self._loop.stop(self._stop_at_s)
+        self._stop_asked.set()
+        loop = self._loop
+        if loop is not None:
+            loop.stop(self._stop_at_s)
         self._ended.wait(limit_s + 10.0)
 
     def pause(self) -> None:
@@ -181,38 +189,63 @@ class SparkRun(RunHandle):
 
     def _set_active(self, *, active: bool) -> None:
         self._active = active
-        if self._loop is not None:
-            self._loop.set_active(active=active)
+        loop = self._loop
+        if loop is not None:
+            loop.set_active(active=active)
 
     # --- the thread -------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        session: Any = None
-        owned = False
         try:
-            session, owned = open_session(self._spec.name, self._request.master)
-            self._run(session)
+            while not self._live():
+                self._directory.claim_again()
             self._state = "stopped"
         except BaseException as error:
             self._state = "failed"
             self._fault = reason(error, self._directory.path)
             logger.debug("the run failed", exc_info=error)
         finally:
-            if owned:
-                with contextlib.suppress(Exception):  # a session that died takes nothing with it
-                    session.stop()
             self._attendant.finish(self._fault)
             self._directory.close()
             self._ended.set()
 
+    def _live(self) -> bool:
+        """One life, from the journal on; whether it was the last one. Raises the fault that no restart mends."""
+        session: Any = None
+        owned = False
+        try:
+            session, owned = open_session(self._spec.name, self._request.master)
+            self._run(session)
+        except Exception as error:
+            if not self._was_up or isinstance(error, BEYOND_RESTARTS) or self._stop_at_s is not None:
+                raise
+            return self._await_restart(error)
+        finally:
+            self._loop = None
+            if owned:
+                with contextlib.suppress(Exception):  # a session that died takes nothing with it
+                    session.stop()
+        return True
+
+    def _await_restart(self, error: Exception) -> bool:
+        """Wait before the next life; True if a stop comes first, which is final."""
+        delay_s = self._policy.failed(self._clock.monotonic())
+        if delay_s is None:
+            raise error
+        fault = reason(error, self._directory.path)
+        logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
+        self._state = "restarting"
+        return self._stop_asked.wait(delay_s)
+
     def _run(self, session: Any) -> None:
         plan = Plan.of(self._spec, self._options, partitions_of(session))
         spouts = self._make_spouts(plan)
-        accounts = self._accounts = self._make_accounts(spouts)
+        accounts = self._make_accounts(spouts)
         self._directory.name_spouts(accounts.spout_of)
         codecs = codecs_of(plan)
         recovered = recover(self._directory, accounts, codecs, self._clock)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
+        self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
         search_path = [self._request.target.search_path] if self._request.target else []
         engine = Engine(
@@ -272,6 +305,8 @@ class SparkRun(RunHandle):
             loop.sweep_orphans()
             query = self._start_query(session, plan, loop, first)
             self._state = "processing"
+            self._was_up = True
+            self._policy.started(self._clock.monotonic())
             if self._stop_at_s is not None:  # asked for before there was a loop
                 loop.stop(self._stop_at_s)
             loop.set_active(active=self._active)

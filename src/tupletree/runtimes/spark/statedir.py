@@ -80,6 +80,10 @@ class StateDirectory:
         crash_point("generation.claimed")
         return cls(path, identity.run_id, generation, lock)
 
+    def claim_again(self) -> None:
+        """Claim the next generation, for a restart in this process: late tasks of the one before write other names."""
+        self.generation = _claim(self.path)
+
     @property
     def spark(self) -> Path:
         """Spark's own checkpoint of this generation. Disposable: the journal is what recovery reads."""
