@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -210,8 +211,9 @@ def main(plan: dict[str, Any]) -> None:
     # No option shortens this; what happens at a base does not depend on when one is due.
     engine.BASE_EPOCHS = plan["base_epochs"]
     options = resolve_options(code={**QUICK, **plan["options"]})
+    module = importlib.import_module(plan["topology"])
     handle = base.run(
-        topology(folder, plan["batch_size"], plan["source"]),
+        module.topology(folder, plan["batch_size"], plan["source"]),
         options=options,
         target=target(),
         state_dir=folder / "state",

@@ -42,6 +42,7 @@ class How:
         asleep: fall asleep at the crash point, instead of dying.
         options: on top of `OPTIONS`.
         batch_size: lines that the source gives at once.
+        topology: module whose `topology` is run.
     """
 
     base_epochs: int = 64
@@ -50,6 +51,7 @@ class How:
     asleep: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     batch_size: int = EPOCH_LINES
+    topology: str = "tests.spark.counting"
 
 
 def start_process(folder: Path, how: How, crash: str = "") -> subprocess.Popen[bytes]:

@@ -27,6 +27,7 @@ from tests.spark.crashing import (
     start_process,
     wait_for_settle,
 )
+from tests.spark.every_sink import CALL_POINTS
 from tests.spark.tapped import wait_until
 from tupletree.runtimes.base import Summary
 from tupletree.runtimes.crash import CRASH_POINTS
@@ -75,11 +76,11 @@ def lines_heard(folder: Path) -> set[int]:
     return {number for _, number in heard(folder)}
 
 
-def test_the_matrix_has_every_crash_point() -> None:
-    assert set(MATRIX) == set(CRASH_POINTS)
+def test_the_matrices_have_every_crash_point() -> None:
+    assert {*MATRIX, *CALL_POINTS} == set(CRASH_POINTS)
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("point", MATRIX)
 def test_everything_is_there_once_after_a_kill(point: str, folder: Path, run_topology: RunTopology) -> None:
     die_at(folder, f"{point}:{MATRIX[point]}", HOW)
     before = check_crashed(folder)

@@ -291,7 +291,7 @@ class SinkMachine(Machine):
             batch_id = f"{self._batch_prefix}-{self._batches:08d}"
             while rows:
                 try:
-                    self.sink.write(SinkBatch(batch_id, rows))
+                    self.sink.write(SinkBatch(batch_id, rows, self._batch_prefix, self._batches))
                 except SinkRowsError as error:
                     rows, row_roots = self._without(error, rows, row_roots, refused, out)
                 except Exception as error:  # noqa: BLE001 - user code may raise anything; its messages fail

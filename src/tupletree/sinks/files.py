@@ -88,6 +88,7 @@ class FileSink(Sink[Any]):
     """
 
     promise = "exactly_once"
+    gathers = True
     suffix: str = ""
 
     def __init__(self, directory: str | os.PathLike[str], *, message_type: type | None = None) -> None:

@@ -15,8 +15,9 @@ T = TypeVar("T")
 def foreach(write: Callable[[SinkBatch[T]], None]) -> ForeachSink[T]:
     """Call `write` with each batch whose messages completed.
 
-    At least once: after a crash a batch comes again with the same `batch.id`, so a function that remembers ids makes
-    it exactly once. An exception fails the batch's rows. On Spark the function must be importable by its name.
+    At least once: after a crash a batch comes again with the same `batch.id` (locally: as another batch), so a function
+    that remembers ids makes it exactly once. On Spark it is called by one thread of the driver, once the rows' epoch is
+    committed; what it raises does is told at `Sink.write`.
     """
     return ForeachSink(write)
 

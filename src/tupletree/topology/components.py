@@ -370,26 +370,51 @@ class TaskState(Protocol[V]):
 
 @dataclass(frozen=True)
 class SinkBatch(Generic[T_co]):
-    """Rows for one sink task. `id` is unique per (topology, sink, task, epoch) and stable when it is written again."""
+    """Rows for one sink task.
+
+    Attributes:
+        id: stable when the batch is written again, and no other batch's, in no other run either.
+        rows: what to write, never empty.
+        writer: the run and sink task that it comes from; a restart of the run is the same writer on Spark, and
+            another one locally.
+        number: batches of one writer come in the order of their numbers, one at a time. On Spark it is the epoch.
+    """
 
     id: str
     rows: Sequence[T_co]
+    writer: str = ""
+    number: int = 0
 
 
 class Sink(Generic[T]):
     """Where results go. File sinks (JSON Lines, Parquet) have their own two-step protocol in `tupletree.sinks`.
 
-    A plain `Sink` is called once per batch after its roots completed; what it promises is `promise`.
+    A plain `Sink` is called with rows whose messages completed. One instance serves one task; all its methods are
+    called by one thread (on Spark: of the driver). After a crash a batch comes again with the same id.
+
+    Attributes:
+        promise: "at_least_once", or "exactly_once" for a sink that writes a batch which comes again only once; such a
+            sink has to name the rows that it refuses.
+        gathers: each batch costs much (a file, a transaction), so that rows may wait a moment for more.
     """
 
     promise: str = "at_least_once"
+    gathers: bool = False
 
     def open(self, context: TaskContext) -> None:
         """Acquire what is needed."""
 
     @abstractmethod
     def write(self, batch: SinkBatch[T]) -> None:
-        """Write the rows; an exception fails them."""
+        """Write the rows.
+
+        Raises:
+            SinkRowsError: (`tupletree.sinks`) these rows cannot be written, and nothing was; the others come again.
+            ConnectorError: nothing can be written now. On Spark, once it was tried again often enough, the run ends,
+                and the next start goes on with this batch.
+            Exception: anything else fails the rows. On Spark the batch is tried again first, and then, with
+                `promise="at_least_once"`, by halves, whose ids are derived from the batch's, to find the rows to blame.
+        """
 
     def close(self) -> None:
         """Release everything."""

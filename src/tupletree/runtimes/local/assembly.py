@@ -23,14 +23,13 @@ from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for
-from tupletree.sinks.files import FileSink
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["Assembly", "Legacy", "assemble"]
 
-FILE_LINGER_S = 0.1
+GATHER_S = 0.1
 """How long rows may wait for more before they become a file: a file costs two flushes to the disk."""
 
 
@@ -178,7 +177,7 @@ class _Maker:
                 _instance(component.body, self._plan.parallelism(task.component)),
                 run=self._run_id,
                 incarnation=self._legacy.starts,
-                linger_s=FILE_LINGER_S if isinstance(component.body, FileSink) else 0.0,
+                linger_s=GATHER_S if component.body.gathers else 0.0,
             )
         # A generator per machine: drawing from one of them on several threads would cost a lock or randomness.
         own = Random(self._random.getrandbits(128))

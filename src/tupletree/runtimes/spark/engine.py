@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tupletree.plan import Plan
 from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.intake import EpochRecord
 from tupletree.runtimes.spark.journal import (
     Base,
@@ -34,12 +35,14 @@ from tupletree.runtimes.spark.journal import (
     write_settle,
 )
 from tupletree.runtimes.spark.program import Control, control_bytes
-from tupletree.runtimes.spark.publishing import final_name, finish, remove
+from tupletree.runtimes.spark.publishing import Publisher, final_name, letter_of, remove
 from tupletree.runtimes.spark.settle import Reports, Settlement, rows_to_keep
-from tupletree.runtimes.spark.sinking import read_sidecar
+from tupletree.runtimes.spark.sinking import read_sidecar, sidecar_of, write_sidecar
+from tupletree.runtimes.spark.spooling import Spool, file_sink_of
 from tupletree.runtimes.spark.stage import run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.state.versions import StateFile, version_after
+from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
@@ -62,6 +65,13 @@ class Verdicts:
     wrote_base: bool = False
     shrunk: bool = False
 
+    def bury(self, died: list[Died]) -> None:
+        """Messages that were to be acked died of a sink that refused them."""
+        if died:
+            names = {(one.spout_task, message_key(one.message_id)) for one in died}
+            self.acked = [one for one in self.acked if (one.spout_task, message_key(one.message_id)) not in names]
+            self.died += died
+
 
 @dataclass
 class _Counted:
@@ -79,6 +89,7 @@ class Engine:
     Args:
         plan, blob: the topology laid out, and packed for the workers.
         sink_directories: sink → absolute folder.
+        publisher: finishes what an entry names.
         requested_replays: takes the replay requests that are in the accounts but not yet in the journal.
         epochs_since_base: how many settled epochs a restart would have to read now.
     """
@@ -92,6 +103,7 @@ class Engine:
         accounts: Accounts,
         clock: Clock,
         sink_directories: dict[str, str],
+        publisher: Publisher,
         redact: Redact | None,
         requested_replays: Callable[[], list[str]],
         epochs_since_base: int,
@@ -103,6 +115,7 @@ class Engine:
         self._accounts = accounts
         self._clock = clock
         self._sinks = sink_directories
+        self._publisher = publisher
         self._redact = redact
         self._requested_replays = requested_replays
         self._since_base = (epochs_since_base, 0)
@@ -138,7 +151,8 @@ class Engine:
             self._accounts.state = entry.state
             self._accounts.totals = entry.counters
             self._accounts.replays.update(entry.replays)
-        finish(entry, self._sinks, self._directory.dead)
+        _, died = self._publisher.finish(entry)
+        verdicts.bury(died)
         crash_point("settle.after_publish")
         remove([*counted.dropped, *superseded])
         return verdicts
@@ -203,20 +217,29 @@ class Engine:
         changed: set[Path] = set()
         for output in counted.reports.outputs:
             folder = Path(self._sinks[output.sink])
-            sink = self._plan.spec.components[output.sink].body
+            sink = file_sink_of(self._plan.spec, self._plan.spec.components[output.sink])
+            is_called = isinstance(sink, Spool)
             name, rows = output.candidate, output.rows
-            counted.dropped.append(folder / output.sidecar)
+            if not is_called:
+                counted.dropped.append(folder / output.sidecar)
             if bad:
-                keep = rows_to_keep(self._read_sidecar(output), bad)
+                roots = self._read_sidecar(output)
+                keep = rows_to_keep(roots, bad)
                 if not all(keep):
-                    counted.dropped.append(folder / name)
+                    counted.dropped += [folder / name, folder / output.sidecar]
                     if not any(keep):
                         continue
                     name = f"{Path(name).stem}-kept{sink.suffix}"
                     rows = sink.filter_candidate(folder / output.candidate, folder / name, keep)
+                    if is_called:
+                        kept = list(compress(roots, keep))
+                        layout = wire.pack_layout(kept, range(1, rows + 1))
+                        write_sidecar(sidecar_of(folder / name), layout, lasting=True)
                     changed.add(folder)
-            final = final_name(self._directory.run_id, record.epoch, output.task_index, sink.suffix)
-            counted.outputs.append(OutputFile(output.sink, name, final, rows))
+            final = (
+                "" if is_called else final_name(self._directory.run_id, record.epoch, output.task_index, sink.suffix)
+            )
+            counted.outputs.append(OutputFile(output.sink, name, final, rows, output.task_index))
         for folder in changed:
             sync_directory(folder)
 
@@ -329,13 +352,9 @@ class Engine:
                 pass
 
     def _letter(self, died: Died) -> Any:
-        accounts = self._accounts
-        payload = accounts.encode_value(died.spout_task, died.value)
-        kind = "" if isinstance(died.value, StoredPayload) else type(died.value).__qualname__
         stateful = any(getattr(one.body, "state", None) for one in self._plan.spec.components.values())
         note = "keyed state does not hold this message" if stateful else ""
-        letter = died.letter(self._plan.spec.name, payload, kind, note)
-        return self._redact(letter) if self._redact is not None else letter
+        return letter_of(died, self._accounts, note, self._redact)
 
     def _state_after(self, reports: Reports) -> dict[str, list[StateFile]]:
         """The version that this epoch leaves."""

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tupletree.durable import pack, read_container, write_once
 from tupletree.state.versions import StateFile
-from tupletree.tracking.outcomes import DeadLetter, Failure
-from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
+from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
 
 __all__ = [
+    "Amendment",
     "Base",
     "Counters",
     "DeadEntry",
@@ -27,11 +29,15 @@ __all__ = [
     "OutputFile",
     "SettleEntry",
     "Unsendable",
+    "amended",
+    "amendment_path",
+    "count_refused",
     "epoch_path",
     "numbered",
     "read_epoch",
     "read_settle",
     "settle_path",
+    "write_amendment",
     "write_epoch",
     "write_settle",
 ]
@@ -113,12 +119,13 @@ class DeadEntry(msgspec.Struct, array_like=True):
 
 
 class OutputFile(msgspec.Struct, array_like=True):
-    """A candidate that counts, and the name it gets."""
+    """A candidate that counts, and the name it gets; none if its rows are for a sink that is called."""
 
     sink: str
     candidate: str
     final: str
     rows: int
+    task_index: int = 0
 
 
 class Counters(msgspec.Struct):
@@ -187,6 +194,53 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     base: Base | None = None
 
 
+class Amendment(msgspec.Struct, kw_only=True):
+    """What sinks refused after an epoch was committed: messages that its entry calls acked are dead.
+
+    Attributes:
+        epoch, generation: which entry it amends, written by which start.
+        failed: their attempts, by reason.
+        dead: the messages.
+        settled: (spout task, message id, outcome) of those that the source has yet to confirm.
+        refused: sink → rows that were not written.
+    """
+
+    epoch: int
+    generation: int
+    failed: list[FailedAttempt] = []
+    dead: list[DeadEntry] = []
+    settled: list[tuple[int, PlainId, Outcome]] = []
+    refused: dict[str, int] = {}
+
+
+def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
+    """The entry as it reads with its amendment."""
+    settled = PendingChanges(settled=amendment.settled)
+    base = entry.base and replace(entry.base, pending=fold([entry.base.pending, settled]))
+    pending = entry.pending if base else replace(entry.pending, settled=[*entry.pending.settled, *amendment.settled])
+    return replace(
+        entry,
+        failed=[*entry.failed, *amendment.failed],
+        dead=[*entry.dead, *amendment.dead],
+        counters=count_refused(entry.counters, amendment),
+        pending=pending,
+        base=base,
+    )
+
+
+def count_refused(counters: Counters, amendment: Amendment) -> Counters:
+    """The totals with what an amendment says."""
+    dead = len(amendment.dead)
+    rows = {sink: count - amendment.refused.get(sink, 0) for sink, count in counters.rows.items()}
+    return replace(
+        counters,
+        acked=counters.acked - dead,
+        failed=counters.failed + dead,
+        dead=counters.dead + dead,
+        rows=rows,
+    )
+
+
 def epoch_path(directory: Path, epoch: int) -> Path:
     """Where an epoch's log is, in the folder of epoch logs."""
     return directory / f"{epoch:010d}.epoch"
@@ -195,6 +249,11 @@ def epoch_path(directory: Path, epoch: int) -> Path:
 def settle_path(directory: Path, epoch: int) -> Path:
     """Where an epoch's settle entry is, in the folder of settle entries."""
     return directory / f"{epoch:010d}.settle"
+
+
+def amendment_path(directory: Path, epoch: int) -> Path:
+    """Where the amendment of an epoch's settle entry is, if there is one."""
+    return directory / f"{epoch:010d}.amendment"
 
 
 def numbered(directory: Path, suffix: str) -> list[int]:
@@ -217,7 +276,16 @@ def write_settle(directory: Path, entry: SettleEntry) -> bool:
     return write_once(settle_path(directory, entry.epoch), pack(entry))
 
 
+def write_amendment(directory: Path, amendment: Amendment) -> bool:
+    """Create the amendment of an epoch's entry; False if another start of this run was first."""
+    return write_once(amendment_path(directory, amendment.epoch), pack(amendment))
+
+
 def read_settle(directory: Path, epoch: int) -> SettleEntry:
-    """An epoch's settle entry, verified. Raises CheckpointError."""
+    """An epoch's settle entry, verified, with its amendment. Raises CheckpointError."""
     entry, _ = read_container(settle_path(directory, epoch), SettleEntry)
+    path = amendment_path(directory, epoch)
+    if path.exists():
+        amendment, _ = read_container(path, Amendment)
+        return amended(entry, amendment)
     return entry

@@ -19,6 +19,7 @@ import xxhash
 from tupletree.codec import ArrowCodec
 from tupletree.errors import Finding, TopologyError
 from tupletree.plan import Plan
+from tupletree.runtimes.spark.spooling import file_sink_of
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
 
@@ -63,15 +64,12 @@ class Program:
 
 
 def pack_program(plan: Plan, search_path: list[str]) -> bytes:
-    """Pickle what workers need. Spouts stay in the driver, so their objects are left out.
+    """Pickle what workers need. Spouts and called sinks stay in the driver, so their objects are left out.
 
     Raises TopologyError, with a finding for every component that cannot be sent.
     """
     spec = plan.spec
-    components = {
-        name: replace(component, body=None) if component.kind == "spout" else component
-        for name, component in spec.components.items()
-    }
+    components = {name: _as_sent(spec, component) for name, component in spec.components.items()}
     light = replace(plan, spec=TopologySpec(spec.name, components, spec.options))
     try:
         pickled = _pickle(light)
@@ -90,6 +88,16 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
             raise
         raise TopologyError("the topology cannot be sent to Spark's workers", findings=findings) from error
     return msgspec.msgpack.encode([search_path, pickled])
+
+
+def _as_sent(spec: TopologySpec, component: ComponentSpec) -> ComponentSpec:
+    match component.kind:
+        case "spout":
+            return replace(component, body=None)
+        case "sink":
+            return replace(component, body=file_sink_of(spec, component))
+        case _:
+            return component
 
 
 def _pickle(thing: object) -> bytes:

@@ -1,16 +1,48 @@
-"""Everything that happens to files after the commit point: publish, dead letters, sweep. All of it can be repeated."""
+"""Everything that happens after the commit point: files get their names, sinks are called, letters are written.
+
+All of it can be repeated. What a called sink refuses becomes an amendment of the settle entry: its messages, acked by
+the entry, are dead, before their source hears of them.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from tupletree.clock import Clock
+from tupletree.codec import ArrowCodec
+from tupletree.errors import CheckpointError
+from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.deadletters import write_letters
-from tupletree.runtimes.spark.journal import SettleEntry
+from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.calling import CalledSinks, Refusals
+from tupletree.runtimes.spark.journal import (
+    Amendment,
+    DeadEntry,
+    FailedAttempt,
+    SettleEntry,
+    amended,
+    amendment_path,
+    count_refused,
+    numbered,
+    read_epoch,
+    write_amendment,
+)
+from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages, values_of
+from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import publish
+from tupletree.tracking.identity import plain_id
+from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
+from tupletree.tracking.verdicts import Died
 
-__all__ = ["final_name", "finish", "remove"]
+__all__ = ["Publisher", "final_name", "letter_of", "remove"]
+
+logger = logging.getLogger("tupletree.spark")
+
+REFUSED_NOTE = "a sink refused it after its epoch was committed: its state and its rows in other sinks stay"
 
 
 def final_name(run_id: str, epoch: int, task_index: int, suffix: str) -> str:
@@ -18,16 +50,149 @@ def final_name(run_id: str, epoch: int, task_index: int, suffix: str) -> str:
     return f"part-{run_id[:8]}-{epoch:08d}-{task_index:04d}{suffix}"
 
 
-def finish(entry: SettleEntry, sink_directories: Mapping[str, str], dead_directory: Path) -> None:
-    """Publish what a settle entry names. Idempotent."""
-    for output in entry.outputs:
-        directory = Path(sink_directories[output.sink])
-        crash_point("publish.before_output")
-        publish(directory / output.candidate, directory / output.final)
-        crash_point("publish.after_output")
-    if entry.dead:
-        write_letters(dead_directory, entry.epoch, [dead.letter for dead in entry.dead])
-    crash_point("publish.after_dead")
+class Publisher:
+    """See the module docstring.
+
+    Args:
+        directory, accounts, clock: of the run.
+        codecs: (component, stream) → codec, for the payloads of refused messages.
+        sinks: sink → absolute folder.
+        called: the sinks that are called, open.
+        redact: makes a letter harmless before it is written.
+    """
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        accounts: Accounts,
+        codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
+        clock: Clock,
+        sinks: Mapping[str, str],
+        called: CalledSinks,
+        redact: Redact | None,
+    ) -> None:
+        self._directory = directory
+        self._accounts = accounts
+        self._codecs = codecs
+        self._clock = clock
+        self._sinks = sinks
+        self._called = called
+        self._redact = redact
+
+    def finish(self, entry: SettleEntry) -> tuple[SettleEntry, list[Died]]:
+        """Publish what a settle entry names; returns it as it reads from here on, and who died of it only now.
+
+        Raises:
+            ConnectorError: a called sink takes nothing now.
+            Closing: the run ends meanwhile.
+        """
+        for output in entry.outputs:
+            if output.sink not in self._called:
+                directory = Path(self._sinks[output.sink])
+                crash_point("publish.before_output")
+                publish(directory / output.candidate, directory / output.final)
+                crash_point("publish.after_output")
+        died: list[Died] = []
+        calls = [output for output in entry.outputs if output.sink in self._called]
+        if calls and not amendment_path(self._directory.settles, entry.epoch).exists():
+            refusals = [refused for one in calls if (refused := self._called.deliver(entry.epoch, one)) is not None]
+            if refusals:
+                entry, died = self._amend(entry, refusals)
+        if entry.dead:
+            write_letters(self._directory.dead, entry.epoch, [dead.letter for dead in entry.dead])
+        crash_point("publish.after_dead")
+        for output in calls:
+            self._called.forget(output)
+        return entry, died
+
+    def _amend(self, entry: SettleEntry, refusals: list[Refusals]) -> tuple[SettleEntry, list[Died]]:
+        failures: dict[int, Failure] = {}
+        refused: dict[str, int] = {}
+        for refusal in refusals:
+            failures = {**refusal.failures, **failures}
+            for sink, rows in refusal.rows.items():
+                refused[sink] = refused.get(sink, 0) + rows
+        logger.warning("epoch %d: sinks refused %s rows", entry.epoch, refused)
+        settled_otherwise = {root for attempt in entry.failed for root in attempt.roots}
+        failures = {root: failure for root, failure in failures.items() if root not in settled_otherwise}
+        with self._accounts.lock:
+            died = self._died(entry.epoch, failures)
+            amendment = Amendment(
+                epoch=entry.epoch,
+                generation=self._directory.generation,
+                failed=[FailedAttempt([one.root], one.failure) for one in died],
+                dead=[DeadEntry(one.root, one.spout_task, self._letter(one)) for one in died],
+                settled=self._unconfirmed(entry.epoch, died),
+                refused=refused,
+            )
+            crash_point("publish.before_amendment")
+            if not write_amendment(self._directory.settles, amendment):
+                raise CheckpointError(
+                    "another start of this run has taken over; this one stops",
+                    where=str(self._directory.path),
+                    got=f"epoch {entry.epoch} is published already",
+                    next_step="stop one of the two processes",
+                )
+            crash_point("publish.after_amendment")
+            self._accounts.totals = count_refused(self._accounts.totals, amendment)
+            for one in died:
+                if any(task == one.spout_task for task, _, _ in amendment.settled):
+                    self._accounts.pending.mark_unconfirmed(one.spout_task, one.message_id, Outcome.DEAD)
+        return amended(entry, amendment), died
+
+    def _unconfirmed(self, epoch: int, died: list[Died]) -> list[tuple[int, Any, Outcome]]:
+        """Of sources without a position: see `Engine`."""
+        header, _ = read_epoch(self._directory.epochs, epoch)
+        return [
+            (one.spout_task, plain_id(one.message_id), Outcome.DEAD)
+            for one in died
+            if one.spout_task not in header.positions
+        ]
+
+    def _died(self, epoch: int, failures: Mapping[int, Failure]) -> list[Died]:
+        """The messages behind roots, from the epoch logs: the accounts have let go of them."""
+        now_s = self._clock.wall()
+        found: list[Died] = []
+        missing = dict(failures)
+        for number in reversed(numbered(self._directory.epochs, ".epoch")):
+            if number > epoch:
+                continue
+            if not missing:
+                break
+            header, body = read_epoch(self._directory.epochs, number)
+            messages = logged_messages(body[: header.messages_length])
+            if not any(message.root in missing for message in messages):
+                continue
+            values = values_of(header, body, self._codecs)
+            for message in messages:
+                failure = missing.pop(message.root, None)
+                if failure is not None:
+                    found.append(self._one_died(message, values[message.root], failure, now_s))
+        return found
+
+    def _one_died(self, message: LoggedMessage, value: Any, failure: Failure, now_s: float) -> Died:
+        return Died(
+            message.task,
+            self._accounts.spout_of[message.task],
+            message.message_id,
+            value,
+            failure,
+            message.attempt,
+            message.first_emitted_s,
+            now_s,
+            message.root,
+        )
+
+    def _letter(self, died: Died) -> DeadLetter:
+        return letter_of(died, self._accounts, REFUSED_NOTE, self._redact)
+
+
+def letter_of(died: Died, accounts: Accounts, note: str, redact: Redact | None) -> DeadLetter:
+    """The dead letter of a message."""
+    payload = accounts.encode_value(died.spout_task, died.value)
+    kind = "" if isinstance(died.value, StoredPayload) else type(died.value).__qualname__
+    letter = died.letter(accounts.spec.name, payload, kind, note)
+    return redact(letter) if redact is not None else letter
 
 
 def remove(paths: Iterable[Path]) -> None:

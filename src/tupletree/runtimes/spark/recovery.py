@@ -33,7 +33,7 @@ from tupletree.state.segments import Segment
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
 
-__all__ = ["LoggedMessage", "Recovered", "acked_in", "adopt_open_trees", "logged_messages", "recover"]
+__all__ = ["LoggedMessage", "Recovered", "acked_in", "adopt_open_trees", "logged_messages", "recover", "values_of"]
 
 _messages = msgspec.msgpack.Decoder(Messages)
 
@@ -177,7 +177,7 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
     """Put the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
     for epoch in sorted({tree.epoch for tree in accounts.open.values()}):
         header, body = read_epoch(directory.epochs, epoch)
-        values = _values_of(header, body, codecs)
+        values = values_of(header, body, codecs)
         for message in logged_messages(body[: header.messages_length]):
             if message.root in accounts.open:
                 _adopt(message, values, accounts, clock)
@@ -185,7 +185,7 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
 
 def _readopt(directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
-    values = _values_of(header, body, codecs)
+    values = values_of(header, body, codecs)
     messages = logged_messages(body[: header.messages_length])
     task_of = {message.root: message.task for message in messages}
     for one in header.unsendable:
@@ -224,7 +224,7 @@ def _adopt(message: LoggedMessage, values: Mapping[int, Any], accounts: Accounts
     )
 
 
-def _values_of(header: EpochHeader, body: memoryview, codecs: Codecs) -> dict[int, Any]:
+def values_of(header: EpochHeader, body: memoryview, codecs: Codecs) -> dict[int, Any]:
     """Root → value, from the frames that carry it and from what could not be sent."""
     values: dict[int, Any] = {one.root: StoredPayload(one.payload) for one in header.unsendable}
     for _, offset, head_length, body_length in header.frames:

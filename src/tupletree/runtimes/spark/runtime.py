@@ -26,16 +26,18 @@ from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.calling import CalledSinks
 from tupletree.runtimes.spark.endings import reason, stop_query
 from tupletree.runtimes.spark.engine import Engine
 from tupletree.runtimes.spark.intake import Intake, SpoutTask
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.program import codecs_of, pack_program
-from tupletree.runtimes.spark.publishing import finish
+from tupletree.runtimes.spark.publishing import Publisher
 from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, recover
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
+from tupletree.runtimes.spark.spooling import make_spools
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
@@ -67,7 +69,11 @@ def start(request: RunRequest) -> RunHandle:
     path = request.state_dir or fresh_state_dir(spec.name)
     directory = StateDirectory.open(path, spec.name, fingerprint(spec))
     try:
-        sinks = claim_directories(spec, directory.run_id, append=request.append)
+        folders = {
+            **claim_directories(spec, directory.run_id, append=request.append),
+            **make_spools(directory.spools, spec),
+        }
+        sinks = {name: folders[name] for name in spec.components if name in folders}
         for component in spec.components:
             (directory.state / component).mkdir(mode=0o700, exist_ok=True)
     except BaseException:
@@ -247,6 +253,8 @@ class SparkRun(RunHandle):
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
+        called = CalledSinks(plan, self._directory.run_id, self._sinks, RetryPolicy.from_options(self._options))
+        publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
         search_path = [self._request.target.search_path] if self._request.target else []
         engine = Engine(
             plan,
@@ -256,6 +264,7 @@ class SparkRun(RunHandle):
             accounts,
             self._clock,
             self._sinks,
+            publisher,
             self._request.redact,
             replays.take_accepted,
             accounts.settled - recovered.base_epoch,
@@ -268,7 +277,8 @@ class SparkRun(RunHandle):
                 self._open(spout, plan, accounts)
                 if active:
                     spout.spout.activate()
-            self._finish_last(recovered, spouts)
+            called.open(self._clock.wall())
+            self._finish_last(recovered, publisher, spouts)
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
             intake = Intake(plan, self._options, accounts, spouts, self._clock, retold.append)
@@ -288,8 +298,9 @@ class SparkRun(RunHandle):
                 retold,
                 active=active,
             )
-            self._run_loop(session, plan, loop, accounts.settled + 1)
+            self._run_loop(session, plan, loop, called, accounts.settled + 1)
         finally:
+            called.close()
             for spout in opened:
                 for leave in (spout.spout.deactivate, spout.spout.close):
                     try:
@@ -299,7 +310,7 @@ class SparkRun(RunHandle):
         replays.clear_inbox()
         loop.sweep_orphans()
 
-    def _run_loop(self, session: Any, plan: Plan, loop: Loop, first: int) -> None:
+    def _run_loop(self, session: Any, plan: Plan, loop: Loop, called: CalledSinks, first: int) -> None:
         query: Any = None
         try:
             loop.sweep_orphans()
@@ -314,6 +325,7 @@ class SparkRun(RunHandle):
         finally:
             self._state = "stopping"
             loop.close()
+            called.leave()
             if query is not None:
                 stop_query(query)
             loop.join_settling()
@@ -356,11 +368,11 @@ class SparkRun(RunHandle):
         else:
             spout.ended = task.task_id in accounts.ended
 
-    def _finish_last(self, recovered: Recovered, spouts: list[SpoutTask]) -> None:
+    def _finish_last(self, recovered: Recovered, publisher: Publisher, spouts: list[SpoutTask]) -> None:
         """Finish what the last settled epoch left undone, and clear away what killed starts left behind."""
         entry = recovered.last
         if entry is not None:
-            finish(entry, self._sinks, self._directory.dead)
+            entry, _ = publisher.finish(entry)
             self._tell_again(entry, {spout.task.task_id: spout for spout in spouts})
         sweep_drafts(self._directory)
 

@@ -10,12 +10,13 @@ import pyarrow as pa
 from tupletree.columns import Anchors, ArrowColumns
 from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.spooling import Spool
 from tupletree.runtimes.spark.wire import FailRoot
-from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
+from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError, written
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["SinkTask", "read_sidecar", "takes_columns"]
+__all__ = ["SinkTask", "read_sidecar", "sidecar_of", "takes_columns", "write_sidecar"]
 
 
 class SinkTask:
@@ -31,7 +32,7 @@ class SinkTask:
         self._sink = sink
         self._directory = directory
         self._candidate = f"{CANDIDATE_PREFIX}{name}{sink.suffix}"
-        self._sidecar = f"{CANDIDATE_PREFIX}{name}.roots"
+        self._sidecar = sidecar_of(Path(self._candidate)).name
         self._values: list[Any] = []
         self._roots: list[Root] = []
         self._ends: list[int] = []
@@ -84,7 +85,9 @@ class SinkTask:
         return [(one.codec.schema.cls, one.batch) for one in self._columns]
 
     def _report(self, component: str, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
-        (self._directory / self._sidecar).write_bytes(wire.encode_parts(layout))
+        # The rows of a spool are called out after the commit, and only then is it known which the sink refuses.
+        lasting = isinstance(self._sink, Spool)
+        write_sidecar(self._directory / self._sidecar, layout, lasting=lasting)
         return wire.OutputReport(component, task_index, self._candidate, self._sidecar, self.rows)
 
     def _drop(self, refused: SinkRowsError, fail: FailRoot) -> None:
@@ -99,6 +102,21 @@ def takes_columns(component: ComponentSpec) -> bool:
     if component.kind == "sink":
         return isinstance(component.body, ParquetSink)
     return isinstance(component.body, BoltSpec) and component.body.style == "arrow"
+
+
+def sidecar_of(candidate: Path) -> Path:
+    """Where the roots of a candidate's rows are."""
+    return candidate.with_suffix(".roots")
+
+
+def write_sidecar(path: Path, layout: tuple[bytes, bytes, bytes], *, lasting: bool) -> None:
+    """Write the roots of a candidate's rows; `lasting`: they are asked for after the commit, too."""
+    data = wire.encode_parts(layout)
+    if lasting:
+        with written(path) as file:
+            file.write(data)
+    else:
+        path.write_bytes(data)
 
 
 def read_sidecar(path: Path, rows: int) -> list[Root]:

@@ -57,7 +57,8 @@ class StateDirectory:
         self.state = path / "state"
         self.dead = path / "dead"
         self.history = path / "history"
-        for folder in (self.epochs, self.settles, self.state, self.dead, self.history):
+        self.spools = path / "spools"
+        for folder in (self.epochs, self.settles, self.state, self.dead, self.history, self.spools):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     @classmethod

@@ -11,7 +11,6 @@ from tupletree.config import Options
 from tupletree.errors import Finding, TopologyError
 from tupletree.payloads import registry_of
 from tupletree.plan import Plan
-from tupletree.sinks.files import FileSink
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
@@ -44,12 +43,6 @@ def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
         yield finding(
             f"the structure {cls.__qualname__} lives in {place}, where Spark's workers cannot find it",
             "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
-        )
-    if component.kind == "sink" and not isinstance(component.body, FileSink):
-        yield finding(
-            "on Spark only file sinks are exactly once, and others are not supported yet",
-            "use sinks.jsonl or sinks.parquet",
-            type(component.body).__qualname__,
         )
     if isinstance(component.body, AsyncSpout):
         yield finding(

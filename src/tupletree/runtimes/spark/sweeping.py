@@ -9,7 +9,14 @@ from pathlib import Path
 from tupletree.durable import read_header
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark.archive import ArchivedEpoch, archive, trim
-from tupletree.runtimes.spark.journal import EpochHeader, epoch_path, numbered, read_settle, settle_path
+from tupletree.runtimes.spark.journal import (
+    EpochHeader,
+    amendment_path,
+    epoch_path,
+    numbered,
+    read_settle,
+    settle_path,
+)
 from tupletree.runtimes.spark.publishing import remove
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
@@ -39,6 +46,7 @@ def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history
     crash_point("sweep.after_history")
     remove(epoch_path(directory.epochs, epoch) for epoch in epochs)
     # An entry outlives its epoch log, never the other way round.
+    remove(amendment_path(directory.settles, epoch) for epoch in settled)
     remove(settle_path(directory.settles, epoch) for epoch in settled)
     crash_point("sweep.after")
 

@@ -1,0 +1,324 @@
+"""Calling: sinks that are not folders of files get the rows of a committed epoch, at least once.
+
+Owns the calls, in the driver: when a sink is called again, how one row that it refuses is found, and what a restart
+must not ask anew. It refuses to judge messages: it returns failures by root, and `publishing` makes verdicts of them.
+
+All calls of all sinks are made by one thread that does nothing else, `open` and `close` among them, so that a
+connection never changes its thread. The thread that settles epochs waits for it, but not beyond the end of the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import queue
+import random
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupletree.durable import replace_file
+from tupletree.effects import TaskPlace
+from tupletree.errors import ConnectorError, PermanentError, TopologyError
+from tupletree.failing import FailureMaker
+from tupletree.frames import Root, all_failed, roots_of
+from tupletree.plan import Plan, Task
+from tupletree.runtimes.crash import crash_point
+from tupletree.runtimes.spark.endings import Closing
+from tupletree.runtimes.spark.journal import OutputFile
+from tupletree.runtimes.spark.sinking import read_sidecar, sidecar_of
+from tupletree.runtimes.spark.spooling import Spool, called_sinks, file_sink_of
+from tupletree.sinks.files import SinkRowsError
+from tupletree.topology.components import Sink, SinkBatch
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.retry import RetryPolicy
+
+__all__ = ["CalledSinks", "Refusals"]
+
+logger = logging.getLogger("tupletree.spark")
+
+T = TypeVar("T")
+
+MAX_FAILED_CALLS = 100
+"""Failed calls that the search for the bad rows of one batch may cost: beyond, its remaining rows are refused."""
+
+_CHECK_S = 0.1
+_LEAVE_S = 5.0
+
+
+class _Ledger(msgspec.Struct):
+    """What was decided about a batch and must be decided alike after a kill.
+
+    Attributes:
+        split: ids of batches that are offered as halves from now on.
+        refused: row → why it was refused.
+    """
+
+    split: list[str] = []
+    refused: dict[int, Failure] = {}
+
+
+@dataclass
+class Refusals:
+    """What the sinks refused of an epoch: root → why, and how many rows of each sink were not written."""
+
+    failures: dict[int, Failure]
+    rows: dict[str, int]
+
+
+@dataclass
+class _Offer:
+    """One sink task's rows of an epoch, on their way."""
+
+    sink: Sink[Any]
+    task: Task
+    writer: str
+    epoch: int
+    rows: list[Any]
+    roots: list[Root]
+    path: Path
+    ledger: _Ledger
+    failed_calls: int = 0
+
+    def remaining(self, start: int, end: int) -> list[int]:
+        """The rows of a range that are to be written: not refused, nor of messages that this batch failed."""
+        failed = {one for row in self.ledger.refused for one in roots_of(self.roots[row])}
+        return [
+            row
+            for row in range(start, end)
+            if row not in self.ledger.refused and not all_failed(self.roots[row], failed)
+        ]
+
+    def save(self) -> None:
+        """Make the ledger durable."""
+        replace_file(self.path, msgspec.msgpack.encode(self.ledger))
+
+
+class CalledSinks:
+    """The called sinks of a run. `open` it, let it `deliver`, `close` it.
+
+    Args:
+        plan: the topology laid out.
+        run_id: names the writers of batches, together with sink and task.
+        folders: sink → folder of its candidates.
+        policy: how often a call is tried.
+    """
+
+    def __init__(self, plan: Plan, run_id: str, folders: Mapping[str, str], policy: RetryPolicy) -> None:
+        self._plan = plan
+        self._run_id = run_id
+        self._folders = folders
+        self._policy = policy
+        self._components = {component.name: component for component in called_sinks(plan.spec)}
+        self._sinks: dict[tuple[str, int], Sink[Any]] = {}
+        self._thread = _Thread()
+        self._closing = threading.Event()
+
+    def __contains__(self, sink: str) -> bool:
+        return sink in self._components
+
+    def open(self, wall_s: float) -> None:
+        """Open a copy of each sink per task. Raises what their `open` raises."""
+        for name, component in self._components.items():
+            for task in self._plan.tasks_of(name):
+                sink = _own_copy(component.body, f"sink {name!r} ({component.where})")
+                place = TaskPlace(
+                    self._plan.spec.name,
+                    name,
+                    task.task_id,
+                    task.index,
+                    self._plan.parallelism(name),
+                    wall_s,
+                    component_tasks=self._plan.component_tasks,
+                )
+                self._sinks[name, task.index] = sink
+                self._do(lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+
+    def leave(self) -> None:
+        """Wait for no call any more: `deliver` raises `Closing`, and the next start calls again."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Close the sinks; one that is stuck in a call is left to it."""
+        self._closing.set()
+        for sink in self._sinks.values():
+            future = self._thread.do(sink.close)
+            try:
+                future.result(_LEAVE_S)
+            except TimeoutError:
+                logger.warning("a sink is stuck in a call: it is not closed")
+                return
+            except Exception:
+                logger.exception("closing a sink failed")
+        self._thread.end()
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def deliver(self, epoch: int, output: OutputFile) -> Refusals | None:
+        """Call a sink with the rows of one output; None if that was confirmed before, and nothing was refused.
+
+        Until then the candidate stays, so that a restart calls again, with the same batch ids.
+
+        Raises:
+            ConnectorError: the sink cannot take any rows now; the run has to end, and a later start goes on.
+            Closing: the run ends while the sink is being called.
+        """
+        candidate = Path(self._folders[output.sink]) / output.candidate
+        if not candidate.exists():
+            return None
+        component = self._components[output.sink]
+        spool = file_sink_of(self._plan.spec, component)
+        assert isinstance(spool, Spool)
+        rows = spool.read(candidate)
+        index = output.task_index
+        ledger_path = candidate.with_suffix(".ledger")
+        offer = _Offer(
+            sink=self._sinks[output.sink, index],
+            task=self._plan.tasks_of(output.sink)[index],
+            writer=f"{self._run_id}-{output.sink}-{index:04d}",
+            epoch=epoch,
+            rows=rows,
+            roots=read_sidecar(sidecar_of(candidate), len(rows)),
+            path=ledger_path,
+            ledger=_ledger_at(ledger_path),
+        )
+        self._offer(offer, "", 0, len(rows))
+        refused = offer.ledger.refused
+        if not refused:
+            candidate.unlink()
+            return None
+        failures = {}
+        for row, failure in sorted(refused.items()):
+            failures.update({root: failure for root in roots_of(offer.roots[row]) if root not in failures})
+        return Refusals(failures, {output.sink: len(rows) - len(offer.remaining(0, len(rows)))})
+
+    def forget(self, output: OutputFile) -> None:
+        """Remove what is left of an output that was delivered."""
+        candidate = Path(self._folders[output.sink]) / output.candidate
+        for path in (candidate, sidecar_of(candidate), candidate.with_suffix(".ledger")):
+            path.unlink(missing_ok=True)
+
+    def _offer(self, offer: _Offer, suffix: str, start: int, end: int) -> None:
+        """Offer a range of rows as one batch; if the sink will not have it, find the rows to blame by halves.
+
+        A sink that promises exactly once names the rows it refuses by itself: half a batch under the same number
+        would look to it like a batch that it has.
+        """
+        batch_id = f"{offer.writer}-{offer.epoch:08d}{suffix}"
+        if batch_id not in offer.ledger.split:
+            error = self._call(offer, batch_id, start, end, whole=not suffix)
+            if error is None:
+                return
+            may_split = offer.sink.promise != "exactly_once" and offer.failed_calls < MAX_FAILED_CALLS
+            if end - start == 1 or not may_split:
+                maker = FailureMaker(offer.task.component, offer.task.task_id)
+                for row in offer.remaining(start, end):
+                    offer.ledger.refused[row] = maker.of(offer.rows[row], error, FailureKind.PUBLISH)
+                offer.save()
+                return
+            offer.ledger.split.append(batch_id)
+            offer.save()
+        middle = (start + end) // 2
+        self._offer(offer, f"{suffix}.0", start, middle)
+        self._offer(offer, f"{suffix}.1", middle, end)
+
+    def _call(self, offer: _Offer, batch_id: str, start: int, end: int, *, whole: bool) -> BaseException | None:
+        """Call until the sink has the batch, or no call is left: then the last error. Halves are not retried."""
+        attempt = 0
+        maker = FailureMaker(offer.task.component, offer.task.task_id)
+        while rows := offer.remaining(start, end):
+            batch = SinkBatch(batch_id, [offer.rows[row] for row in rows], offer.writer, offer.epoch)
+            attempt += 1
+            crash_point("publish.before_call")
+            try:
+                self._do(lambda batch=batch: offer.sink.write(batch))  # type: ignore[misc]  # bound at once
+            except Closing:
+                raise
+            except SinkRowsError as refused:
+                attempt = 0
+                for one in refused.rows:
+                    row = rows[one.position]
+                    text = f"{one.error_type}: {one.reason}"
+                    offer.ledger.refused[row] = maker.of(offer.rows[row], text, FailureKind.PUBLISH)
+                # Before the others are written: a batch that is there already would not be looked at again.
+                offer.save()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, too, is a fault of the user's code here
+                offer.failed_calls += 1
+                name = type(error).__qualname__
+                logger.warning("sink %s: batch %s failed: %s: %s", offer.task.component, batch_id, name, error)
+                is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt)
+                if isinstance(error, ConnectorError):
+                    if is_last:
+                        raise
+                elif is_last or not whole:
+                    return error
+                if self._closing.wait(self._policy.delay_s(attempt, random.random)):
+                    raise Closing from error
+            else:
+                break
+        crash_point("publish.after_call")
+        return None
+
+    def _do(self, job: Callable[[], T]) -> T:
+        future = self._thread.do(job)
+        while True:
+            try:
+                return future.result(_CHECK_S)
+            except TimeoutError:
+                if future.done():
+                    raise  # the sink's own
+                if self._closing.is_set():
+                    raise Closing from None
+
+
+class _Thread:
+    """A thread that does one job after the other. A daemon: a job that never ends must not hold the process."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def do(self, job: Callable[[], T]) -> Future[T]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._main, name="tupletree-sinks", daemon=True)
+            self._thread.start()
+        future: Future[T] = Future()
+        self._jobs.put((future, job))
+        return future
+
+    def end(self) -> None:
+        self._jobs.put(None)
+
+    def _main(self) -> None:
+        while (entry := self._jobs.get()) is not None:
+            future, job = entry
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the job gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+
+def _own_copy(sink: Sink[Any], where: str) -> Sink[Any]:
+    """A sink for one task: each has an instance of its own."""
+    try:
+        return copy.deepcopy(sink)
+    except Exception as error:
+        raise TopologyError(
+            "a sink cannot be copied for its tasks",
+            where=where,
+            got=f"{type(error).__name__}: {error}",
+            next_step="acquire locks, files and connections in `open`, not in `__init__`",
+        ) from error
+
+
+def _ledger_at(path: Path) -> _Ledger:
+    return msgspec.msgpack.decode(path.read_bytes(), type=_Ledger) if path.exists() else _Ledger()

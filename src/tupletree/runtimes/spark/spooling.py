@@ -1,0 +1,129 @@
+"""Spooling: rows for sinks that are called (a function, a database) wait in files of the state directory.
+
+Workers write them as candidates, with a sidecar of their roots, as they do for file sinks; the driver reads them once
+the epoch is committed (`calling`). Rows come back as values of their own class. It refuses to call anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress, groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.codec import ArrowCodec, EncodeError
+from tupletree.durable import pack, read_container, sync_directory
+from tupletree.errors import CheckpointError
+from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
+from tupletree.sinks.fitting import codec_of
+from tupletree.topology.model import ComponentSpec, TopologySpec
+
+__all__ = ["Spool", "called_sinks", "file_sink_of", "make_spools"]
+
+
+class _Run(msgspec.Struct, array_like=True):
+    """Rows of one class that stand together: which class, how many rows, how many bytes."""
+
+    cls: int
+    rows: int
+    length: int
+
+
+class _Header(msgspec.Struct):
+    runs: list[_Run]
+
+
+class Spool(FileSink):
+    """The candidates of one called sink: a container whose sections are runs of rows of one class, as Arrow IPC.
+
+    Args:
+        classes: the classes of the sink's input streams, in the order of its inputs.
+    """
+
+    suffix = ".rows"
+
+    def __init__(self, classes: Sequence[type]) -> None:
+        super().__init__("")
+        self.classes = tuple(dict.fromkeys(classes))
+
+    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+        """See `FileSink.write_candidate`."""
+        runs: list[_Run] = []
+        sections: list[bytes] = []
+        faults: list[RowError] = []
+        start = 0
+        for cls, group in groupby(rows, key=type):
+            values = list(group)
+            codec = self._codec(cls)
+            try:
+                encoded = codec.encode(values)
+            except EncodeError:
+                found = [RowError(start + position, str(fault)) for position, fault in codec.check_each(values)]
+                if not found:
+                    raise  # no single row is to blame
+                faults += found
+                encoded = b""
+            runs.append(_Run(self.classes.index(codec.schema.cls), len(values), len(encoded)))
+            sections.append(encoded)
+            start += len(values)
+        if faults:
+            raise SinkRowsError(str(path), faults)
+        with written(path) as file:
+            file.writelines(pack(_Header(runs), sections))
+
+    def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
+        """See `FileSink.filter_candidate`."""
+        rows = self.read(source)
+        if len(rows) != len(keep):
+            raise CheckpointError(
+                "a candidate file has the wrong number of rows",
+                where=str(source),
+                got=f"{len(rows)} rows",
+                expected=f"{len(keep)} rows",
+            )
+        kept = list(compress(rows, keep))
+        self.write_candidate(destination, kept)
+        return len(kept)
+
+    def read(self, path: Path) -> list[Any]:
+        """The rows of a candidate. Raises CheckpointError for a damaged one."""
+        header, body = read_container(path, _Header)
+        rows: list[Any] = []
+        start = 0
+        for run in header.runs:
+            rows += self._codec(self.classes[run.cls]).decode(body[start : start + run.length])
+            start += run.length
+        return rows
+
+    def _codec(self, cls: type) -> ArrowCodec[Any]:
+        # What is of another class is refused by the codec, row by row.
+        return codec_of(cls if cls in self.classes else self.classes[0])
+
+
+def file_sink_of(spec: TopologySpec, component: ComponentSpec) -> FileSink:
+    """What writes the candidates of a sink: the sink itself, or a spool for one that is called."""
+    if isinstance(component.body, FileSink):
+        return component.body
+    streams = (spec.components[entry.component].outputs[entry.stream] for entry in component.inputs)
+    return Spool([stream.schema.cls for stream in streams])
+
+
+def called_sinks(spec: TopologySpec) -> list[ComponentSpec]:
+    """The sinks that are not folders of files."""
+    return [
+        component
+        for component in spec.components.values()
+        if component.kind == "sink" and not isinstance(component.body, FileSink)
+    ]
+
+
+def make_spools(directory: Path, spec: TopologySpec) -> dict[str, str]:
+    """Make a folder for each called sink; returns sink → folder."""
+    folders = {component.name: directory / component.name for component in called_sinks(spec)}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if folders:
+        sync_directory(directory)
+    return {name: str(folder) for name, folder in folders.items()}
