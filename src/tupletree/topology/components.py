@@ -410,8 +410,8 @@ class Sink(Generic[T]):
 
         Raises:
             SinkRowsError: (`tupletree.sinks`) these rows cannot be written, and nothing was; the others come again.
-            ConnectorError: nothing can be written now. On Spark, once it was tried again often enough, the run ends,
-                and the next start goes on with this batch.
+            ConnectorError: nothing can be written now. On Spark, once it was tried again often enough, the topology
+                is restarted (`max_restarts`) and goes on with this batch; so does the next start of the run.
             Exception: anything else fails the rows. On Spark the batch is tried again first, and then, with
                 `promise="at_least_once"`, by halves, whose ids are derived from the batch's, to find the rows to blame.
         """

@@ -165,7 +165,7 @@ class CalledSinks:
         Until then the candidate stays, so that a restart calls again, with the same batch ids.
 
         Raises:
-            ConnectorError: the sink cannot take any rows now; the run has to end, and a later start goes on.
+            ConnectorError: the sink cannot take any rows now; the topology has to restart, and goes on with them.
             Closing: the run ends while the sink is being called.
         """
         candidate = Path(self._folders[output.sink]) / output.candidate
