@@ -44,3 +44,24 @@ def test_a_call_that_blocks_the_event_loop_is_named_and_cannot_keep_the_end_wait
     assert "in block" in caplog.text
     go.set()
     assert ended.wait(HANG_S)
+
+
+def test_a_call_that_blocks_the_event_loop_is_named_while_it_runs_once(caplog: pytest.LogCaptureFixture) -> None:
+    started, go, answered = threading.Event(), threading.Event(), threading.Event()
+
+    async def block() -> list[Any]:
+        started.set()
+        assert go.wait(HANG_S)
+        return []
+
+    runner = CallRunner()
+    runner.look(0.0)
+    runner.run(1, 1, block, lambda _: answered.set())
+    assert started.wait(HANG_S)
+    for now_s in (1.0, 10.5, 11.5, 12.5):
+        runner.look(now_s)
+    assert [record.message.count("in block") for record in caplog.records] == [1]
+    assert "for 10 s" in caplog.text
+    go.set()
+    assert answered.wait(HANG_S)
+    runner.close()

@@ -342,9 +342,8 @@ class AsyncBoltMachine(EmittingMachine):
         cell = self._cell
         assert cell is not None
         cell.prepare([call.key], self.place.epoch_time_s)
-        if call.key not in cell.changed and not is_immutable(
-            call.value
-        ):  # it expired meanwhile, and to the cell this is a change of what is there
+        if call.key not in cell.changed and not is_immutable(call.value):
+            # It expired meanwhile, and to the cell a change is a change of something that is there.
             with contextlib.suppress(Exception):  # the user's default raised; there is a value to put there anyhow
                 cell.load(call.key)
         cell.changed[call.key] = call.value

@@ -22,6 +22,10 @@ END_TIMEOUT_S = 5.0
 """How long cancelled calls may take to end: as long as a task may take to answer while everything ends."""
 
 
+STUCK_S = 10.0
+"""Code that does not let go of the event loop for so long is named with its stack."""
+
+
 class CallRunner:
     """Starts its thread with the first call."""
 
@@ -31,6 +35,8 @@ class CallRunner:
         self._starting = threading.Lock()
         self._running: dict[int, dict[int, asyncio.Task[None]]] = {}  # by task and number; the loop's thread has it
         self._endings: set[asyncio.Task[None]] = set()
+        self._asked_s: float | None = None  # when the loop was asked whether it goes on; None: it answered
+        self._is_stuck = False
 
     def run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
         """Run a call; `tell` hears of its end, on the loop's thread."""
@@ -39,6 +45,27 @@ class CallRunner:
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         """Cancel these calls of a task, and run the last one when all of them have ended. See `Outbox.endings`."""
         self._submit(self._end(task, numbers, call))
+
+    def look(self, now_s: float) -> None:
+        """Name, once, a call that keeps the event loop from going on. One thread calls this from time to time."""
+        with self._starting:
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        if self._asked_s is None:
+            self._asked_s, self._is_stuck = now_s, False
+            loop.call_soon_threadsafe(self._answer)
+        elif now_s - self._asked_s >= STUCK_S and not self._is_stuck:
+            self._is_stuck = True
+            logger.warning(
+                "an async component has kept the event loop, and with it all others, for %.0f s: await what takes "
+                "time, or hand it to asyncio.to_thread\n%s",
+                now_s - self._asked_s,
+                _stack_of(thread),
+            )
+
+    def _answer(self) -> None:
+        self._asked_s = None
 
     def settle(self, timeout_s: float = END_TIMEOUT_S) -> bool:
         """Wait until the endings that were asked for are done, and cancel the calls that nobody ends.
@@ -58,7 +85,7 @@ class CallRunner:
                 "is at\n%s",
                 timeout_s,
                 ", ".join(self._named()) or "one that was about to start",
-                "".join(traceback.format_stack(sys._current_frames().get(thread.ident or 0))),  # noqa: SLF001 - documented
+                _stack_of(thread),
             )
             return False
         return True
@@ -138,6 +165,10 @@ class CallRunner:
     def _named(self) -> list[str]:
         """Calls that run; read from another thread, so it may miss one."""
         return [f"call {number} of task {task}" for task, calls in [*self._running.items()] for number in [*calls]]
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    return "".join(traceback.format_stack(sys._current_frames().get(thread.ident or 0)))  # noqa: SLF001 - documented
 
 
 def _this_task() -> asyncio.Task[None]:

@@ -20,6 +20,7 @@ from tupletree.config import Options
 from tupletree.errors import ConnectorError, InternalError, TupletreeError
 from tupletree.ids import hex_id
 from tupletree.runtimes.local.assembly import Assembly
+from tupletree.runtimes.local.calls import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.watch import Watch
 from tupletree.tracking.verdicts import Released
@@ -100,7 +101,7 @@ class Life:
         cannot_open: a component could not be opened, which is another thing than one that breaks later.
     """
 
-    def __init__(self, assembly: Assembly, options: Options, clock: Clock, control: Control) -> None:
+    def __init__(self, assembly: Assembly, options: Options, clock: Clock, control: Control, calls: CallRunner) -> None:
         self.left: list[Released] = []
         self.hung: set[Executor] = set()
         self.cannot_open = False
@@ -108,6 +109,7 @@ class Life:
         self._options = options
         self._clock = clock
         self._control = control
+        self._calls = calls
 
     def activate(self) -> None:
         """Open every component. Raises what a component raised, or TupletreeError if it does not end."""
@@ -141,6 +143,7 @@ class Life:
         while not (control.finished or control.stop_asked()):
             self._rest(CHECK_S)
             watch.look()
+            self._calls.look(self._clock.monotonic())
         self._drain()
 
     def _drain(self) -> None:

@@ -322,7 +322,7 @@ class LocalRun(RunHandle):
                 legacy=self._legacy,
                 random=self._random,
             )
-        life = Life(assembly, self._options, self._clock, control)
+        life = Life(assembly, self._options, self._clock, control, self._calls)
         try:
             life.activate()
             self._policy.started(self._clock.monotonic())
