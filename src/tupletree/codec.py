@@ -166,7 +166,9 @@ class ArrowCodec(Generic[T]):
             batch = self._cast(batch)
         if not self._columns:
             return [self._build() for _ in range(batch.num_rows)]
-        return list(map(self._build, *[self._values(position, batch) for position in range(len(self._columns))]))
+        return list(
+            map(self._build, *[self._read(position, batch.column(position)) for position in range(len(self._columns))])
+        )
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch from elsewhere as one of `arrow_schema`, of which `from_batch` will make messages.
@@ -207,7 +209,11 @@ class ArrowCodec(Generic[T]):
 
     def items(self, name: str, batch: pa.RecordBatch) -> list[Any]:
         """The values of one field in a batch of `arrow_schema`."""
-        values: list[Any] = self._values(list(self.schema.fields).index(name), batch)
+        return self.items_of(name, batch.column(name))
+
+    def items_of(self, name: str, array: pa.Array[Any]) -> list[Any]:
+        """The values of one field in a column of its own type."""
+        values: list[Any] = self._read(list(self.schema.fields).index(name), array)
         return values
 
     def check_each(self, values: Sequence[Any]) -> list[tuple[int, TypeError]]:
@@ -246,18 +252,21 @@ class ArrowCodec(Generic[T]):
             items = _around_none(column.write, items) if has_none else column.write(items)
         return pa.array(items, type=column.arrow_type)
 
-    def _values(self, position: int, batch: pa.RecordBatch) -> Any:
-        column, array = self._columns[position], batch.column(position)
+    def _read(self, position: int, array: pa.Array[Any]) -> Any:
+        column = self._columns[position]
         items = array.to_pylist()
         if array.null_count:
             if not self._nullable[position]:
-                raise self._misfit(f"{array.null_count} nulls in {batch.schema.names[position]}")
+                raise self._misfit(f"{array.null_count} nulls in {self.arrow_schema.names[position]}")
             return _around_none(column.read, items) if column.read is not None else items
         return column.read(items) if column.read is not None else items
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             columns = [batch.column(name) for name in self.arrow_schema.names]
+            for array, field in zip(columns, self.arrow_schema):
+                if not pa.types.is_null(array.type) and _family(array.type) != _family(field.type):
+                    raise self._misfit(f"{field.name}: {array.type}")
             arrays = [array.cast(field.type) for array, field in zip(columns, self.arrow_schema)]
             return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
         except (pa.ArrowException, KeyError) as error:
@@ -269,6 +278,20 @@ class ArrowCodec(Generic[T]):
             got=got,
             expected=", ".join(f"{field.name}: {field.type}" for field in self.arrow_schema),
         )
+
+
+def _family(kind: pa.DataType) -> str:
+    """Which types differ in width only: Arrow would also cast a number to text."""
+    types = pa.types
+    if isinstance(kind, pa.DictionaryType):
+        return _family(kind.value_type)
+    if types.is_integer(kind) or types.is_floating(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return "bytes"
+    return "date" if types.is_date(kind) else "duration" if types.is_duration(kind) else str(kind)
 
 
 def _around_none(convert: Callable[[Any], Any], items: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tupletree
+import tupletree.bolts
 import tupletree.sinks
 import tupletree.sources
 from tests.docs.documents import DOCUMENTS, ROOT, Block, blocks_of, links_of, options_in, options_table
@@ -74,7 +75,7 @@ def committed_modules() -> list[Path]:
 
 def test_the_reference_names_everything_public() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    public = [*tupletree.__all__, *tupletree.sinks.__all__, *tupletree.sources.__all__]
+    public = [*tupletree.__all__, *tupletree.bolts.__all__, *tupletree.sinks.__all__, *tupletree.sources.__all__]
     groupings = ["shuffle", "fields", "partial_key", "all", "global_", "direct", "local_or_shuffle", "none", "custom"]
     assert all(hasattr(BoltHandle, grouping) for grouping in groupings)
     missing = [name for name in [*public, *groupings] if not re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", text)]

@@ -271,6 +271,15 @@ def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Ite
                 next_step="group it by the fields that are the key",
             )
             continue
+        wanted = component.body.key_fields
+        if wanted and subscription.grouping.fields != wanted:
+            yield Finding(
+                f"the bolt works by another key than {source} is grouped by",
+                place(component),
+                got=f"fields ({', '.join(subscription.grouping.fields)})",
+                expected=f"fields ({', '.join(wanted)})",
+                next_step="group it by the fields that the bolt was made with, in the same order",
+            )
         types = _key_types(by_name.get(subscription.component), subscription)
         if types is None:
             continue

@@ -105,6 +105,7 @@ class BoltSpec:
         is_async, concurrency, blocking: how runtimes may schedule it.
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.
+        key_fields: what its inputs must be grouped by, if the bolt knows; else any fields will do.
         origin: the decorated bolt that this was read from, if any. It is what pickles, by reference, so that a worker
             imports the user's module and reads the hints there. Whoever replaces another field clears it.
     """
@@ -125,6 +126,7 @@ class BoltSpec:
     batch_size: int | None = None
     batch_max_age_s: float | None = None
     tick_interval_s: float | None = None
+    key_fields: tuple[str, ...] = ()
     origin: Any = field(default=None, repr=False, compare=False)
 
     @property
