@@ -26,6 +26,7 @@ OUR_MODULES = (
     "tupletree.flow.",
     "tupletree.routing",
     "tupletree.runtimes.local.calls",
+    "tupletree.testing.",
 )
 
 

@@ -232,6 +232,14 @@ def test_a_run_that_is_cut_short_fails_what_is_open_to_its_source_and_closes_it(
     assert source.story[2:] == ["fail a", "deactivate", "close"]
 
 
+def test_messages_of_a_test_take_the_place_of_a_source_that_waits() -> None:
+    t = Topology("replaced")
+    t.bolt("work", work).shuffle(t.spout("jobs", Source([1000.0])))
+    run = testing.run(t, {"jobs": [Job("a"), Job("bad")]}, options={"max_attempts": 1})
+    assert [one.acked for one in run.messages["jobs"]] == [True, False]
+    assert run.seconds == 0.0
+
+
 def test_a_fresh_source_can_be_tested_by_hand() -> None:
     source = Source([jobs("a")])
 

@@ -130,6 +130,7 @@ class VirtualCalls:
 
     def forget(self, tasks: Collection[int]) -> None:
         """Cancel the calls of these tasks; nobody hears of them any more."""
+        self._finished = [entry for entry in self._finished if entry[0] not in tasks]
         for one in [one for one, (task, _) in self._running.items() if task in tasks]:
             del self._running[one]
             one.cancel()
@@ -140,6 +141,7 @@ class VirtualCalls:
 
         Nobody hears of these calls any more.
         """
+        self._finished = [entry for entry in self._finished if entry[0] != task]
         running = [one for one, (whose, _) in self._running.items() if whose == task]
         for one in running:
             if self._running.pop(one)[1] in numbers:

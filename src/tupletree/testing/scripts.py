@@ -156,10 +156,16 @@ def scripts_of(
     return scripts
 
 
-def with_scripts(spec: TopologySpec, scripts: Mapping[str, Script], batch: Callable[[], int]) -> TopologySpec:
-    """The topology with scripts for sources; every instance of a spout reads the same script."""
+def with_scripts(
+    spec: TopologySpec, scripts: Mapping[str, Script], batch: Callable[[], int], *, may_wait: bool = False
+) -> TopologySpec:
+    """The topology with scripts for sources; every instance of a spout reads the same script.
+
+    With `may_wait` what stands for an async spout is one, and takes its time; else it gives at once, as all others do.
+    """
     components = dict(spec.components)
     for name, script in scripts.items():
-        cls = AsyncScriptedSpout if isinstance(components[name].body, AsyncSpout) else ScriptedSpout
+        waits = may_wait and isinstance(components[name].body, AsyncSpout)
+        cls = AsyncScriptedSpout if waits else ScriptedSpout
         components[name] = replace(components[name], body=cls(script, batch))
     return replace(spec, components=components)

@@ -107,7 +107,7 @@ def simulate(
     refuse_stuck(spec, options, options.max_spout_pending or DEFAULT_MAX_PENDING)
     plan = Plan.of(spec, options)
     scripts = scripts_of(spec, inputs, plan.parallelism)
-    spec = with_scripts(spec, scripts, lambda: random.randint(1, LARGEST_BATCH))
+    spec = with_scripts(spec, scripts, lambda: random.randint(1, LARGEST_BATCH), may_wait=True)
     chosen = (faults or Faults()).some(random) if faults is None or faults.any else faults
     if options.message_timeout_s is None:
         chosen = chosen.without_loss()
