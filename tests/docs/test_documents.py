@@ -17,7 +17,7 @@ import tupletree.bolts
 import tupletree.sinks
 import tupletree.sources
 from tests.docs.documents import DOCUMENTS, ROOT, Block, blocks_of, links_of, options_in, options_table
-from tupletree.runtimes.spark import journal
+from tupletree.runtimes.spark import journal, keeping, trees
 from tupletree.topology.builder import BoltHandle
 from tupletree.tracking.pending_log import PendingChanges
 
@@ -91,7 +91,11 @@ def test_the_checkpoint_page_names_every_field_of_the_journal() -> None:
         journal.EpochHeader,
         journal.FailedAttempt,
         journal.Messages,
-        journal.OpenTree,
+        trees.OpenTree,
+        trees.WaitingFile,
+        keeping.Kept,
+        keeping.KeptPart,
+        journal.AckedTree,
         journal.OutputFile,
         journal.SettleEntry,
         journal.Unsendable,

@@ -251,9 +251,8 @@ def test_a_fresh_source_can_be_tested_by_hand() -> None:
 
 
 def test_spark_refuses_async_spouts_with_a_reason() -> None:
-    from tupletree.config import Options
 
     t = Topology("refused")
     t.bolt("work", work).shuffle(t.spout("jobs", Source()))
     with pytest.raises(TupletreeError, match="async spouts cannot run on Spark yet"):
-        refuse_unsupported(t.build(), Options())
+        refuse_unsupported(t.build())

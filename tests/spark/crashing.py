@@ -242,11 +242,12 @@ def check_published(folder: Path) -> None:
 
 
 def check_clean(folder: Path) -> None:
-    """No candidate, no draft, and no state file that the newest settle entry does not name."""
+    """No candidate, no draft, no kept frame, and no state file that the newest settle entry does not name."""
     state = folder / "state"
     assert [path.name for sink in SINKS for path in (folder / sink).glob(f"{CANDIDATE_PREFIX}*")] == []
     drafts = [path for path in state.rglob("_*") if "spark" not in path.relative_to(state).parts]
     assert drafts == []
+    assert [*(state / "kept").iterdir()] == []
     entry = read_settle(state / "settles", newest_settle(folder))
     named = {file.name for files in entry.state.values() for file in files}
     assert {path.name for path in (state / "state").glob("*/*")} == named

@@ -281,7 +281,6 @@ def test_a_graph_of_sixty_diamonds_is_checked_laid_out_and_refused_for_nothing(t
     sink = t.sink("out", jsonl(tmp_path / "out"))
     for producer in layer:
         sink.shuffle(producer)
-    from tupletree.config import Options
     from tupletree.runtimes.spark.supported import refuse_unsupported
 
-    refuse_unsupported(t.build(), Options())
+    refuse_unsupported(t.build())

@@ -33,6 +33,7 @@ from tupletree.runtimes.spark.runtime import SparkRun
 from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import StageRun
 from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.trees import OpenTrees
 from tupletree.sinks import jsonl
 from tupletree.sources import items
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind, Outcome
@@ -70,8 +71,8 @@ class Source:
         unused: Any = None
         next_epoch = len(records)
         return Loop(
-            intake, self.accounts, unused, unused, Meter(clock), [self.spout], records, next_epoch, self.directory, {},
-            self.options, clock, told, active=True,
+            intake, self.accounts, unused, unused, unused, Meter(clock), [self.spout], records, next_epoch,
+            self.directory, {}, self.options, clock, told, active=True,
         )  # fmt: skip
 
     def record(self, epoch: int) -> EpochRecord:
@@ -157,7 +158,7 @@ def test_a_message_that_went_to_nobody_is_not_put_back_with_those_that_an_epoch_
     edges = roots * 2
     edges[8] = 0  # the ninth went to nobody
     header = EpochHeader(epoch=0, generation=1, time_s=0.0)
-    settlement = Settlement.start(EpochRecord(header, roots, (roots, edges)))
+    settlement = Settlement.start(EpochRecord(header, roots, (roots, edges)), OpenTrees())
     for failing in (1, 2):
         alive = np.array(settlement.remaining(), dtype=np.uint64)
         reports = Reports(

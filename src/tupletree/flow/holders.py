@@ -10,7 +10,7 @@ from tupletree.holding import Holder
 from tupletree.state.keys import KeyFunctions
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["holder_of"]
+__all__ = ["holder_of", "is_holder"]
 
 
 def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> Holder | None:
@@ -29,3 +29,9 @@ def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | N
         case "join":
             return JoinTask(component, place, keys or {})
     return None
+
+
+def is_holder(component: ComponentSpec) -> bool:
+    """Whether this bolt holds its inputs."""
+    style: str = component.body.style
+    return style in {"batch", "window", "join"}

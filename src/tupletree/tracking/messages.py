@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tupletree.tracking.outcomes import Failure, Outcome
+from tupletree.tracking.verdicts import Died, Standing
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["AWAITING", "Message", "RetryQueue", "SpoutTask"]
+__all__ = ["AWAITING", "Message", "RetryQueue", "SpoutTask", "died_of", "standing_of"]
 
 AWAITING = -1
 """The ticket of a message that its source is to emit again."""
@@ -97,6 +98,35 @@ class Message(msgspec.Struct, gc=False, eq=False):
     def waits(self) -> bool:
         """Whether no attempt is out."""
         return self.ticket != 0
+
+
+def standing_of(message: Message) -> Standing:
+    """Where an open message stands."""
+    return Standing(
+        message.spout_task,
+        message.message_id,
+        Outcome.RETRYING if message.waits else Outcome.OPEN,
+        message.root,
+        message.attempt,
+        message.due_s if message.ticket > 0 else None,
+        message.first_wall_s,
+        message.failure,
+    )
+
+
+def died_of(message: Message, spout: str, failure: Failure, wall_s: float) -> Died:
+    """The end of a message that will not be tried again by itself."""
+    return Died(
+        message.spout_task,
+        spout,
+        message.message_id,
+        message.value,
+        failure,
+        message.attempt,
+        message.first_wall_s,
+        wall_s,
+        message.root,
+    )
 
 
 class RetryQueue:

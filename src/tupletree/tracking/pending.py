@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.ids import RandomBits, draw_id, hex_id
 from tupletree.tracking.identity import id_from_plain, message_key
-from tupletree.tracking.messages import AWAITING, Message, RetryQueue, SpoutTask
+from tupletree.tracking.messages import AWAITING, Message, RetryQueue, SpoutTask, died_of, standing_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_log import ChangeLog, Decode, Encode, PendingChanges, fold, message_of
 from tupletree.tracking.retry import RetryPolicy
@@ -221,6 +221,28 @@ class Pending:
         self.counters.late_verdicts += late
         return acked
 
+    def is_last_attempt(self, root: int, failure: Failure) -> bool:
+        """Whether `fail` would let the message of this root, which is in flight, die."""
+        return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt)
+
+    def fail_in_place(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | Died | None:
+        """As `fail`, where the runtime has tuples of the message to start from (EPOCHS 10).
+
+        The next attempt goes on under the same root from its due time on; the message stays in flight, and nobody emits
+        it anew, whoever retries it otherwise.
+        """
+        message = self._in_flight.get(root)
+        if message is None or self.is_last_attempt(root, failure):
+            died = self.fail(root, failure, now_s, wall_s)
+            assert died is None or isinstance(died, Died)
+            return died
+        self.counters.failed += 1
+        self.counters.retried += 1
+        message.failure, message.failed_s = failure, now_s
+        due_s = now_s + self._policy.delay_s(message.attempt, self._random)
+        message.attempt += 1
+        return Retry(message.spout_task, message.message_id, message.attempt, due_s, root)
+
     def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
         """The attempt failed: the runtime or the source will try again, or the message is dead.
 
@@ -369,7 +391,7 @@ class Pending:
         for task in self._tasks.values():
             message = task.find(key)
             if message is not None:
-                found.append(self._standing(message))
+                found.append(standing_of(message))
             elif key in task.unconfirmed:
                 found.append(Standing(task.number, message_id, task.unconfirmed[key]))
         return found
@@ -468,29 +490,7 @@ class Pending:
 
     def _bury(self, message: Message, failure: Failure, wall_s: float) -> Died:
         self.counters.dead += 1
-        return Died(
-            message.spout_task,
-            self._tasks[message.spout_task].name,
-            message.message_id,
-            message.value,
-            failure,
-            message.attempt,
-            message.first_wall_s,
-            wall_s,
-            message.root,
-        )
+        return died_of(message, self._tasks[message.spout_task].name, failure, wall_s)
 
     def _chosen(self, spout_task: int | None) -> Iterator[SpoutTask]:
         yield from self._tasks.values() if spout_task is None else (self._tasks[spout_task],)
-
-    def _standing(self, message: Message) -> Standing:
-        return Standing(
-            message.spout_task,
-            message.message_id,
-            Outcome.RETRYING if message.waits else Outcome.OPEN,
-            message.root,
-            message.attempt,
-            message.due_s if message.ticket > 0 else None,
-            message.first_wall_s,
-            message.failure,
-        )

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tupletree.payloads import from_jsonable, to_jsonable
-from tupletree.runtimes.spark.journal import Counters, OpenTree
+from tupletree.runtimes.spark.journal import Counters
+from tupletree.runtimes.spark.keeping import Kept
+from tupletree.runtimes.spark.trees import OpenTrees, WaitingRows
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.pending import Pending
@@ -34,24 +36,36 @@ class Accounts:
     Attributes:
         pending: messages in flight and waiting.
         spout_of: spout task → component name.
-        open: trees whose epoch is over, by root.
+        trees: trees whose epoch is over.
+        waiting: rows of committed candidates that wait for some of them.
+        waiting_names: files that are needed for these rows, as the last settled epoch left them.
+        kept: component → task index → what is kept for later epochs.
+        gone: roots that died in the last settled epoch while tuples of them were kept.
         state: component → segments of the committed version.
         totals: counters at the last settled epoch, over the life of the state directory.
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
         settled: the last settled epoch; -1 before the first.
+        ran_from_s: the monotonic time at which the run's clock would stand at 0 (`ran_s`).
+        epoch_time_s: of the last logged epoch.
     """
 
     spec: TopologySpec
     pending: Pending
     spout_of: dict[int, str]
-    open: dict[int, OpenTree] = field(default_factory=dict)
+    trees: OpenTrees = field(default_factory=OpenTrees)
+    waiting: WaitingRows = field(default_factory=WaitingRows)
+    waiting_names: frozenset[str] = frozenset()
+    kept: dict[str, dict[int, Kept]] = field(default_factory=dict)
+    gone: list[int] = field(default_factory=list)
     state: dict[str, list[StateFile]] = field(default_factory=dict)
     totals: Counters = field(default_factory=Counters)
     positions: dict[int, Any] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     replays: set[str] = field(default_factory=set)
     settled: int = -1
+    ran_from_s: float = 0.0
+    epoch_time_s: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def encode_value(self, _spout_task: int, value: Any) -> Any:
@@ -67,9 +81,16 @@ class Accounts:
         (stream,) = self.spec.components[self.spout_of[spout_task]].outputs.values()
         return stream.schema.cls
 
-    def next_expiry_s(self) -> float:
-        """When the first open tree expires, since the Unix epoch; infinity if there is none."""
-        return min((tree.deadline_s for tree in self.open.values()), default=math.inf)
+    def ran_s(self, monotonic_s: float) -> float:
+        """Seconds that processes of this run have run for: downtime lets nothing expire."""
+        return monotonic_s - self.ran_from_s
+
+    def kept_due_s(self) -> float:
+        """When, in epoch time, an epoch is due for what is kept, whether messages come or not; infinity: never."""
+        versions = [kept for tasks in self.kept.values() for kept in tasks.values()]
+        if any(kept.arrives for kept in versions) or (self.gone and versions):  # what died is purged
+            return -math.inf
+        return min((kept.due_s for kept in versions if kept.due_s is not None), default=math.inf)
 
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""

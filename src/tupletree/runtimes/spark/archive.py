@@ -87,4 +87,6 @@ def _lightened(entry: SettleEntry) -> SettleEntry:
     dead = [
         msgspec.structs.replace(one, letter=msgspec.structs.replace(one.letter, payload=None)) for one in entry.dead
     ]
-    return msgspec.structs.replace(entry, dead=dead, outputs=[], state={}, pending=PendingChanges(), base=None)
+    return msgspec.structs.replace(
+        entry, dead=dead, outputs=[], waiting=[], state={}, kept={}, pending=PendingChanges(), base=None
+    )

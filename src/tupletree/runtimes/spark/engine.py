@@ -6,44 +6,45 @@ epochs and takes its `Verdicts` back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.config import Options
-from tupletree.durable import sync_directory
 from tupletree.errors import CheckpointError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.fates import Fates
 from tupletree.runtimes.spark.intake import EpochRecord
 from tupletree.runtimes.spark.journal import (
+    AckedTree,
     Base,
     Counters,
     DeadEntry,
     FailedAttempt,
-    OpenTree,
-    OutputFile,
     SettleEntry,
     write_settle,
 )
+from tupletree.runtimes.spark.keeping import files_of, kept_after
+from tupletree.runtimes.spark.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.program import Control, control_bytes
-from tupletree.runtimes.spark.publishing import Publisher, final_name, letter_of, remove
-from tupletree.runtimes.spark.settle import Reports, Settlement, rows_to_keep
-from tupletree.runtimes.spark.sinking import read_sidecar, sidecar_of, write_sidecar
-from tupletree.runtimes.spark.spooling import Spool, file_sink_of
+from tupletree.runtimes.spark.publishing import Publisher, letter_of, remove
+from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.trees import OpenTree, OpenTrees
 from tupletree.state.versions import StateFile, version_after
-from tupletree.tracking.identity import message_key
-from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
+from tupletree.tracking.identity import message_key, plain_id
+from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
 
@@ -62,6 +63,7 @@ class Verdicts:
     acked: list[Acked] = field(default_factory=list)
     died: list[Died] = field(default_factory=list)
     source_retries: list[SourceRetry] = field(default_factory=list)
+    retried_in_place: int = 0
     wrote_base: bool = False
     shrunk: bool = False
 
@@ -79,7 +81,8 @@ class _Counted:
 
     settlement: Settlement
     reports: Reports
-    outputs: list[OutputFile] = field(default_factory=list)
+    fates: Fates
+    chosen: ChosenOutputs
     dropped: list[Path] = field(default_factory=list)
 
 
@@ -119,6 +122,7 @@ class Engine:
         self._redact = redact
         self._requested_replays = requested_replays
         self._since_base = (epochs_since_base, 0)
+        self._outputs = OutputChooser(plan, sink_directories, directory.run_id)
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
 
@@ -138,6 +142,7 @@ class Engine:
         with self._accounts.lock:
             entry, verdicts = self._entry(record, counted)
             superseded = self._superseded(entry)
+            self._accounts.gone = entry.gone
             crash_point("settle.before_log")
             if not write_settle(self._directory.settles, entry):
                 raise CheckpointError(
@@ -149,12 +154,14 @@ class Engine:
             crash_point("settle.after_log")
             self._accounts.settled = entry.epoch
             self._accounts.state = entry.state
+            self._accounts.kept = entry.kept
+            self._accounts.waiting_names = self._accounts.waiting.names()
             self._accounts.totals = entry.counters
             self._accounts.replays.update(entry.replays)
         _, died = self._publisher.finish(entry)
         verdicts.bury(died)
         crash_point("settle.after_publish")
-        remove([*counted.dropped, *superseded])
+        remove([*counted.dropped, *counted.chosen.dropped, *superseded])
         return verdicts
 
     def rehearse(self, frame: Any) -> None:
@@ -163,36 +170,42 @@ class Engine:
         self._run_plan(frame, control)
 
     def _run_until_it_counts(self, record: EpochRecord, frame: Any) -> _Counted:
-        settlement = Settlement.start(record)
+        accounts = self._accounts
+        settlement = Settlement.start(record, accounts.trees)
         dropped: list[Path] = []
         while True:
-            has_work = bool(record.header.frames) and (settlement.remaining() or record.header.untracked)
-            rows = self._execute(record, settlement, frame) if has_work else []
-            reports = Reports.of(rows)
+            reports = Reports.of(self._execute(record, settlement, frame))
             crash_point("settle.after_run")
-            if settlement.judge_run(reports, self._read_sidecar):
-                counted = _Counted(settlement, reports, dropped=dropped)
-                self._choose_outputs(record, counted)
-                return counted
+            if settlement.judge_run(reports, self._outputs.read_sidecar):
+                fates = Fates.of(settlement, self._timeout_s, accounts.pending.is_last_attempt)
+                version = f"{self._directory.generation:06d}-{record.epoch:08d}-{settlement.runs - 1:03d}"
+                chosen = self._outputs.choose(reports.outputs, fates, accounts.waiting, version, record.epoch)
+                return _Counted(settlement, reports, fates, chosen, dropped)
             dropped += self._files_of(reports)
             crash_point("settle.before_rerun")
 
     def _execute(self, record: EpochRecord, settlement: Settlement, frame: Any) -> list[tuple[int, bytes, bytes]]:
-        return self._run_plan(
-            frame,
-            Control(
-                run_id=self._directory.run_id,
-                epoch=record.epoch,
-                run=settlement.runs,
-                generation=self._directory.generation,
-                time_s=record.header.time_s,
-                left_out=wire.pack_roots(settlement.left_out),
-                attempts=record.attempts,
-                state=self._accounts.state,
-                state_directory=str(self._directory.state),
-                sink_directories=self._sinks,
-            ),
+        accounts, header = self._accounts, record.header
+        control = Control(
+            run_id=self._directory.run_id,
+            epoch=record.epoch,
+            run=settlement.runs,
+            generation=self._directory.generation,
+            time_s=header.time_s,
+            left_out=wire.pack_roots(settlement.left_out),
+            attempts={**accounts.trees.attempts, **record.attempts},
+            state=accounts.state,
+            state_directory=str(self._directory.state),
+            sink_directories=self._sinks,
+            kept=accounts.kept,
+            kept_directory=str(self._directory.kept),
+            parked=wire.pack_roots(accounts.trees.parked(header.ran_s)),
+            gone=wire.pack_roots(accounts.gone),
+            ticks=header.ticks,
+            drain=header.drain,
         )
+        has_work = bool(header.frames) and (settlement.remaining() or header.untracked)
+        return self._run_plan(frame, control) if has_work or control.has_needs else []
 
     def _run_plan(self, frame: Any, control: Control) -> list[tuple[int, bytes, bytes]]:
         """The whole plan as one Spark job with one action: a second action could mix two executions."""
@@ -206,70 +219,38 @@ class Engine:
         columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("kind", "head", "body")]
         return list(zip(*columns, strict=True))
 
-    # --- outputs ----------------------------------------------------------------------------------------------
-
-    def _read_sidecar(self, output: wire.OutputReport) -> list[Any]:
-        return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
-
-    def _choose_outputs(self, record: EpochRecord, counted: _Counted) -> None:
-        """Which candidates count; where rows of a bad root are among them, a filtered copy does."""
-        bad = {*counted.reports.failures, *counted.settlement.open}
-        changed: set[Path] = set()
-        for output in counted.reports.outputs:
-            folder = Path(self._sinks[output.sink])
-            sink = file_sink_of(self._plan.spec, self._plan.spec.components[output.sink])
-            is_called = isinstance(sink, Spool)
-            name, rows = output.candidate, output.rows
-            if not is_called:
-                counted.dropped.append(folder / output.sidecar)
-            if bad:
-                roots = self._read_sidecar(output)
-                keep = rows_to_keep(roots, bad)
-                if not all(keep):
-                    counted.dropped += [folder / name, folder / output.sidecar]
-                    if not any(keep):
-                        continue
-                    name = f"{Path(name).stem}-kept{sink.suffix}"
-                    rows = sink.filter_candidate(folder / output.candidate, folder / name, keep)
-                    if is_called:
-                        kept = list(compress(roots, keep))
-                        layout = wire.pack_layout(kept, range(1, rows + 1))
-                        write_sidecar(sidecar_of(folder / name), layout, lasting=True)
-                    changed.add(folder)
-            final = (
-                "" if is_called else final_name(self._directory.run_id, record.epoch, output.task_index, sink.suffix)
-            )
-            counted.outputs.append(OutputFile(output.sink, name, final, rows, output.task_index))
-        for folder in changed:
-            sync_directory(folder)
-
     def _files_of(self, reports: Reports) -> list[Path]:
         """Everything a run that does not count has written."""
         files = [Path(self._sinks[one.sink]) / name for one in reports.outputs for name in (one.candidate, one.sidecar)]
         files += [self._directory.state / one.component / one.file.name for one in reports.states]
+        files += [self._directory.kept / name for name in {one.part.file for one in reports.kept if one.part}]
         return files
 
     # --- the entry --------------------------------------------------------------------------------------------
 
     def _entry(self, record: EpochRecord, counted: _Counted) -> tuple[SettleEntry, Verdicts]:
-        accounts, settlement = self._accounts, counted.settlement
+        accounts, settlement, fates = self._accounts, counted.settlement, counted.fates
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         verdicts = Verdicts(record.epoch, shrunk=bool(settlement.put_back))
-        verdicts.acked = accounts.pending.ack_many(settlement.acked(), now_s)
+        withheld = {root for root in (*settlement.acked(), *settlement.completed) if accounts.waiting.waits_for(root)}
+        verdicts.acked = accounts.pending.ack_many(
+            [root for root in settlement.acked() if root not in withheld] if withheld else settlement.acked(), now_s
+        )
+        changes = _TreeChanges(accounts.trees)
+        acked = self._ack_earlier(counted, withheld, now_s, verdicts, changes)
         # Before this epoch's failures: the source has been told of those of earlier epochs, and ended all the same.
         for task in record.header.ended:
             verdicts.died += accounts.pending.give_up(task, now_s, wall_s)
-        expired = self._expired(record.header.time_s)
+        for tree in fates.what_becomes(accounts.ran_s(now_s), self._timeout_s, withheld):
+            changes.put(tree)
+        expired = [(tree.root, fates.timeout) for tree in fates.expired]
         for root, failure in [*settlement.failures.items(), *expired]:
-            self._fail(root, failure, now_s, wall_s, verdicts)
+            self._fail(root, failure, now_s, wall_s, verdicts, changes)
+        accounts.trees.resumed(record.header.ran_s)
         self._remember_unconfirmed(record, verdicts)
         for root in settlement.put_back:
-            accounts.pending.put_back(root)
-        for root, _ in expired:
-            del accounts.open[root]
-        opened = self._opened(record, settlement, wall_s)
-        accounts.open.update({tree.root: tree for tree in opened})
-        replays = self._requested_replays()
+            if root not in accounts.trees:
+                accounts.pending.put_back(root)
         entry = SettleEntry(
             epoch=record.epoch,
             generation=self._directory.generation,
@@ -277,21 +258,45 @@ class Engine:
             time_s=wall_s,
             failed=_by_reason([*settlement.failures.items(), *expired]),
             put_back=list(settlement.put_back),
-            opened=opened,
-            closed=[root for root, _ in expired],
-            dead=[DeadEntry(died.root, died.spout_task, self._letter(died)) for died in verdicts.died],
-            outputs=counted.outputs,
+            opened=list(changes.opened.values()),
+            closed=changes.closed,
+            acked=acked,
+            gone=sorted(fates.dead),
+            dead=[DeadEntry(died.root, died.spout_task, self._letter(died, fates)) for died in verdicts.died],
+            outputs=counted.chosen.outputs,
+            waiting=counted.chosen.waiting,
+            released=counted.chosen.released,
             state=self._state_after(counted.reports),
             state_bytes=(
                 sum(one.bytes_read for one in counted.reports.states),
                 sum(one.file.size_bytes for one in counted.reports.states),
             ),
-            replays=replays,
+            kept=kept_after(accounts.kept, counted.reports.kept),
+            replays=self._requested_replays(),
             counters=self._counters(record, counted, verdicts, len(expired)),
             pending=PendingChanges(),
         )
         self._add_changes(entry, record, verdicts, now_s, wall_s)
         return entry, verdicts
+
+    def _ack_earlier(
+        self, counted: _Counted, withheld: set[int], now_s: float, verdicts: Verdicts, changes: _TreeChanges
+    ) -> list[AckedTree]:
+        """Ack roots of earlier epochs that are complete and for none of whose outputs anything waits."""
+        accounts = self._accounts
+        complete = [root for root in counted.settlement.completed if root not in withheld]
+        for root in counted.chosen.freed:
+            tree = accounts.trees.get(root)
+            if tree is not None and tree.is_complete and root not in counted.fates.completed:
+                complete.append(root)
+        named: list[AckedTree] = []
+        for root in complete:
+            changes.close(root)
+            acked = accounts.pending.ack(root, now_s)
+            if acked is not None:
+                verdicts.acked.append(acked)
+                named.append(AckedTree(root, acked.spout_task, plain_id(acked.message_id)))
+        return named
 
     def _remember_unconfirmed(self, record: EpochRecord, verdicts: Verdicts) -> None:
         """A source without a position may deliver a settled message again until it has heard of it (EPOCHS 1)."""
@@ -313,7 +318,10 @@ class Engine:
         if epochs >= BASE_EPOCHS or messages >= BASE_MESSAGES:
             pending = accounts.pending.snapshot(accounts.encode_value, now_s, wall_s)
             entry.base = Base(
-                pending=pending, open=list(accounts.open.values()), replays=sorted({*accounts.replays, *entry.replays})
+                pending=pending,
+                open=accounts.trees.all(),
+                replays=sorted({*accounts.replays, *entry.replays}),
+                waiting=accounts.waiting.files(),
             )
             verdicts.wrote_base = True
             epochs = messages = 0
@@ -321,28 +329,21 @@ class Engine:
             entry.pending = accounts.pending.take_changes(accounts.encode_value, now_s, wall_s)
         self._since_base = epochs, messages
 
-    def _expired(self, time_s: float) -> list[tuple[int, Failure]]:
-        """Open trees whose time is up at the start of the epoch."""
-        failure = Failure(
-            kind=FailureKind.TIMEOUT,
-            error=f"not settled within the message timeout of {self._timeout_s} s: a bolt neither acked nor failed it",
-        )
-        return [(root, failure) for root, tree in self._accounts.open.items() if tree.deadline_s <= time_s]
-
-    def _opened(self, record: EpochRecord, settlement: Settlement, wall_s: float) -> list[OpenTree]:
-        if self._timeout_s is None:
-            return [OpenTree(root, record.epoch, float("inf")) for root in sorted(settlement.open)]
-        return [
-            OpenTree(
-                root,
-                record.epoch,
-                (wall_s if root in settlement.extended else record.header.time_s) + self._timeout_s,
-            )
-            for root in sorted(settlement.open)
-        ]
-
-    def _fail(self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts) -> None:
-        effect = self._accounts.pending.fail(root, failure, now_s, wall_s)
+    def _fail(
+        self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts, changes: _TreeChanges
+    ) -> None:
+        """An attempt failed. What is committed of it stays, and its next attempt starts from its frames (EPOCHS 10)."""
+        tree = self._accounts.trees.get(root)
+        in_place = tree is not None and tree.is_committed
+        pending = self._accounts.pending
+        effect = (pending.fail_in_place if in_place else pending.fail)(root, failure, now_s, wall_s)
+        if tree is not None and in_place and isinstance(effect, Retry):
+            verdicts.retried_in_place += 1
+            resumes_s = self._accounts.ran_s(effect.due_s)
+            expires_s = math.inf if self._timeout_s is None else resumes_s + self._timeout_s
+            changes.put(replace(tree, attempt=effect.attempt_next, resumes_s=resumes_s, expires_s=expires_s))
+        elif tree is not None:
+            changes.close(root)
         match effect:
             case Died():
                 verdicts.died.append(effect)
@@ -351,9 +352,11 @@ class Engine:
             case Retry() | None:
                 pass
 
-    def _letter(self, died: Died) -> Any:
+    def _letter(self, died: Died, fates: Fates) -> Any:
         stateful = any(getattr(one.body, "state", None) for one in self._plan.spec.components.values())
         note = "keyed state does not hold this message" if stateful else ""
+        if died.root in fates.dead:
+            note = "it failed after a part of it was committed: what it did before, to keyed state too, stays"
         return letter_of(died, self._accounts, note, self._redact)
 
     def _state_after(self, reports: Reports) -> dict[str, list[StateFile]]:
@@ -364,26 +367,50 @@ class Engine:
         return state
 
     def _superseded(self, entry: SettleEntry) -> list[Path]:
-        """State files that the new version does not need."""
-        kept = {(component, file.name) for component, files in entry.state.items() for file in files}
+        """Files of state and of kept frames that the new version does not need."""
+        kept = self._directory.kept
+        gone: list[Path] = sorted(files_of(kept, self._accounts.kept) - files_of(kept, entry.kept))
+        needed = {(component, file.name) for component, files in entry.state.items() for file in files}
         named = {(component, file.name) for component, files in self._accounts.state.items() for file in files}
-        return [self._directory.state / component / name for component, name in named - kept]
+        return gone + [self._directory.state / component / name for component, name in named - needed]
 
     def _counters(self, record: EpochRecord, counted: _Counted, verdicts: Verdicts, expired: int) -> Counters:
         before = self._accounts.totals
         rows = dict(before.rows)
-        for output in counted.outputs:
+        for output in counted.chosen.outputs:
             rows[output.sink] = rows.get(output.sink, 0) + output.rows
         return Counters(
             emitted=before.emitted + record.header.fresh,
             acked=before.acked + len(verdicts.acked),
             failed=before.failed + len(counted.settlement.failures) + expired,
-            retried=before.retried + len(record.attempts.keys() - set(counted.settlement.put_back)),
+            retried=before.retried
+            + len(record.attempts.keys() - set(counted.settlement.put_back))
+            + verdicts.retried_in_place,
             dead=before.dead + len(verdicts.died),
             untracked=before.untracked + record.header.untracked,
             late_verdicts=before.late_verdicts + sum(stats.late_verdicts for stats in counted.reports.stats),
             rows=rows,
         )
+
+
+class _TreeChanges:
+    """What an epoch changes among the trees of earlier ones: carried out, and written down for the entry."""
+
+    def __init__(self, trees: OpenTrees) -> None:
+        self._trees = trees
+        self.opened: dict[int, OpenTree] = {}
+        self.closed: list[int] = []
+
+    def put(self, tree: OpenTree) -> None:
+        """A tree is open after this epoch."""
+        self._trees.put(tree)
+        self.opened[tree.root] = tree
+
+    def close(self, root: int) -> None:
+        """A tree of an earlier epoch is not open any more."""
+        self._trees.remove(root)
+        self.opened.pop(root, None)
+        self.closed.append(root)
 
 
 def _stage_function(blob: bytes, control: bytes, index: int) -> Callable[[Any], Any]:

@@ -265,9 +265,23 @@ class Intake:
             self._append(self._spouts[emission.spout_task], emission)
         return len(due)
 
-    def cut(self, epoch: int, generation: int) -> tuple[EpochRecord, list[bytes]]:
-        """Make an epoch of everything in the buffer: its record, and the sections of its log."""
-        header = EpochHeader(epoch=epoch, generation=generation, time_s=self._clock.wall())
+    def cut(
+        self, epoch: int, generation: int, *, ticks: Sequence[str] = (), drain: bool = False
+    ) -> tuple[EpochRecord, list[bytes]]:
+        """Make an epoch of everything in the buffer: its record, and the sections of its log.
+
+        Args:
+            epoch: its number.
+            generation: of this start.
+            ticks: components that get a tick.
+            drain: nothing else will come for a while.
+        """
+        # Epoch time never goes back, whatever is done to the machine's clock.
+        time_s = self._accounts.epoch_time_s = max(self._clock.wall(), self._accounts.epoch_time_s)
+        ran_s = self._accounts.ran_s(self._clock.monotonic())
+        header = EpochHeader(
+            epoch=epoch, generation=generation, time_s=time_s, ran_s=ran_s, ticks=[*ticks], drain=drain
+        )
         failures: dict[int, Failure] = {}
         rows: list[wire.Row] = []
         edges: list[int] = []

@@ -13,11 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from tupletree.durable import pack, read_container, write_once
+from tupletree.runtimes.spark.keeping import Kept
+from tupletree.runtimes.spark.trees import OpenTree, WaitingFile
 from tupletree.state.versions import StateFile
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
 
 __all__ = [
+    "AckedTree",
     "Amendment",
     "Base",
     "Counters",
@@ -25,7 +28,6 @@ __all__ = [
     "EpochHeader",
     "FailedAttempt",
     "Messages",
-    "OpenTree",
     "OutputFile",
     "SettleEntry",
     "Unsendable",
@@ -80,6 +82,9 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     Attributes:
         epoch, generation: which epoch, written by which start of the run.
         time_s: the epoch's time, seconds since the Unix epoch; a second run sees the same.
+        ran_s: seconds that processes of this run have run for by then; what timeouts go by.
+        ticks: components that are told that time passed.
+        drain: nothing else will come for a while, so that holders flush.
         messages_length: bytes of the first section.
         messages: how many tracked messages it holds.
         untracked: how many untracked messages went in.
@@ -93,6 +98,9 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     epoch: int
     generation: int
     time_s: float
+    ran_s: float = 0.0
+    ticks: list[str] = []
+    drain: bool = False
     messages_length: int = 0
     messages: int = 0
     untracked: int = 0
@@ -141,12 +149,12 @@ class Counters(msgspec.Struct):
     rows: dict[str, int] = {}
 
 
-class OpenTree(msgspec.Struct, array_like=True):
-    """A tree whose epoch is over and that nobody settled: it expires at `deadline_s` (since the Unix epoch)."""
+class AckedTree(msgspec.Struct, array_like=True):
+    """A message of an earlier epoch that was acked in this one; `message_id` is plain."""
 
     root: int
-    epoch: int
-    deadline_s: float
+    task: int
+    message_id: Any
 
 
 class Base(msgspec.Struct, kw_only=True):
@@ -155,6 +163,7 @@ class Base(msgspec.Struct, kw_only=True):
     pending: PendingChanges
     open: list[OpenTree]
     replays: list[str]
+    waiting: list[WaitingFile] = []
 
 
 class SettleEntry(msgspec.Struct, kw_only=True):
@@ -165,11 +174,18 @@ class SettleEntry(msgspec.Struct, kw_only=True):
         time_s: when it was settled, seconds since the Unix epoch.
         failed: attempts that failed, by reason.
         put_back: roots that this epoch did not get to; their messages go out again, no attempt counted.
-        opened, closed: trees that stay open after this epoch, and roots of earlier ones that expired in it.
+        opened: trees that stay open after this epoch, if they are new or have changed; every one of its own roots that
+            is not acked, put back or failed is among them.
+        closed: roots of earlier epochs that are not open any more.
+        acked: those of `closed` that were acked.
+        gone: those of `closed` that died while tuples of them were kept; the next epoch purges these.
         dead: messages that died.
         outputs: candidates that count.
+        waiting: candidates some of whose rows wait for open trees.
+        released: candidates of earlier epochs of which no row waits any more.
         state: component → segments of the version after this epoch; whole, not a delta.
         state_bytes: how much of the state this epoch read, and wrote.
+        kept: component → task index → what is kept for the task after this epoch; whole, not a delta.
         replays: replay requests that are part of the accounts from here on.
         counters: totals after this epoch.
         pending: what changed among waiting and unconfirmed messages.
@@ -184,10 +200,15 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     put_back: list[int] = []
     opened: list[OpenTree] = []
     closed: list[int] = []
+    acked: list[AckedTree] = []
+    gone: list[int] = []
     dead: list[DeadEntry] = []
     outputs: list[OutputFile] = []
+    waiting: list[WaitingFile] = []
+    released: list[str] = []
     state: dict[str, list[StateFile]] = {}
     state_bytes: tuple[int, int] = (0, 0)
+    kept: dict[str, dict[int, Kept]] = {}
     replays: list[str] = []
     counters: Counters
     pending: PendingChanges
@@ -216,11 +237,13 @@ class Amendment(msgspec.Struct, kw_only=True):
 def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
     """The entry as it reads with its amendment."""
     settled = PendingChanges(settled=amendment.settled)
+    refused = {one.root for one in amendment.dead}
     base = entry.base and replace(entry.base, pending=fold([entry.base.pending, settled]))
     pending = entry.pending if base else replace(entry.pending, settled=[*entry.pending.settled, *amendment.settled])
     return replace(
         entry,
         failed=[*entry.failed, *amendment.failed],
+        acked=[one for one in entry.acked if one.root not in refused],
         dead=[*entry.dead, *amendment.dead],
         counters=count_refused(entry.counters, amendment),
         pending=pending,

@@ -27,6 +27,7 @@ from tupletree.runtimes.spark.journal import write_epoch
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
+from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.topology.components import Spout
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.verdicts import Acked, AlreadySettled, Died
@@ -48,7 +49,7 @@ class Loop:
     """See the module docstring.
 
     Args:
-        accounts, engine, meter, replays: of the run.
+        accounts, engine, meter, replays, ticking: of the run.
         spouts: opened, in their positions.
         records: epochs that were logged but not settled by an earlier start.
         next_epoch: number of the next epoch to cut.
@@ -61,6 +62,7 @@ class Loop:
         accounts: Accounts,
         engine: Engine,
         replays: Replays,
+        ticking: Ticking,
         meter: Meter,
         spouts: Sequence[SpoutTask],
         records: Sequence[EpochRecord],
@@ -95,7 +97,9 @@ class Loop:
         self._called_back_epoch = accounts.settled
         self._first = accounts.settled + 1
         self._fault: BaseException | None = None
-        self._next_expiry_s = accounts.next_expiry_s()
+        self._ticking = ticking
+        self._last_drained = False
+        self._look_ahead()
         self._closing = False
         self._rehearsed = False
         self._next_check_s = 0.0
@@ -177,9 +181,10 @@ class Loop:
 
     def sweep_orphans(self) -> None:
         """Remove what nothing names any more."""
-        with self._accounts.lock:
-            state = self._accounts.state
-        sweep_orphans(self._directory, self._sinks, self._called_back_epoch, state)
+        accounts = self._accounts
+        with accounts.lock:
+            state, kept, waiting = accounts.state, accounts.kept, accounts.waiting_names
+        sweep_orphans(self._directory, self._sinks, self._called_back_epoch, state, kept, waiting)
 
     def run(self, query: Any) -> None:
         """Until all input is settled, or a stop is done. Raises whatever makes the run fail."""
@@ -212,7 +217,8 @@ class Loop:
                 self._check_query(query, now_s)
                 can_pull = self._active and not (intake.has_ended or intake.is_full)
                 busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
-                self._wake.wait(BUSY_POLL_S if busy else idle_s)
+                next_s = min(idle_s, self._due_in_s(now_s), self._ticking.next_s - now_s)
+                self._wake.wait(BUSY_POLL_S if busy else max(BUSY_POLL_S, next_s))
 
     def _activate(self) -> None:
         """Tell the spouts what `set_active` asked for."""
@@ -242,12 +248,37 @@ class Loop:
             return True
         if stopping:
             return False
+        # Until its callbacks are made, what the last epoch left is not known here.
+        is_known = self._called_back_epoch == self._accounts.settled
         return (
-            self._clock.wall() >= self._next_expiry_s
+            (is_known and (self._due_in_s(now_s) <= 0.0 or self._must_drain()))
+            or (self._ticking.next_s <= now_s and not self._is_finished(stopping=False))
             or self._replays.has_accepted
             or intake.must_give_up
             or (intake.ended_unlogged and intake.has_ended)
         )
+
+    def _look_ahead(self) -> None:
+        """Note what the accounts have in store: it changes with each settled epoch."""
+        accounts = self._accounts
+        with accounts.lock:
+            self._next_tree_s = accounts.trees.next_s()
+            self._kept_due_s = accounts.kept_due_s()
+            self._has_parked = any(kept.waits for tasks in accounts.kept.values() for kept in tasks.values())
+
+    def _due_in_s(self, now_s: float) -> float:
+        """In how many seconds an epoch is due for what is open or kept, whether messages come or not."""
+        return min(self._next_tree_s - self._accounts.ran_s(now_s), self._kept_due_s - self._clock.wall())
+
+    def _must_drain(self) -> bool:
+        """Whether holders are to flush: nothing else will come, and they have not been told since something came."""
+        accounts = self._accounts
+        if not accounts.kept or self._last_drained or self._has_parked or not self._intake.has_ended:
+            return False
+        with accounts.lock:
+            return accounts.pending.next_due_s() is None and not any(
+                accounts.pending.awaiting_source(task) for task in accounts.spout_of
+            )
 
     def _is_finished(self, *, stopping: bool) -> bool:
         accounts, intake = self._accounts, self._intake
@@ -260,7 +291,10 @@ class Loop:
 
     def _cut(self) -> None:
         epoch = self._next_epoch
-        record, sections = self._intake.cut(epoch, self._directory.generation)
+        intake = self._intake
+        self._last_drained = not intake.buffered and epoch - 1 == self._accounts.settled and self._must_drain()
+        ticks = self._ticking.take(self._clock.monotonic())
+        record, sections = intake.cut(epoch, self._directory.generation, ticks=ticks, drain=self._last_drained)
         crash_point("epoch.before_log")
         with self._logging:
             if not write_epoch(self._directory.epochs, record.header, sections):
@@ -287,8 +321,7 @@ class Loop:
             self._intake.limit = _next_limit(
                 self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk
             )
-            with self._accounts.lock:
-                self._next_expiry_s = self._accounts.next_expiry_s()
+            self._look_ahead()
             with self._called_back:
                 self._called_back_epoch = verdicts.epoch
                 self._called_back.notify_all()
@@ -319,7 +352,7 @@ class Loop:
 
     def _sweep(self, base: int) -> None:
         with self._accounts.lock:
-            needed = {tree.epoch for tree in self._accounts.open.values()}
+            needed = {tree.epoch for tree in self._accounts.trees.all()}
         sweep_epochs(self._directory, base, needed, self._options.history_max_bytes)
         self.sweep_orphans()
 

@@ -19,6 +19,7 @@ import xxhash
 from tupletree.codec import ArrowCodec
 from tupletree.errors import Finding, TopologyError
 from tupletree.plan import Plan
+from tupletree.runtimes.spark.keeping import Kept
 from tupletree.runtimes.spark.spooling import file_sink_of
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
@@ -37,6 +38,12 @@ class Control(msgspec.Struct, kw_only=True):
         state: component → segments of the committed version.
         state_directory: where state files are.
         sink_directories: sink → absolute folder.
+        kept: component → task index → what is kept for it.
+        kept_directory: where kept frames are.
+        parked: roots of earlier epochs that wait for another attempt, packed unsigned 64-bit.
+        gone: roots that died while tuples of theirs were kept, packed likewise.
+        ticks: components that are told that time passed.
+        drain: nothing else will come for a while: holders flush.
     """
 
     run_id: str
@@ -49,6 +56,27 @@ class Control(msgspec.Struct, kw_only=True):
     state: dict[str, list[StateFile]] = {}
     state_directory: str = ""
     sink_directories: dict[str, str] = {}
+    kept: dict[str, dict[int, Kept]] = {}
+    kept_directory: str = ""
+    parked: bytes = b""
+    gone: bytes = b""
+    ticks: list[str] = []
+    drain: bool = False
+
+    def needs(self, component: str, task_index: int) -> bool:
+        """Whether a task has something to do although no frame of this epoch is addressed to it."""
+        if component in self.ticks:
+            return True
+        kept = self.kept.get(component, {}).get(task_index)
+        if kept is None:
+            return False
+        is_due = kept.due_s is not None and kept.due_s <= self.time_s
+        return is_due or kept.arrives or kept.waits or self.drain or bool(self.gone)
+
+    @property
+    def has_needs(self) -> bool:
+        """Whether `needs` holds for any task."""
+        return bool(self.ticks) or any(self.needs(name, index) for name, tasks in self.kept.items() for index in tasks)
 
 
 @dataclass(frozen=True)

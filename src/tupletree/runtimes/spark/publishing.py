@@ -45,9 +45,9 @@ logger = logging.getLogger("tupletree.spark")
 REFUSED_NOTE = "a sink refused it after its epoch was committed: its state and its rows in other sinks stay"
 
 
-def final_name(run_id: str, epoch: int, task_index: int, suffix: str) -> str:
-    """The deterministic name of a sink task's rows of one epoch. Runs that share a folder never share a name."""
-    return f"part-{run_id[:8]}-{epoch:08d}-{task_index:04d}{suffix}"
+def final_name(run_id: str, epoch: int, own: str, suffix: str) -> str:
+    """The deterministic name of rows of one epoch; `own` tells them from others. Runs never share a name."""
+    return f"part-{run_id[:8]}-{epoch:08d}-{own}{suffix}"
 
 
 class Publisher:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import numpy as np
 
 from tupletree.clock import Clock
 from tupletree.codec import ArrowCodec
+from tupletree.durable import missing
 from tupletree.errors import CheckpointError
 from tupletree.frames import roots_of
 from tupletree.runtimes.spark import wire
@@ -28,7 +30,10 @@ from tupletree.runtimes.spark.journal import (
     read_epoch,
     read_settle,
 )
+from tupletree.runtimes.spark.keeping import missing_files
+from tupletree.runtimes.spark.sinking import read_sidecar
 from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile
 from tupletree.state.segments import Segment
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
@@ -68,14 +73,19 @@ class LoggedMessage:
     first_emitted_s: float
 
 
-def recover(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> Recovered:
-    """Fill the accounts. Raises CheckpointError, naming the file, for anything missing or damaged."""
+def recover(
+    directory: StateDirectory, accounts: Accounts, codecs: Codecs, sinks: Mapping[str, str], clock: Clock
+) -> Recovered:
+    """Fill the accounts; `sinks` has the folder of each.
+
+    Raises CheckpointError, naming the file, for anything missing or damaged.
+    """
     found = Recovered()
     entries = _entries_since_base(directory)
     if entries:
         found.last = entries[-1]
         found.base_epoch = entries[0].epoch if entries[0].base else -1
-        _fold(entries, accounts, clock)
+        _fold(entries, accounts, sinks, clock)
         _check_state(directory, accounts)
     epochs = numbered(directory.epochs, ".epoch")
     for epoch in (one for one in epochs if one > accounts.settled):
@@ -89,6 +99,10 @@ def recover(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock
     if newest is not None:
         accounts.positions = dict(newest.positions)
         accounts.ended = set(newest.ended)
+        accounts.epoch_time_s = newest.time_s
+        accounts.ran_from_s = clock.monotonic() - newest.ran_s
+    else:
+        accounts.ran_from_s = clock.monotonic()
     found.next_epoch = accounts.settled + 1 + len(found.records)
     return found
 
@@ -151,35 +165,57 @@ def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
     for component, files in accounts.state.items():
         for name in {file.name for file in files}:
             Segment(directory.state / component / name)
+    for path in missing_files(directory.kept, accounts.kept):
+        raise missing(path)
 
 
-def _fold(entries: list[SettleEntry], accounts: Accounts, clock: Clock) -> None:
+def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, str], clock: Clock) -> None:
     last = entries[-1]
     accounts.settled = last.epoch
     accounts.state = last.state
     accounts.totals = last.counters
+    accounts.kept = last.kept
+    accounts.gone = last.gone
     changes = []
+    trees: dict[int, OpenTree] = {}
+    waiting: dict[str, WaitingFile] = {}
     for entry in entries:
         if entry.base is not None:
-            accounts.open = {tree.root: tree for tree in entry.base.open}
+            trees = {tree.root: tree for tree in entry.base.open}
+            waiting = {file.candidate: file for file in entry.base.waiting}
             accounts.replays = set(entry.base.replays)
             changes.append(entry.base.pending)
             continue
         for root in entry.closed:
-            accounts.open.pop(root, None)
-        accounts.open.update({tree.root: tree for tree in entry.opened})
+            trees.pop(root, None)
+        trees.update({tree.root: tree for tree in entry.opened})
+        for name in entry.released:
+            waiting.pop(name, None)
+        waiting.update({file.candidate: file for file in entry.waiting})
         accounts.replays.update(entry.replays)
         changes.append(entry.pending)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
+    accounts.trees = OpenTrees(trees.values())
+    for file in waiting.values():
+        sidecar = Path(sinks[file.sink]) / file.sidecar
+        for path in (sidecar, sidecar.with_name(file.candidate)):
+            if not path.exists():
+                raise missing(path)
+        rows = read_sidecar(sidecar, file.rows)
+        # A root that is no open tree any more, and whose row waits all the same, is dead.
+        accounts.waiting.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
+    accounts.waiting_names = accounts.waiting.names()
 
 
 def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
     """Put the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
-    for epoch in sorted({tree.epoch for tree in accounts.open.values()}):
+    for epoch in sorted({tree.epoch for tree in accounts.trees.all()}):
         header, body = read_epoch(directory.epochs, epoch)
         values = values_of(header, body, codecs)
         for message in logged_messages(body[: header.messages_length]):
-            if message.root in accounts.open:
+            tree = accounts.trees.get(message.root)
+            if tree is not None:
+                message.attempt = tree.attempt
                 _adopt(message, values, accounts, clock)
 
 

@@ -18,8 +18,10 @@ from typing import Any
 import msgspec
 
 from tupletree.clock import SystemClock
+from tupletree.config import Options
 from tupletree.effects import TaskPlace
 from tupletree.errors import CheckpointError, ConfigError, TopologyError
+from tupletree.flow.holders import is_holder
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
@@ -41,6 +43,7 @@ from tupletree.runtimes.spark.spooling import make_spools
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
+from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
 from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
@@ -62,7 +65,7 @@ BEYOND_RESTARTS = (CheckpointError, ConfigError, TopologyError)
 def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
-    refuse_unsupported(spec, request.options)
+    refuse_unsupported(spec)
     refuse_stuck(spec, request.options, request.options.max_spout_pending or 2 * request.options.epoch_max_messages)
     refuse_unsuited()
     find_java()
@@ -249,7 +252,7 @@ class SparkRun(RunHandle):
         accounts = self._make_accounts(spouts)
         self._directory.name_spouts(accounts.spout_of)
         codecs = codecs_of(plan)
-        recovered = recover(self._directory, accounts, codecs, self._clock)
+        recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
@@ -287,6 +290,7 @@ class SparkRun(RunHandle):
                 accounts,
                 engine,
                 replays,
+                Ticking(self._spec, self._options, self._clock.monotonic()),
                 self._meter,
                 spouts,
                 recovered.records,
@@ -379,6 +383,8 @@ class SparkRun(RunHandle):
     def _tell_again(self, entry: SettleEntry, spouts: dict[int, SpoutTask]) -> None:
         for message in acked_in(self._directory, entry):
             spouts[message.task].spout.ack(message.message_id)
+        for acked in entry.acked:
+            spouts[acked.task].spout.ack(id_from_plain(acked.message_id))
         for dead in entry.dead:  # some of them stand in the log of an earlier epoch: they expired, or were given up
             final = msgspec.structs.replace(dead.letter.failure, permanent=True)
             spouts[dead.task].spout.fail(id_from_plain(dead.letter.message_id), final)
@@ -409,6 +415,7 @@ class SparkRun(RunHandle):
             .option("directory", str(self._directory.epochs))
             .option("first", str(first))
             .option("partitions", str(plan.partitions))
+            .option("wakes", str(_outlives_epochs(plan, self._options)).lower())
             .load()
         )
 
@@ -418,6 +425,13 @@ class SparkRun(RunHandle):
             .queryName(f"{self._spec.name} {self._directory.run_id[:8]}-{self._directory.generation}")
             .start()
         )
+
+
+def _outlives_epochs(plan: Plan, options: Options) -> bool:
+    """Whether a task may have something to do in an epoch that has no frame for it."""
+    components = plan.spec.components.values()
+    holds = any(component.kind == "bolt" and is_holder(component) for component in components)
+    return holds or any(link.carried for link in plan.links) or bool(Ticking(plan.spec, options, 0.0))
 
 
 def _own_copy(component: ComponentSpec) -> Spout[Any]:

@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 
 from tupletree.errors import InternalError
-from tupletree.frames import Root, roots_of
+from tupletree.frames import Root
 from tupletree.ids import hex_id
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.intake import EpochRecord
-from tupletree.tracking.ledger import Entries, judge
+from tupletree.runtimes.spark.keeping import KeptReport
+from tupletree.runtimes.spark.trees import OpenTrees
+from tupletree.tracking.ledger import Entries, Judgement, judge
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["Reports", "Settlement"]
@@ -29,12 +31,15 @@ U64 = np.ndarray[Any, np.dtype[np.uint64]]
 FULL_RUNS = 2
 """Runs over all that is left; from then on each run takes a quarter of it, so that an epoch always ends (EPOCHS 8)."""
 
+_NONE: Entries = (np.empty(0, np.uint64), np.empty(0, np.uint64))
+
 SidecarReader = Callable[[wire.OutputReport], "list[Root]"]
 
 _failures = msgspec.msgpack.Decoder(list[wire.FailureReport])
 _output = msgspec.msgpack.Decoder(wire.OutputReport)
 _state = msgspec.msgpack.Decoder(wire.StateReport)
 _stats = msgspec.msgpack.Decoder(wire.StatsReport)
+_kept = msgspec.msgpack.Decoder(list[KeptReport])
 
 
 @dataclass
@@ -47,6 +52,8 @@ class Reports:
     outputs: list[wire.OutputReport] = field(default_factory=list)
     states: list[wire.StateReport] = field(default_factory=list)
     stats: list[wire.StatsReport] = field(default_factory=list)
+    kept: list[KeptReport] = field(default_factory=list)
+    kept_edges: list[Entries] = field(default_factory=list)
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, bytes, bytes]]) -> Reports:
@@ -67,6 +74,11 @@ class Reports:
                 reports.states.append(_state.decode(head))
             elif kind == wire.STATS:
                 reports.stats.append(_stats.decode(head))
+            elif kind == wire.KEPT:
+                reports.kept += _kept.decode(head)
+                reports.kept_edges.append(wire.unpack_entries(body))
+            elif kind == wire.WAKE:
+                pass
             else:
                 raise InternalError("a frame left the last stage", got=f"row of kind {kind}")
         return reports
@@ -76,27 +88,34 @@ class Reports:
 class Settlement:
     """The verdicts of an epoch as its runs establish them.
 
-    `failures`, `open` and `put_back` only grow; together they are what the next run leaves out.
+    `failures`, `open` and `put_back` only grow; together they are what the next run leaves out. A root of an earlier
+    epoch that is left out stays as that epoch left it.
 
     Attributes:
-        failures: failed roots of this epoch.
-        open: roots whose tree no run can complete any more: some bolt kept a tuple.
-        extended: those of `open` whose timeout a bolt renewed.
+        trees: the trees of earlier epochs.
+        failures: failed roots of this epoch, and of earlier ones whose frames it worked on.
+        open: roots whose tree no run can complete any more: some bolt kept a tuple by hand.
+        extended: roots whose timeout a bolt renewed.
         put_back: roots that go to a later epoch because this one did not come to an end with them.
         runs: how many runs were judged.
+        carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
+        completed: roots of earlier epochs whose tree completed in the run judged last.
     """
 
     record: EpochRecord
+    trees: OpenTrees
     failures: dict[int, Failure]
     open: set[int] = field(default_factory=set)
     extended: set[int] = field(default_factory=set)
     put_back: list[int] = field(default_factory=list)
     runs: int = 0
+    carried: dict[int, int] = field(default_factory=dict)
+    completed: list[int] = field(default_factory=list)
 
     @classmethod
-    def start(cls, record: EpochRecord) -> Settlement:
+    def start(cls, record: EpochRecord, trees: OpenTrees) -> Settlement:
         """Before the first run: what failed at the spout."""
-        return cls(record, dict(record.failures))
+        return cls(record, trees, dict(record.failures))
 
     @property
     def left_out(self) -> set[int]:
@@ -104,7 +123,7 @@ class Settlement:
         return {*self.failures, *self.open, *self.put_back}
 
     def remaining(self) -> list[int]:
-        """Roots that are still in the run, in order of emission."""
+        """Roots of this epoch that are still in the run, in order of emission."""
         left_out = self.left_out
         return [root for root in self.record.roots.tolist() if root not in left_out]
 
@@ -113,30 +132,49 @@ class Settlement:
         self.runs += 1
         before = self.left_out
         failed = {root: failure for root, failure in reports.failures.items() if root not in before}
-        judgement = judge(
-            _without(self.record.openings, before), reports.deltas, np.array(list(failed), dtype=np.uint64)
-        )
+        earlier = self._earlier(reports, before)
+        openings = _joined(_without(self.record.openings, before), earlier)
+        judgement = judge(openings, reports.deltas, np.array(list(failed), dtype=np.uint64))
         self._check(judgement.unknown)
-        now_open = set(judgement.open_.tolist())
+        lost = _by_hand(judgement, reports.kept_edges, earlier) if len(judgement.open_) else set()
+        left = zip(judgement.open_.tolist(), judgement.open_xor.tolist(), strict=True)
+        self.carried = {root: xor for root, xor in left if root not in lost}
+        self.completed = judgement.complete[np.isin(judgement.complete, earlier[0])].tolist()
         self.failures.update(failed)
-        self.open |= now_open
+        self.open |= lost
         for stats in reports.stats:
-            self.extended.update(now_open.intersection(stats.extended))
-        bad = failed.keys() | now_open
+            self.extended.update(stats.extended)
+        bad = failed.keys() | lost
         if not bad or not self._taints(bad, reports, read_sidecar):
             return True
         if self.runs >= FULL_RUNS:
             # A message that went to nobody is complete whatever runs, and no frame could bring its value back.
             roots, xor = self.record.openings
             complete = set(roots[xor == 0].tolist())
-            remaining = [root for root in self.remaining() if root not in complete]
+            touched = [root for root in earlier[0].tolist() if root not in bad]
+            remaining = [root for root in self.remaining() if root not in complete] + touched
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
         return False
 
+    def _earlier(self, reports: Reports, left_out: set[int]) -> Entries:
+        """What was left, before this run, of the trees of earlier epochs that it worked on."""
+        if not len(self.trees):
+            return _NONE
+        named = [entries[0] for entries in (*reports.deltas, *reports.kept_edges)]
+        named.append(np.array([*reports.failures], dtype=np.uint64))
+        trees = (self.trees.get(root) for root in np.unique(np.concatenate(named)).tolist() if root not in left_out)
+        found = [(tree.root, tree.xor) for tree in trees if tree is not None]
+        columns = np.array(found, dtype=np.uint64).reshape(-1, 2)
+        return columns[:, 0], columns[:, 1]
+
     def _taints(self, bad: set[int], reports: Reports, read_sidecar: SidecarReader) -> bool:
         """Whether what the bad roots did cannot be held back by dropping their own output rows."""
+        if any(root in self.trees for root in bad):
+            return True  # what was kept of it is used up in this run, and stays kept in one without it
         members = np.array(list(bad), dtype=np.uint64)
         if any(bool(np.isin(members, touched).any()) for touched in reports.touched):
+            return True
+        if any(bool(np.isin(members, edges[0]).any()) for edges in reports.kept_edges):
             return True
         return any(
             isinstance(root, tuple) and not bad.isdisjoint(root) and not bad.issuperset(root)
@@ -154,13 +192,24 @@ class Settlement:
             )
 
     def acked(self) -> list[int]:
-        """Roots whose tree completed in the run that counts, in order of emission."""
-        return self.remaining()
+        """Roots of this epoch whose tree completed in the run that counts, in order of emission."""
+        return [root for root in self.remaining() if root not in self.carried] if self.carried else self.remaining()
 
 
-def rows_to_keep(rows: list[Root], bad: set[int]) -> list[bool]:
-    """Which rows of a candidate stay: those none of whose roots is bad. Untracked rows stay."""
-    return [bad.isdisjoint(roots_of(root)) for root in rows]
+def _by_hand(judgement: Judgement, kept: list[Entries], earlier: Entries) -> set[int]:
+    """Roots that stay open although what is left of their tree is not in kept frames: a bolt keeps a tuple itself.
+
+    What is left of a tree must be the XOR of the frames that are kept. For a root of this epoch these are those that
+    came in this run; for one of an earlier epoch, that XOR changed as its tree did.
+    """
+    left = judgement.open_, judgement.open_xor
+    ours = np.isin(earlier[0], judgement.open_)
+    explained = judge(left, [*kept, (earlier[0][ours], earlier[1][ours])], np.empty(0, np.uint64))
+    return set(explained.open_.tolist())
+
+
+def _joined(one: Entries, other: Entries) -> Entries:
+    return (np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])) if len(other[0]) else one
 
 
 def _without(openings: Entries, left_out: set[int]) -> Entries:

@@ -30,7 +30,8 @@ POLL_STEP_S = 0.001
 class EpochSource(DataSource):
     """`format("tupletree_epochs")` with these options.
 
-    `directory` of the epoch logs, number of the `first` epoch, and `partitions`.
+    `directory` of the epoch logs, number of the `first` epoch, `partitions`, and, if stages must see every partition of
+    an epoch whether it has frames or not, `wakes`.
 
     The first batch is a rehearsal without rows: Spark makes one anyway if a new query finds nothing, so it is better
     to have it always, and batch n + 1 is then the n-th epoch.
@@ -51,11 +52,15 @@ class EpochSource(DataSource):
 
 
 class _Slice(InputPartition):
-    """One partition's rows of one epoch log: (place, head offset, head length, body length) each."""
+    """One partition's rows of one epoch log: (place, head offset, head length, body length) each.
 
-    def __init__(self, path: str, rows: list[tuple[int, int, int, int]]) -> None:
+    `wakes` is the place that its first row names; -1 for none.
+    """
+
+    def __init__(self, path: str, rows: list[tuple[int, int, int, int]], wakes: int = -1) -> None:
         self.path = path
         self.rows = rows
+        self.wakes = wakes
 
 
 class _EpochReader(DataSourceStreamReader):
@@ -63,6 +68,7 @@ class _EpochReader(DataSourceStreamReader):
         self._directory = Path(options["directory"])
         self._first = int(options["first"])
         self._partitions = int(options["partitions"])
+        self._wakes = options.get("wakes", "false") == "true"
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"next": self._first - 1}
@@ -90,14 +96,19 @@ class _EpochReader(DataSourceStreamReader):
             for place, offset, head_length, body_length in header.frames:
                 # Another start may have cut it for more partitions; frames of one place stay together.
                 rows[place % self._partitions].append((place, body_offset + offset, head_length, body_length))
-            slices.extend(_Slice(str(path), mine) for mine in rows if mine)
+            if self._wakes:
+                slices.extend(_Slice(str(path), mine, place) for place, mine in enumerate(rows))
+            else:
+                slices.extend(_Slice(str(path), mine) for mine in rows if mine)
         return slices or [_Slice("", [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Slice)
+        rows: list[wire.Row] = [] if partition.wakes < 0 else [(partition.wakes, wire.WAKE, b"", b"")]
         if not partition.rows:
+            if rows:
+                yield wire.rows_to_batch(rows)
             return
-        rows: list[wire.Row] = []
         with Path(partition.path).open("rb") as file:
             for place, offset, head_length, body_length in partition.rows:
                 file.seek(offset)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,11 +25,14 @@ from tupletree.durable import sync_directory
 from tupletree.effects import ColumnOutput, Output, TaskPlace, Worked
 from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker
+from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, ColumnFrame, Frame, Root, roots_of, segments_of, without
+from tupletree.holding import HeldFrame, Holder
 from tupletree.ids import mix64
 from tupletree.plan import Plan, Task
 from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
@@ -88,11 +92,24 @@ class StageRun:
         self._stats = wire.StatsReport({})
         self._untracked = Worked()  # strays only: tuples of no message that could not go on
         self._sequence = 0
+        self._places: set[int] = set()
+        name = f"{control.run_id[:8]}-{self._version}-{index}-{partition}-{attempt}.kept"
+        self._kept_files = KeptFiles(Path(control.kept_directory), name)
+        self._kept_values: list[int] = []
+        self._kept_roots: list[Any] = []
+        self._gone = set(wire.unpack_roots(control.gone).tolist())
+        self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
+        self._carried = {(link.producer, link.consumer) for link in self._plan.links if link.carried}
+
+    @property
+    def _version(self) -> str:
+        """What the names of this run's files have in common."""
+        return f"{self._control.generation:06d}-{self._control.epoch:08d}-{self._control.run:03d}"
 
     @property
     def has_work(self) -> bool:
-        """Whether any frame is addressed to this stage in this partition."""
-        return bool(self._inbox)
+        """Whether any frame is addressed to this stage in this partition, or a task may have something to do here."""
+        return bool(self._inbox or self._places)
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> list[wire.Row]:
         """Take what is addressed to this stage; returns the rows that only pass through."""
@@ -116,6 +133,8 @@ class StageRun:
                         frame = decode(frame_head, body, codec)
                         self._deliver(frame_head.source, frame_head.sequence, frame)
                         continue
+                elif kind == wire.WAKE:
+                    self._places.add(places[position].as_py())
                 passed.append((places[position].as_py(), kind, head.to_pybytes(), body.to_pybytes()))
         return passed
 
@@ -126,7 +145,10 @@ class StageRun:
             for task in self._plan.tasks_of(name):
                 frames = self._inbox.pop(task.task_id, None)
                 if frames is None:
-                    continue
+                    here = self._plan.placement(task.task_id) in self._places
+                    if not (here and self._control.needs(name, task.index)):
+                        continue
+                    frames = []
                 frames.sort(key=lambda entry: entry[:2])
                 ordered = [frame for _, _, frame in frames]
                 if component.kind == "sink":
@@ -154,9 +176,11 @@ class StageRun:
     def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
-        bolt = _task_of(self._plan, component, place, state)
+        holder = holder_of(component, place)
+        bolt = holder or _task_of(self._plan, component, place, state)
         fail = FailureMaker(component.name, task.task_id)
-        emitter = _Emitter(self._plan, task, component)
+        keep, held, arriving = self._kept_for(component, task, needed=holder is not None)
+        frames = arriving + frames
         try:
             bolt.open()
         except KeyboardInterrupt:
@@ -166,23 +190,71 @@ class StageRun:
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
             _close(bolt, component.name)
+            if keep is not None:
+                self._keep(keep, held, msgspec.msgpack.decode(keep.memory) if keep.memory else None, None, fail)
             return
-        worked_tuples = 0
         try:
-            for frame in frames:
-                kept = without(frame, self._skip) if self._skip else frame
-                if not kept.size:
-                    continue
-                if state is not None:
-                    self._touched.append(wire.frame_roots(kept))
-                worked = bolt.work(kept)
-                worked_tuples += kept.size
-                self._carry_out(worked, component, task, emitter, fail)
+            if holder is not None and keep is not None:
+                holder.restore(held, msgspec.msgpack.decode(keep.memory) if keep.memory else None)
+            self._work(bolt, holder, component, task, frames, fail, is_stateful=state is not None)
         finally:
             _close(bolt, component.name)
-        self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
         if state is not None:
             self._write_state(state, fail, frames)
+        if keep is not None and holder is not None:
+            holder.forget(self._failures.keys())
+            self._keep(keep, holder.held(), holder.memory(), holder.due_s, fail)
+        elif keep is not None:
+            self._keep(keep, [], None, None, fail)
+
+    def _work(
+        self,
+        bolt: _Task | Holder,
+        holder: Holder | None,
+        component: ComponentSpec,
+        task: Task,
+        frames: list[Frame],
+        fail: FailureMaker,
+        *,
+        is_stateful: bool,
+    ) -> None:
+        control = self._control
+        emitter = _Emitter(self._plan, task, component)
+        worked_tuples = 0
+        for frame in frames:
+            kept = without(frame, self._skip) if self._skip else frame
+            if not kept.size:
+                continue
+            if is_stateful:
+                self._touched.append(wire.frame_roots(kept))
+            worked = bolt.work(kept)
+            worked_tuples += kept.size
+            self._carry_out(worked, component, task, emitter, fail)
+        if component.name in control.ticks:
+            self._carry_out(bolt.tick(control.time_s), component, task, emitter, fail)
+        if holder is not None:
+            self._carry_out(holder.advance(), component, task, emitter, fail)
+            if control.drain:
+                self._carry_out(holder.flush(), component, task, emitter, fail)
+        self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
+
+    def _kept_for(
+        self, component: ComponentSpec, task: Task, *, needed: bool
+    ) -> tuple[TaskKeep | None, list[HeldFrame], list[Frame]]:
+        """What is kept for a task, if anything is or could be: its keep, held frames, and frames that arrive."""
+        version = self._control.kept.get(component.name, {}).get(task.index)
+        if version is None and not needed:
+            return None, [], []
+        codecs = self._program.codecs
+        keep = TaskKeep.of(component.name, task.task_id, task.index, self._kept_files, codecs, version)
+        return keep, *keep.split(self._gone, self._parked)
+
+    def _keep(
+        self, keep: TaskKeep, held: list[HeldFrame], memory: Any, due_s: float | None, fail: FailureMaker
+    ) -> None:
+        for frame_id, roots in keep.update(held, memory, due_s, partial(self._fail, fail)):
+            self._kept_values.append(frame_id)
+            self._kept_roots.append(wire.root_array(roots))
 
     def _carry_out(
         self, worked: Worked, component: ComponentSpec, task: Task, emitter: _Emitter, fail: FailureMaker
@@ -208,8 +280,9 @@ class StageRun:
         self._sequence += 1
         edge = mix64(control.epoch, control.run, self._stage.index, source.task_id, frame.task, self._sequence)
         frame.id = edge
-        consumer = self._plan.tasks[frame.task].component
-        if self._plan.stage_of(consumer) == self._stage.index:
+        target = self._plan.tasks[frame.task]
+        is_carried = (component, target.component) in self._carried
+        if not is_carried and self._plan.stage_of(target.component) == self._stage.index:
             self._deliver(source.task_id, self._sequence, frame)
         else:
             codec = self._program.codecs[component, stream]
@@ -217,7 +290,12 @@ class StageRun:
             row = wire.encode_frame(frame, codec, place, source.task_id, self._sequence, partial(self._fail, fail))
             if row is None:
                 return
-            self._rows.append(row)
+            if is_carried:
+                self._kept_files.carry(target.component, target.index, row)
+                self._kept_values.append(edge)
+                self._kept_roots.append(wire.frame_roots(frame))
+            else:
+                self._rows.append(row)
         self._enter(edge, wire.frame_roots(frame))
 
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
@@ -234,8 +312,7 @@ class StageRun:
     def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         control = self._control
         directory = Path(control.sink_directories[component.name])
-        version = f"{control.generation:06d}-{control.epoch:08d}-{control.run:03d}"
-        name = f"{control.run_id[:8]}-{version}-{task.index:04d}-{self._attempt}"
+        name = f"{control.run_id[:8]}-{self._version}-{task.index:04d}-{self._attempt}"
         sink = SinkTask(component.body, directory, name)
         fail = FailureMaker(component.name, task.task_id)
         for frame in frames:
@@ -262,16 +339,21 @@ class StageRun:
         if self._ledger_values:
             entries = combine(self._ledger_values, self._ledger_roots)
             self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))
+        self._kept_files.write()
+        if self._kept_files.reports:
+            entries = combine(self._kept_values, self._kept_roots)
+            reports = wire.encode_report(self._kept_files.reports)
+            self._rows.append(self._row(wire.KEPT, reports, wire.pack_entries(entries)))
         if self._touched:
             touched = np.unique(np.concatenate(self._touched))
             self._rows.append(self._row(wire.TOUCHED, b"", touched.tobytes()))
         if self._failures:
-            reports: dict[int, wire.FailureReport] = {}
+            failures: dict[int, wire.FailureReport] = {}
             for root, failure in self._failures.items():
-                reports.setdefault(id(failure), wire.FailureReport([], failure)).roots.append(root)
+                failures.setdefault(id(failure), wire.FailureReport([], failure)).roots.append(root)
             shortened = [
                 report if position < MAX_TRACEBACKS else _without_traceback(report)
-                for position, report in enumerate(reports.values())
+                for position, report in enumerate(failures.values())
             ]
             self._rows.append(self._row(wire.FAILURES, b"", wire.encode_report(shortened)))
         self._rows.append(self._row(wire.STATS, wire.encode_report(self._stats)))
@@ -284,7 +366,7 @@ def _task_of(plan: Plan, component: ComponentSpec, place: TaskPlace, state: Stat
     return BoltTask(component, place, cell, keys)
 
 
-def _close(bolt: _Task, component: str) -> None:
+def _close(bolt: _Task | Holder, component: str) -> None:
     try:
         bolt.close()
     except KeyboardInterrupt:
@@ -304,8 +386,6 @@ def _log_strays(worked: Worked, component: str) -> None:
 
 
 def _without_traceback(report: wire.FailureReport) -> wire.FailureReport:
-    import msgspec
-
     return wire.FailureReport(report.roots, msgspec.structs.replace(report.failure, traceback=""))
 
 

@@ -55,10 +55,11 @@ class StateDirectory:
         self.epochs = path / "epochs"
         self.settles = path / "settles"
         self.state = path / "state"
+        self.kept = path / "kept"
         self.dead = path / "dead"
         self.history = path / "history"
         self.spools = path / "spools"
-        for folder in (self.epochs, self.settles, self.state, self.dead, self.history, self.spools):
+        for folder in (self.epochs, self.settles, self.state, self.kept, self.dead, self.history, self.spools):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     @classmethod

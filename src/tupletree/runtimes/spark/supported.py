@@ -7,33 +7,22 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tupletree.config import Options
 from tupletree.errors import Finding, TopologyError
 from tupletree.payloads import registry_of
-from tupletree.plan import Plan
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
 __all__ = ["refuse_unsupported"]
 
 
-def refuse_unsupported(spec: TopologySpec, options: Options) -> None:
+def refuse_unsupported(spec: TopologySpec) -> None:
     """Raise TopologyError with every finding if the Spark runtime cannot run this topology yet."""
-    findings = [finding for component in spec.components.values() for finding in _component(component, options)]
-    findings += [
-        Finding(
-            f"the cycle through {link.producer!r} and {link.consumer!r} cannot run on Spark yet",
-            where=spec.components[link.consumer].where,
-            next_step="break the cycle: emit to a sink and read it back as a source",
-        )
-        for link in Plan.of(spec, options, partitions=1).links
-        if link.carried
-    ]
+    findings = [finding for component in spec.components.values() for finding in _component(component)]
     if findings:
         raise TopologyError("this topology needs what the Spark runtime does not have yet", findings=findings)
 
 
-def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
+def _component(component: ComponentSpec) -> Iterator[Finding]:
     def finding(what: str, next_step: str, got: str = "") -> Finding:
         return Finding(
             what, where=f"{component.kind} {component.name!r} ({component.where})", got=got, next_step=next_step
@@ -49,7 +38,7 @@ def _component(component: ComponentSpec, options: Options) -> Iterator[Finding]:
             "async spouts cannot run on Spark yet", "derive from Spout, and return None while there is nothing"
         )
     if isinstance(component.body, BoltSpec):
-        yield from _bolt(component.body, options, finding)
+        yield from _bolt(component.body, finding)
 
 
 def _out_of_reach(component: ComponentSpec) -> dict[type, str]:
@@ -73,10 +62,12 @@ class _FindingMaker(Protocol):
     def __call__(self, what: str, next_step: str, got: str = "") -> Finding: ...
 
 
-def _bolt(bolt: BoltSpec, options: Options, finding: _FindingMaker) -> Iterator[Finding]:
-    if bolt.style in {"batch", "window", "join"}:
+def _bolt(bolt: BoltSpec, finding: _FindingMaker) -> Iterator[Finding]:
+    if bolt.style == "batch" and (bolt.can_collect or not (bolt.auto_ack and bolt.auto_fail)):
+        yield finding(
+            "a batch bolt that settles its tuples by hand cannot run on Spark", "let it settle them by itself"
+        )
+    if bolt.style in {"window", "join"}:
         yield finding(f"{bolt.style} bolts cannot run on Spark yet", "use a bolt that takes one tuple at a time")
     if bolt.is_async:
         yield finding("async bolts cannot run on Spark yet", "use a plain function")
-    if bolt.tick_interval_s is not None or (options.tick_interval_s is not None and bolt.style == "class"):
-        yield finding("ticks cannot run on Spark yet", "leave tick_interval_s unset")

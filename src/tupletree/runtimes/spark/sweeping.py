@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tupletree.durable import read_header
@@ -17,6 +17,7 @@ from tupletree.runtimes.spark.journal import (
     read_settle,
     settle_path,
 )
+from tupletree.runtimes.spark.keeping import Kept, files_of
 from tupletree.runtimes.spark.publishing import remove
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
@@ -61,7 +62,12 @@ def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
 
 
 def sweep_orphans(
-    directory: StateDirectory, sinks: Mapping[str, str], published: int, state: Mapping[str, list[StateFile]]
+    directory: StateDirectory,
+    sinks: Mapping[str, str],
+    published: int,
+    state: Mapping[str, list[StateFile]],
+    kept: Mapping[str, dict[int, Kept]],
+    waiting: Collection[str],
 ) -> None:
     """Remove what killed starts of this run left behind: candidates and state files that no entry names.
 
@@ -72,10 +78,17 @@ def sweep_orphans(
         sinks: sink → its folder.
         published: the newest epoch that is settled and published.
         state: the committed version of the keyed state.
+        kept: the committed version of kept frames.
+        waiting: committed candidates, and their sidecars, that are not published yet.
     """
     mine = f"{CANDIDATE_PREFIX}{directory.run_id[:8]}-"
     for folder in sinks.values():
-        sweep(Path(folder), lambda name: name.startswith(mine) and _epoch_of(name) <= published)
+        sweep(
+            Path(folder),
+            lambda name: name.startswith(mine) and name not in waiting and _epoch_of(name) <= published,
+        )
+    needed = files_of(directory.kept, kept)
+    remove(path for path in directory.kept.glob("*.kept") if path not in needed and _epoch_of(path.name) <= published)
     named = {file.name for files in state.values() for file in files}
     remove(
         path

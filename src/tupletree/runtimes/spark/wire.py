@@ -24,6 +24,7 @@ from tupletree.tracking.outcomes import Failure
 __all__ = [
     "FAILURES",
     "FRAME",
+    "KEPT",
     "LEDGER",
     "OUTPUT",
     "ROW_SCHEMA",
@@ -31,6 +32,7 @@ __all__ = [
     "STATE",
     "STATS",
     "TOUCHED",
+    "WAKE",
     "FailRoot",
     "FailureReport",
     "FrameHead",
@@ -68,6 +70,8 @@ FAILURES: Final = 3
 OUTPUT: Final = 4
 STATE: Final = 5
 STATS: Final = 6
+KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, root by root
+WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 Row = tuple[int, int, bytes, "bytes | memoryview"]

@@ -108,7 +108,7 @@ class Ticks(Scenario):
     """A bolt that asks for ticks gets them, also when nothing else comes; what it emits then has no message."""
 
     name = "ticks"
-    needs = frozenset({Need.TICKS})
+    needs = frozenset({Need.TICKS, Need.LASTING_BOLTS})
 
     def options(self, runtime: RuntimeUnderTest) -> Mapping[str, Any]:
         """Ticks for bolts that name no interval."""
@@ -126,6 +126,47 @@ class Ticks(Scenario):
         items = Counter({number: count for (what, number), count in rows.items() if what == "item"})
         seen.expect_equal(items, Counter(range(10)), "rows of messages")
         seen.expect(any(what == "tick" for what, _ in rows), "rows of ticks", rows)
+
+
+class Told(Bolt[Item]):
+    """Says that time passed; forgets message 0, so that there is time to pass."""
+
+    auto_ack = False
+    output_types = (Note,)
+
+    def process(self, value: Item, collector: Collector[Note]) -> None:
+        """Pass it on, unless it is the one to forget."""
+        if value.number:
+            collector.emit(Note("item", value.number))
+            collector.ack(value)
+
+    def tick(self, collector: Collector[Note]) -> None:
+        """Say so."""
+        collector.emit(Note("tick", 0))
+
+
+class TicksAlone(Scenario):
+    """Ticks come while no message does, and what a bolt emits then has no message."""
+
+    name = "ticks-alone"
+    needs = frozenset({Need.TICKS})
+
+    def options(self, runtime: RuntimeUnderTest) -> Mapping[str, Any]:
+        """Several ticks within a timeout, and one attempt."""
+        timeout_s = runtime.timeout_s
+        return {"tick_interval_s": timeout_s / 5, "message_timeout_s": timeout_s, "max_attempts": 1}
+
+    def build(self, bench: Bench) -> None:
+        """See `Scenario`."""
+        source = bench.spout("source", Item, numbered([*map(Item, range(4))]))
+        bench.sink("out").shuffle(bench.bolt("told", Told).shuffle(source))
+
+    def check(self, seen: Observed) -> None:
+        """See `Scenario`."""
+        seen.expect_verdicts("source", acked=range(1, 4), dead=[0])
+        rows = seen.tally("out", "what", "number")
+        seen.expect(rows.pop(("tick", 0), 0) > 0, "rows of ticks", rows)
+        seen.expect_equal(rows, Counter(("item", number) for number in range(1, 4)), "rows of messages")
 
 
 @bolt
@@ -159,4 +200,4 @@ class KeyedCounts(Scenario):
         seen.expect_equal(seen.tally("out", "key", "count"), expected, "rows")
 
 
-LIFE: tuple[Scenario, ...] = (LifeCycle(), InactiveStart(), Ticks(), KeyedCounts())
+LIFE: tuple[Scenario, ...] = (LifeCycle(), InactiveStart(), Ticks(), TicksAlone(), KeyedCounts())

@@ -32,6 +32,7 @@ class Need(enum.Enum):
     ASYNC_BOLTS = "async bolts"
     ASYNC_SPOUTS = "async spouts"
     INACTIVE_START = "inactive start"
+    LASTING_BOLTS = "bolts that keep tuples by hand for as long as they like"
 
 
 @dataclass(frozen=True)

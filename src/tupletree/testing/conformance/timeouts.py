@@ -138,7 +138,7 @@ class Renewed(Scenario):
     """A timeout that a bolt renews lets a message live longer than 2T; one that it does not renew ends in time."""
 
     name = "renewed"
-    needs = frozenset({Need.TICKS})
+    needs = frozenset({Need.TICKS, Need.LASTING_BOLTS})
 
     def options(self, runtime: RuntimeUnderTest) -> Mapping[str, Any]:
         """Ticks twice within T, and one attempt."""
@@ -173,7 +173,7 @@ class Disabled(Scenario):
     """Without a message timeout a tuple may be held for as long as it takes."""
 
     name = "disabled"
-    needs = frozenset({Need.TICKS})
+    needs = frozenset({Need.TICKS, Need.LASTING_BOLTS})
 
     def options(self, runtime: RuntimeUnderTest) -> Mapping[str, Any]:
         """No timeout; ten ticks last longer than it takes a timeout of the other scenarios to come."""

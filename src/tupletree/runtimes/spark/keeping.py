@@ -1,0 +1,357 @@
+"""Kept frames: what tasks keep for later epochs, as immutable files that a settle entry names.
+
+Two kinds of frames are kept for a task. *Held*: the task has seen them, and its holder still holds them (`holding`).
+*Arriving*: another task emitted them along the back edge of a cycle, or their messages wait for another attempt; the
+task has not seen them, and gets them like any other frame. Each partition of a stage writes one file per run, with a
+part for each task whose kept frames changed; a version of a task's kept frames is a list of such parts: a base, then
+deltas, keyed by frame id. Nothing here decides about messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.codec import ArrowCodec
+from tupletree.durable import pack, read_container, write_file
+from tupletree.frames import Frame, Root, join_segments, roots_of, segments_of
+from tupletree.holding import HeldFrame
+from tupletree.runtimes.spark import wire
+
+__all__ = ["Kept", "KeptFiles", "KeptPart", "KeptReport", "TaskKeep", "files_of", "kept_after", "missing_files"]
+
+MAX_PARTS = 32
+"""Parts of one version: each may be a file to open."""
+
+Codecs = Mapping[tuple[str, str], ArrowCodec[Any]]
+Key = tuple[int, bool]
+"""(frame id, whether it is arriving): a frame may be held for some of its roots and arriving for others."""
+
+
+class KeptPart(msgspec.Struct, frozen=True, array_like=True):
+    """One part of a version: which part of which file, how many frames it has, and if it is a base."""
+
+    file: str
+    number: int
+    frames: int
+    is_base: bool
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """What is kept for one task.
+
+    Attributes:
+        parts: the version, oldest first.
+        due_s: the epoch time at which its holder has something to do.
+        waits: some of it belongs to messages that wait for another attempt.
+        arrives: some of it is to be delivered at the next epoch.
+    """
+
+    parts: list[KeptPart]
+    due_s: float | None = None
+    waits: bool = False
+    arrives: bool = False
+
+
+class KeptReport(msgspec.Struct, array_like=True):
+    """What a run keeps for one task.
+
+    Attributes:
+        part: what was added to its version; None if nothing changed.
+        is_own: the task kept it itself; False: another task carries it to this one.
+        due_s, waits: as in `Kept`.
+        is_empty: nothing at all is kept for the task any more.
+    """
+
+    component: str
+    task_index: int
+    part: KeptPart | None
+    is_own: bool
+    due_s: float | None = None
+    waits: bool = False
+    is_empty: bool = False
+
+
+class _Placed(msgspec.Struct, array_like=True):
+    offset: int
+    head_length: int
+    body_length: int
+    since_s: float
+    arrives: bool
+
+
+class _Part(msgspec.Struct, array_like=True):
+    """`memory` is the holder's, as msgpack; None where another task wrote the part."""
+
+    component: str
+    task_index: int
+    is_base: bool
+    gone: list[Key]
+    frames: list[_Placed]
+    memory: bytes | None
+
+
+class _Header(msgspec.Struct):
+    parts: list[_Part]
+
+
+@dataclass
+class _Stored:
+    head: bytes
+    body: Any
+    since_s: float
+    arrives: bool
+
+
+class KeptFiles:
+    """Kept frames for one attempt of a stage's partition: reads files of earlier epochs, gathers parts of its own."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self.name = name
+        self._read: dict[str, tuple[_Header, memoryview]] = {}
+        self._parts: list[_Part] = []
+        self._sections: list[bytes] = []
+        self._offset = 0
+        self._carried: dict[tuple[str, int], list[wire.Row]] = {}
+        self.reports: list[KeptReport] = []
+
+    def part(self, part: KeptPart) -> tuple[_Part, memoryview]:
+        """A part of an earlier epoch, verified. Raises CheckpointError."""
+        if part.file not in self._read:
+            self._read[part.file] = read_container(self._directory / part.file, _Header)
+        header, body = self._read[part.file]
+        return header.parts[part.number], body
+
+    def carry(self, component: str, task_index: int, row: wire.Row) -> None:
+        """Keep a frame that is to arrive at a task in the next epoch."""
+        self._carried.setdefault((component, task_index), []).append(row)
+
+    def add(
+        self,
+        component: str,
+        task_index: int,
+        frames: Iterable[_Stored],
+        *,
+        is_base: bool = False,
+        gone: Collection[Key] = (),
+        memory: bytes | None = None,
+    ) -> KeptPart:
+        """Add a part to this attempt's file."""
+        placed: list[_Placed] = []
+        for one in frames:
+            body = bytes(one.body)
+            placed.append(_Placed(self._offset, len(one.head), len(body), one.since_s, one.arrives))
+            self._sections += [one.head, body]
+            self._offset += len(one.head) + len(body)
+        self._parts.append(_Part(component, task_index, is_base, [*gone], placed, memory))
+        return KeptPart(self.name, len(self._parts) - 1, len(placed), is_base)
+
+    def write(self) -> None:
+        """Write the file, if there is anything to write."""
+        for (component, task_index), rows in self._carried.items():
+            part = self.add(component, task_index, [_Stored(head, body, 0.0, True) for _, _, head, body in rows])
+            self.reports.append(KeptReport(component, task_index, part, is_own=False))
+        if self._parts:
+            write_file(self._directory / self.name, pack(_Header(self._parts), self._sections))
+
+
+@dataclass
+class TaskKeep:
+    """One task's kept frames during one run.
+
+    Make it with `of`; `split` says what the task gets, and `update` what is kept after it.
+    """
+
+    component: str
+    task_id: int
+    task_index: int
+    files: KeptFiles
+    codecs: Codecs
+    version: Kept
+    memory: bytes = b""
+    _stored: dict[Key, _Stored] = field(default_factory=dict)
+    _parked: list[tuple[Frame, float, bool]] = field(default_factory=list)
+    _before: dict[int, set[int]] = field(default_factory=dict)
+    _shapes: dict[Key, tuple[int, list[Root]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        component: str,
+        task_id: int,
+        task_index: int,
+        files: KeptFiles,
+        codecs: Codecs,
+        version: Kept | None,
+    ) -> TaskKeep:
+        """Read a version. Raises CheckpointError for a missing or damaged file."""
+        keep = cls(component, task_id, task_index, files, codecs, version or Kept([]))
+        for reference in keep.version.parts:
+            part, body = files.part(reference)
+            if part.is_base:
+                keep._stored.clear()
+            for key in part.gone:
+                keep._stored.pop((key[0], key[1]), None)
+            if part.memory is not None:
+                keep.memory = part.memory
+            for placed in part.frames:
+                middle = placed.offset + placed.head_length
+                head = bytes(body[placed.offset : middle])
+                stored = _Stored(head, body[middle : middle + placed.body_length], placed.since_s, placed.arrives)
+                keep._stored[wire.decode_head(head).id, placed.arrives] = stored
+        return keep
+
+    def split(self, gone: Collection[int], parked: Collection[int]) -> tuple[list[HeldFrame], list[Frame]]:
+        """What the task gets: (held frames, arriving ones in the order of their emission).
+
+        Args:
+            gone: roots that died: they let go of their tuples, and no longer withhold those that they share.
+            parked: roots that wait for another attempt. A tuple waits while any of its roots does.
+        """
+        held: list[HeldFrame] = []
+        arriving: list[tuple[int, int, Frame]] = []
+        for key, stored in self._stored.items():
+            head = wire.decode_head(stored.head)
+            head.task = self.task_id
+            codec = self.codecs[head.component, head.stream]
+            frame = wire.decode_frame(head, stored.body, codec)
+            self._shapes[key] = len(frame.values), list(frame.roots)
+            live, waiting = _split(frame, gone, parked)
+            for piece in (live, waiting):
+                self._note(self._before, piece)
+            if waiting.values:
+                self._parked.append((waiting, stored.since_s, stored.arrives))
+            if live.values and stored.arrives:
+                arriving.append((head.source, head.sequence, live))
+            elif live.values:
+                held.append(HeldFrame(live, stored.since_s))
+        arriving.sort(key=lambda one: one[:2])
+        return held, [frame for _, _, frame in arriving]
+
+    def update(
+        self, held: Iterable[HeldFrame], memory: Any, due_s: float | None, fail: wire.FailRoot
+    ) -> list[tuple[int, list[int]]]:
+        """Keep what is held now, and what waits; returns (frame id, roots) of every edge that came or went.
+
+        Args:
+            held: what the task holds after its work.
+            memory: as `Holder.memory` gave it.
+            due_s: as `Holder.due_s`.
+            fail: hears of tuples that cannot be kept.
+        """
+        after: dict[Key, tuple[Frame, float]] = {}
+        for frame, since_s, arrives in [*self._parked, *((one.frame, one.since_s, False) for one in held)]:
+            known = after.get((frame.id, arrives))
+            after[frame.id, arrives] = (frame, since_s) if known is None else (_joined(known[0], frame), known[1])
+        stored: dict[Key, _Stored] = {}
+        changed: dict[Key, _Stored] = {}
+        edges: dict[int, set[int]] = {}
+        for key, (frame, since_s) in after.items():
+            if self._shapes.get(key) == (len(frame.values), frame.roots):
+                stored[key] = self._stored[key]
+            else:
+                row = self._encoded(key, frame, fail)
+                if row is None:
+                    continue
+                stored[key] = changed[key] = _Stored(row[2], row[3], since_s, key[1])
+            self._note(edges, frame)
+        packed = b"" if memory is None else msgspec.msgpack.encode(memory)
+        self._report(stored, changed, packed, due_s)
+        return [
+            (frame_id, sorted(self._before.get(frame_id, set()) ^ edges.get(frame_id, set())))
+            for frame_id in self._before.keys() | edges.keys()
+        ]
+
+    def _report(
+        self, stored: dict[Key, _Stored], changed: dict[Key, _Stored], memory: bytes, due_s: float | None
+    ) -> None:
+        gone = [key for key in self._stored if key not in stored]
+        part: KeptPart | None = None
+        is_empty = not stored and not memory
+        if not is_empty and (changed or gone or memory != self.memory):
+            is_base = self._needs_base(len(changed) + len(gone))
+            frames = stored if is_base else changed
+            part = self.files.add(
+                self.component,
+                self.task_index,
+                frames.values(),
+                is_base=is_base,
+                gone=[] if is_base else gone,
+                memory=memory,
+            )
+        waits = bool(self._parked)
+        self.files.reports.append(KeptReport(self.component, self.task_index, part, True, due_s, waits, is_empty))
+
+    def _needs_base(self, changes: int) -> bool:
+        """As for state: once the deltas outweigh their base, or there are too many of them."""
+        parts = self.version.parts
+        base = parts[0].frames if parts and parts[0].is_base else 0
+        deltas = sum(part.frames for part in parts if not part.is_base) + changes
+        return deltas > base or len(parts) >= MAX_PARTS
+
+    def _encoded(self, key: Key, frame: Frame, fail: wire.FailRoot) -> wire.Row | None:
+        known = self._stored.get(key)
+        head = wire.decode_head(known.head) if known is not None else None
+        source, sequence = (head.source, head.sequence) if head is not None else (0, 0)
+        return wire.encode_frame(frame, self.codecs[frame.component, frame.stream], 0, source, sequence, fail)
+
+    @staticmethod
+    def _note(edges: dict[int, set[int]], frame: Frame) -> None:
+        for root in frame.roots:
+            edges.setdefault(frame.id, set()).update(roots_of(root))
+
+
+def kept_after(before: Mapping[str, Mapping[int, Kept]], reports: Iterable[KeptReport]) -> dict[str, dict[int, Kept]]:
+    """The versions that an epoch leaves. What a task keeps itself comes before what is carried to it."""
+    after = {component: dict(tasks) for component, tasks in before.items()}
+    for report in sorted(reports, key=lambda one: not one.is_own):
+        tasks = after.setdefault(report.component, {})
+        old = tasks.get(report.task_index, Kept([]))
+        parts = [] if report.is_empty or (report.part is not None and report.part.is_base) else old.parts
+        if report.part is not None:
+            parts = [*parts, report.part]
+        if report.is_own:
+            tasks[report.task_index] = Kept(parts, report.due_s, report.waits)
+        else:
+            tasks[report.task_index] = Kept(parts, old.due_s, old.waits, arrives=True)
+    return {
+        component: {index: kept for index, kept in tasks.items() if kept.parts} for component, tasks in after.items()
+    }
+
+
+def missing_files(directory: Path, kept: Mapping[str, Mapping[int, Kept]]) -> list[Path]:
+    """Files that a version names and that are not there."""
+    return [path for path in sorted(files_of(directory, kept)) if not path.exists()]
+
+
+def files_of(directory: Path, kept: Mapping[str, Mapping[int, Kept]]) -> set[Path]:
+    """The files that a version names."""
+    return {directory / part.file for tasks in kept.values() for one in tasks.values() for part in one.parts}
+
+
+def _split(frame: Frame, gone: Collection[int], parked: Collection[int]) -> tuple[Frame, Frame]:
+    """The frame less the roots that are gone: (what is to be worked on, what waits)."""
+    live: list[tuple[Root, list[Any]]] = []
+    waiting: list[tuple[Root, list[Any]]] = []
+    for root, values in segments_of(frame.values, frame.roots, frame.ends):
+        tracked = roots_of(root)
+        kept = tuple(one for one in tracked if one not in gone)
+        if tracked and not kept:
+            continue
+        left: Root = root if len(kept) == len(tracked) else kept[0] if len(kept) == 1 else kept
+        (waiting if any(one in parked for one in kept) else live).append((left, values))
+    return _with(frame, live), _with(frame, waiting)
+
+
+def _with(frame: Frame, pieces: list[tuple[Root, list[Any]]]) -> Frame:
+    values, roots, ends = join_segments(pieces)
+    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id)
+
+
+def _joined(frame: Frame, other: Frame) -> Frame:
+    return _with(frame, [*frame.segments(), *other.segments()])
