@@ -142,14 +142,6 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             got=str(error),
             next_step="restore it from a backup, or start with a fresh --state-dir",
         ) from error
-    if identity.format != FORMAT:
-        raise CheckpointError(
-            "the state directory has a format that this version cannot read",
-            where=str(file),
-            got=f"format {identity.format}",
-            expected=f"format {FORMAT}",
-            next_step="use the version of Tupletree that wrote it",
-        )
     if identity.runtime:
         raise CheckpointError(
             "this state directory belongs to a run of another runtime",
@@ -157,6 +149,14 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             got=f"a {identity.runtime} run of {identity.topology!r}",
             expected="a folder that no run has used, or that of a Spark run",
             next_step="leave --state-dir out, or name a new folder: there is nothing in this one to resume from",
+        )
+    if identity.format != FORMAT:
+        raise CheckpointError(
+            "the state directory has a format that this version cannot read",
+            where=str(file),
+            got=f"format {identity.format}",
+            expected=f"format {FORMAT}",
+            next_step="use the version of Tupletree that wrote it",
         )
     changes = differences(identity.fingerprint, plain)
     if identity.topology != topology:
