@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tupletree.collecting import CollectingCall
-from tupletree.effects import Output, StateCell, TaskPlace, Worked
+from tupletree.effects import IN_HAND, Output, StateCell, TaskPlace, Worked
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
@@ -108,6 +108,7 @@ class BoltTask:
         """
         if self._call is _not_open:
             raise InternalError("a class bolt was given a frame before it was opened", where=frame.component)
+        IN_HAND.set(self._place)
         worked = Worked()
         keys: list[Any] | None = None
         if self._state is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -112,3 +113,7 @@ class TaskPlace:
     def attempt_of(self, root: Root) -> int:
         """Attempt of a tuple: of several roots, the highest."""
         return max((self.attempts.get(one, 1) for one in roots_of(root)), default=1)
+
+
+IN_HAND: ContextVar[TaskPlace | None] = ContextVar("tupletree_in_hand", default=None)
+"""Whose task worked last in this context. Its `root` is None unless a tuple is in hand right now; for logs."""

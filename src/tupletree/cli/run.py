@@ -36,6 +36,13 @@ class RuntimeName(Enum):
     LOCAL = "local"
 
 
+class LogStyle(Enum):
+    """How logs are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class SummaryFormat(Enum):
     """How the end is told on stdout."""
 
@@ -61,6 +68,11 @@ def run_command(
         SummaryFormat.TEXT
     ),
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="Level of the logs on stderr.")] = "warning",
+    log_format: Annotated[LogStyle, typer.Option(help="json: an object per line.")] = LogStyle.TEXT,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65_535, help="Serve Prometheus metrics on 127.0.0.1."),
+    ] = None,
 ) -> None:
     """Run a topology until its input has ended and every message is settled, or until it is interrupted.
 
@@ -76,7 +88,7 @@ def run_command(
     from tupletree.cli.target import load_target
     from tupletree.runtimes import base
 
-    _log_to_stderr(log_level)
+    _log_to_stderr(log_level, log_format)
     with real_stdout(diverted=summary is SummaryFormat.JSON) as results:
         topology, reference = load_target(target, settings or ())
         resolved = options_of(topology.build().options, config, options or ())
@@ -90,7 +102,10 @@ def run_command(
                 append=append,
                 master=master,
             )
-            with ProgressDisplay(topology.name, runtime.value) as display:
+            with (
+                _metrics(handle, topology.name, runtime.value, metrics_port),
+                ProgressDisplay(topology.name, runtime.value) as display,
+            ):
                 ended = wait_for(handle, display, interruption, resolved.drain_timeout_s)
         render = summary_json if summary is SummaryFormat.JSON else summary_text
         print(render(ended), file=results, flush=True)
@@ -102,6 +117,16 @@ def exit_code_of(ended: Summary, *, interrupted: bool) -> int:
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_DEAD_LETTERS if ended.dead else 0
+
+
+def _metrics(
+    handle: RunHandle, topology: str, runtime: str, port: int | None
+) -> contextlib.AbstractContextManager[Any]:
+    if port is None:
+        return contextlib.nullcontext()
+    from tupletree.runtimes.metrics import serve_metrics
+
+    return serve_metrics(handle, topology, runtime, port)
 
 
 class Interruption:
@@ -176,10 +201,10 @@ def _descriptor_of(stream: TextIO) -> int | None:
         return None
 
 
-def _log_to_stderr(level: str) -> None:
+def _log_to_stderr(level: str, style: LogStyle) -> None:
+    from tupletree.logs import log_to_stderr
+
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(known).lower()}", param_hint="--log-level")
-    logging.basicConfig(level=known[level.upper()], format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # The gateway to the JVM tells every call at INFO.
-    logging.getLogger("py4j").setLevel(max(known[level.upper()], logging.WARNING))
+    log_to_stderr(known[level.upper()], style.value)

@@ -37,6 +37,7 @@ class Progress:
         epoch: the last settled epoch (Spark), -1 before the first.
         rate_per_s: messages acked per second, over the last seconds.
         latency_p50_ms, latency_p95_ms: emit to ack of recent messages; None before the first.
+        outputs: published rows per sink.
         state: created, activated, processing, draining, stopping, restarting, stopped or failed.
     """
 
@@ -51,6 +52,7 @@ class Progress:
     latency_p50_ms: float | None = None
     latency_p95_ms: float | None = None
     seconds: float = 0.0
+    outputs: Mapping[str, int] = field(default_factory=dict)
     state: str = "created"
 
 

@@ -118,6 +118,7 @@ class LocalRun(RunHandle):
             latency_p50_ms=self._meter.latency_ms(0.5),
             latency_p95_ms=self._meter.latency_ms(0.95),
             seconds=self._elapsed_s(),
+            outputs=self._rows(),
             state=self._control.state,
         )
 

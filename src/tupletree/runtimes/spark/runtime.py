@@ -147,6 +147,7 @@ class SparkRun(RunHandle):
             latency_p50_ms=self._meter.latency_ms(0.5),
             latency_p95_ms=self._meter.latency_ms(0.95),
             seconds=seconds,
+            outputs={name: counters.rows.get(name, 0) for name in self._sinks},
             state=self._state,
         )
 

@@ -29,6 +29,7 @@ from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, ColumnFrame, Frame, Root, roots_of, segments_of, without
 from tupletree.holding import HeldFrame, Holder
 from tupletree.ids import mix64
+from tupletree.logs import follow_environment
 from tupletree.plan import Plan, Task
 from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
@@ -63,6 +64,7 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
 
     context = TaskContext.get()
     assert context is not None, "a stage runs only inside a Spark task"
+    follow_environment()
     run = StageRun(load_program(blob), control_from(control), index, context.partitionId(), context.taskAttemptId())
     passed = run.read(batches)
     if passed:

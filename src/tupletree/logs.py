@@ -1,0 +1,100 @@
+"""Logs that say which message they are about: the bolt, its task, the root and the attempt in hand.
+
+Nothing is set up on import. `tupletree run` calls `log_to_stderr`, and Spark's workers follow it by an environment
+variable that they inherit; a program of your own may call it too, or put `MessageContext` on handlers of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import Literal
+
+from tupletree.effects import IN_HAND
+from tupletree.frames import roots_of
+from tupletree.ids import hex_id
+
+__all__ = ["VARIABLE", "JsonLines", "LogFormat", "MessageContext", "follow_environment", "log_to_stderr"]
+
+VARIABLE = "TT_LOG"
+"""`LEVEL:FORMAT`, for workers. On a cluster they inherit it from `spark.executorEnv.TT_LOG`."""
+
+LogFormat = Literal["text", "json"]
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(about)s"
+_FIELDS = ("component", "task", "root", "attempt")
+
+
+class MessageContext(logging.Filter):
+    """Adds to each record: `component`, `task`, `root` (hex; several with commas) and `attempt` of the tuple in hand.
+
+    Outside of a bolt's call they are "", -1, "" and 0. `about` has them as text to append to a line.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through."""
+        place = IN_HAND.get()
+        about: dict[str, object] = {"component": "", "task": -1, "root": "", "attempt": 0, "about": ""}
+        if place is not None and place.root is not None:
+            root = ",".join(map(hex_id, roots_of(place.root)))
+            text = f" [{place.component} task {place.task_id}, root {root or 'none'}]"
+            about = {
+                "component": place.component,
+                "task": place.task_id,
+                "root": root,
+                "attempt": place.attempt,
+                "about": text,
+            }
+        vars(record).update(about)
+        return True
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time (UTC), level, logger, message, and where it belongs to one, its tuple."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the class."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if getattr(record, "component", ""):
+            line.update((name, getattr(record, name)) for name in _FIELDS)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr(level: int, style: LogFormat = "text", *, for_workers: bool = True) -> None:
+    """Let the root logger write to stderr, unless it has handlers already.
+
+    Args:
+        level: as in `logging`.
+        style: lines for people, or JSON for programs.
+        for_workers: let Spark's workers, which are started later, do the same.
+    """
+    if for_workers:
+        os.environ[VARIABLE] = f"{logging.getLevelName(level)}:{style}"
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.addFilter(MessageContext())
+    handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(_TEXT))
+    root.addHandler(handler)
+    root.setLevel(level)
+    # The gateway to the JVM tells every call at INFO.
+    logging.getLogger("py4j").setLevel(max(level, logging.WARNING))
+
+
+def follow_environment() -> None:
+    """Set up logging as the variable says; nothing without it. For workers; calling it again is harmless."""
+    level, _, style = os.environ.get(VARIABLE, "").partition(":")
+    number = logging.getLevelNamesMapping().get(level)
+    if number is not None:
+        log_to_stderr(number, "json" if style == "json" else "text", for_workers=False)

@@ -1,0 +1,117 @@
+"""Prometheus metrics of a run: a collector for any registry, and an HTTP server on the loopback address.
+
+Needs the extra `metrics` (prometheus-client). Numbers are read from the run when they are asked for, so nothing is paid
+in between. Totals are over the life of the state directory, as in `Progress`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.runtimes.base import RunHandle
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise RuntimeUnavailableError(
+        "metrics need the package prometheus-client",
+        got=str(error),
+        next_step="pip install 'tupletree[metrics]'",
+    ) from error
+
+__all__ = ["RunCollector", "serve_metrics"]
+
+STATES = ("created", "activated", "processing", "draining", "stopping", "restarting", "stopped", "failed")
+LOOPBACK = "127.0.0.1"
+
+
+class RunCollector(Collector):
+    """Metrics of one run; register it in a registry of yours, or let `serve_metrics` do it.
+
+    Args:
+        handle: the run.
+        topology, runtime: labels of every metric.
+    """
+
+    def __init__(self, handle: RunHandle, topology: str, runtime: str) -> None:
+        self._handle = handle
+        self._labels = {"topology": topology, "runtime": runtime}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering asks no run for its numbers."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        progress = self._handle.progress()
+        messages = self._counter("tupletree_messages", "Distinct messages that ended, by outcome.", "outcome")
+        for outcome, count in (("acked", progress.acked), ("dead", progress.dead)):
+            messages.add_metric([*self._labels.values(), outcome], count)
+        yield messages
+        attempts = self._counter("tupletree_attempts", "Attempts that failed, and that were made again.", "what")
+        for what, count in (("failed", progress.failed), ("retried", progress.retried)):
+            attempts.add_metric([*self._labels.values(), what], count)
+        yield attempts
+        rows = self._counter("tupletree_sink_rows", "Rows published, by sink.", "sink")
+        for sink, count in progress.outputs.items():
+            rows.add_metric([*self._labels.values(), sink], count)
+        yield rows
+        yield self._gauge("tupletree_open_messages", "Messages without an outcome.", progress.open)
+        yield self._gauge("tupletree_acked_per_second", "Messages acked per second, lately.", progress.rate_per_s)
+        if progress.epoch >= 0:
+            yield self._gauge("tupletree_epoch", "The last settled epoch.", progress.epoch)
+        latency = GaugeMetricFamily(
+            "tupletree_latency_seconds", "Emit to ack of recent messages.", labels=[*self._labels, "quantile"]
+        )
+        for quantile, latency_ms in (("0.5", progress.latency_p50_ms), ("0.95", progress.latency_p95_ms)):
+            if latency_ms is not None:
+                latency.add_metric([*self._labels.values(), quantile], latency_ms / 1000.0)
+        yield latency
+        state = GaugeMetricFamily("tupletree_state", "1 for the state that it is in.", labels=[*self._labels, "state"])
+        for name in STATES:
+            state.add_metric([*self._labels.values(), name], float(name == progress.state))
+        yield state
+
+    def _counter(self, name: str, text: str, label: str) -> CounterMetricFamily:
+        return CounterMetricFamily(name, text, labels=[*self._labels, label])
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(name, text, labels=[*self._labels])
+        gauge.add_metric([*self._labels.values()], value)
+        return gauge
+
+
+@contextmanager
+def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int) -> Iterator[int]:
+    """Serve the metrics of a run at http://127.0.0.1:PORT/metrics while it is entered.
+
+    Args:
+        handle: the run.
+        topology: a label of every metric.
+        runtime: another one.
+        port: 0 takes a free one.
+
+    Yields:
+        The port.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    registry = CollectorRegistry()
+    registry.register(RunCollector(handle, topology, runtime))
+    try:
+        server, thread = start_http_server(port, addr=LOOPBACK, registry=registry)
+    except OSError as error:
+        raise ConfigError(
+            "the metrics cannot be served", where=f"{LOOPBACK}:{port}", got=str(error), next_step="choose another port"
+        ) from error
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,118 @@
+"""A log record says which message it is about, wherever in a bolt it was written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tupletree import Collector, Topology, bolt, testing
+from tupletree.logs import VARIABLE, JsonLines, MessageContext, follow_environment, log_to_stderr
+from tupletree.sources import items
+
+logger = logging.getLogger("user")
+
+
+class Word(msgspec.Struct, frozen=True):
+    text: str
+
+
+@bolt
+def plain(word: Word) -> Word:
+    logger.info("plain %s", word.text)
+    return word
+
+
+@bolt
+def collecting(word: Word, out: Collector[Word]) -> None:
+    logger.info("collecting %s", word.text)
+    out.emit(word)
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.addFilter(MessageContext())
+        self.setFormatter(JsonLines())
+        self.lines: list[dict[str, object]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(json.loads(self.format(record)))
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    handler = Kept()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def test_a_record_in_a_call_names_bolt_task_root_and_attempt(kept: Kept) -> None:
+    t = Topology("t")
+    words = t.bolt("plain", plain).shuffle(t.spout("in", items([Word("a"), Word("b")])))
+    t.bolt("collecting", collecting, unconsumed=Word).shuffle(words)
+    testing.run(t, {"in": [Word("a"), Word("b")]})
+    by_component: dict[object, list[dict[str, object]]] = {}
+    for line in kept.lines:
+        by_component.setdefault(line["component"], []).append(line)
+    assert {name: [line["message"] for line in lines] for name, lines in by_component.items()} == {
+        "plain": ["plain a", "plain b"],
+        "collecting": ["collecting a", "collecting b"],
+    }
+    first, second = ([line["root"] for line in lines] for lines in by_component.values())
+    assert first == second, "a tuple keeps its root from bolt to bolt"
+    assert len(set(first)) == 2
+    assert all(line["attempt"] == 1 for line in kept.lines)
+
+
+def test_a_record_outside_of_a_call_is_about_no_message(kept: Kept) -> None:
+    logger.info("between")
+    (line,) = kept.lines
+    assert "component" not in line
+    assert (line["level"], line["logger"], line["message"]) == ("INFO", "user", "between")
+
+
+def test_an_exception_is_one_field_of_the_line(kept: Kept) -> None:
+    try:
+        int("odd")
+    except ValueError:
+        logger.exception("it broke")
+    (line,) = kept.lines
+    assert "ValueError: invalid literal" in str(line["error"])
+
+
+@pytest.mark.parametrize("said", ["INFO:json", "WARNING:text"])
+def test_workers_log_as_the_environment_says(said: str) -> None:
+    program = (
+        "import logging; from tupletree.logs import follow_environment; follow_environment(); follow_environment()\n"
+        "logging.getLogger('user').warning('careful'); logging.getLogger('user').info('so and so')"
+    )
+    environment = {**os.environ, VARIABLE: said, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=Path.cwd()
+    )
+    lines = ran.stderr.splitlines()
+    if said == "INFO:json":
+        assert [json.loads(line)["message"] for line in lines] == ["careful", "so and so"]
+    else:
+        assert len(lines) == 1
+        assert lines[0].endswith("WARNING user: careful")
+
+
+def test_handlers_that_are_there_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(logging.getLogger().handlers)
+    assert before, "pytest has its own"
+    monkeypatch.setenv(VARIABLE, "")
+    log_to_stderr(logging.INFO, for_workers=False)
+    follow_environment()
+    assert logging.getLogger().handlers == before

@@ -1,0 +1,83 @@
+"""Prometheus reads a run: counters that only grow, gauges of now, served on the loopback address alone."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tupletree import Topology, bolt
+from tupletree.config import Options
+from tupletree.errors import ConfigError
+from tupletree.runtimes import base
+from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes.metrics import LOOPBACK, serve_metrics
+from tupletree.sinks import foreach
+from tupletree.sources import items
+
+
+class Word(msgspec.Struct, frozen=True):
+    text: str
+
+
+@bolt
+def check(word: Word) -> Word:
+    if word.text == "bad":
+        raise ValueError(word.text)
+    return word
+
+
+def ended_run(tmp_path: Path) -> RunHandle:
+    t = Topology("words")
+    checked = t.bolt("check", check).shuffle(t.spout("in", items([Word("a"), Word("bad"), Word("b")])))
+    t.sink("out", foreach(lambda row: None)).shuffle(checked)
+    options = Options(max_attempts=2, backoff_initial_ms=1.0)
+    handle = base.run(t, runtime="local", options=options, state_dir=tmp_path / "state")
+    handle.wait(60.0)
+    return handle
+
+
+def test_the_account_of_a_run_can_be_scraped(tmp_path: Path) -> None:
+    with serve_metrics(ended_run(tmp_path), "words", "local", 0) as port:
+        text = urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=10).read().decode()
+    own = {"topology": "words", "runtime": "local"}
+    samples = {
+        (sample.name, *sorted(set(sample.labels.items()) - set(own.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if own.items() <= sample.labels.items()
+    }
+    assert samples["tupletree_messages_total", ("outcome", "acked")] == 2
+    assert samples["tupletree_messages_total", ("outcome", "dead")] == 1
+    assert samples["tupletree_attempts_total", ("what", "failed")] == 2
+    assert samples["tupletree_attempts_total", ("what", "retried")] == 1
+    assert samples["tupletree_sink_rows_total", ("sink", "out")] == 2
+    assert samples["tupletree_open_messages",] == 0
+    assert samples["tupletree_state", ("state", "stopped")] == 1
+    assert samples["tupletree_state", ("state", "processing")] == 0
+    assert 0 < samples["tupletree_latency_seconds", ("quantile", "0.5")] < 60
+    assert ("tupletree_epoch",) not in samples, "a local run has no epochs"
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it(tmp_path: Path) -> None:
+    handle = ended_run(tmp_path)
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        with (
+            pytest.raises(ConfigError, match="the metrics cannot be served") as raised,
+            serve_metrics(handle, "words", "local", port),
+        ):
+            pytest.fail("it was served")
+    assert str(port) in str(raised.value)
+
+
+def test_the_port_is_free_again_afterwards(tmp_path: Path) -> None:
+    handle = ended_run(tmp_path)
+    with serve_metrics(handle, "words", "local", 0) as port:
+        pass
+    with serve_metrics(handle, "words", "local", port) as again:
+        assert again == port
