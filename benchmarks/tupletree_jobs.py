@@ -21,6 +21,10 @@ from tupletree.sources.text import TextLines
 
 __all__ = ["run", "word_count"]
 
+TRACKED = ""
+NO_ACKERS = "no ackers"
+NO_IDS = "no ids"
+
 asked_s: list[float] = []
 """When the spout was asked for its first message; a list, because the runtime may copy the spout."""
 
@@ -35,10 +39,20 @@ class TimedLines(TextLines[Line]):
         return super().next()
 
 
-def word_count(paths: Iterable[Path], out: Path, epoch_lines: int) -> Topology:
-    """The topology: split, count by word, one output per word."""
-    topology = Topology("word-count", options={"epoch_max_messages": epoch_lines})
-    lines = topology.spout("lines", TimedLines(paths, message_type=Line))
+class AnonymousLines(TimedLines):
+    """The same lines without message ids: nobody wants to hear what becomes of them."""
+
+    def next(self) -> Sequence[Emit[Line] | Reject]:
+        """See `TextLines.next`."""
+        return [one if isinstance(one, Reject) else Emit(one.value, None) for one in super().next()]
+
+
+def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str = TRACKED) -> Topology:
+    """The topology: split, count by word, one output per word; `variant` tunes reliability off."""
+    options = {"epoch_max_messages": epoch_lines, **({"acker_tasks": 0} if variant == NO_ACKERS else {})}
+    topology = Topology("word-count", options=options)
+    source = AnonymousLines if variant == NO_IDS else TimedLines
+    lines = topology.spout("lines", source(paths, message_type=Line))
     words = topology.bolt("split", bolt(split), parallelism=2).shuffle(lines)
     counts = topology.bolt("count", bolt(state=int)(count), parallelism=2).fields(words.stream(Word), "word")
     topology.sink("out", parquet(out, compression="snappy")).shuffle(counts)
@@ -53,7 +67,7 @@ def run(spec: JobSpec) -> JobResult:
     """
     session, _ = open_session("tupletree-benchmarks", spec.master)
     warm_up(session)
-    topology = word_count(sorted(Path(spec.corpus).glob("*.txt")), spec.out, spec.epoch_lines)
+    topology = word_count(sorted(Path(spec.corpus).glob("*.txt")), spec.out, spec.epoch_lines, spec.variant)
     summary = run_topology(topology, state_dir=spec.checkpoint, master=spec.master).wait()
     if summary.acked != summary.emitted:
         raise AssertionError(f"not every message was acked: {summary}")
