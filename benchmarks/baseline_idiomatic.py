@@ -13,13 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from benchmarks.backlog import finish_backlog, read_lines
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.session import start_session
+from benchmarks.word_count import split_text
 
 __all__ = ["run"]
-
-
-def split_text(text: str) -> list[str]:
-    """Split a line into its words."""
-    return text.split()
 
 
 def run(spec: JobSpec) -> JobResult:

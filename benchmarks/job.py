@@ -16,6 +16,7 @@ __all__ = ["JOBS", "JobResult", "JobSpec"]
 JOBS = {
     "plain": "benchmarks.baseline_plain",
     "idiomatic": "benchmarks.baseline_idiomatic",
+    "vectorised": "benchmarks.baseline_vectorised",
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
     "tupletree latency": "benchmarks.tupletree_latency",

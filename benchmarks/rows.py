@@ -18,6 +18,7 @@ from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environme
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
 from benchmarks.row import Row, Settings, progress
+from benchmarks.vectorised_rows import measure_vectorised
 from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
 
 __all__ = ["BENCHMARKS", "Row", "Settings"]
@@ -200,6 +201,7 @@ def spread(values_ms: list[float]) -> str:
 
 BENCHMARKS = {
     "throughput": measure_throughput,
+    "vectorised": measure_vectorised,
     "latency": measure_latency,
     "startup": measure_startup,
     "memory": measure_memory,

@@ -1,4 +1,4 @@
-"""The judged job: the word count with full tracking, through Tupletree's public interface.
+"""The judged jobs: the word count with full tracking, through Tupletree's public interface.
 
 Same functions, same corpus, same limit per epoch and same compression as `baseline_plain`; the session is the one that
 Tupletree gives its users, warmed up like the others.
@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.session import warm_up
-from benchmarks.word_count import Line, Word, count, split
+from benchmarks.word_count import Count, Line, Word, count, split, split_text
 from tupletree import Emit, Reject, Topology, bolt
 from tupletree import run as run_topology
+from tupletree.bolts import count_by_key, explode
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet
 from tupletree.sources.text import TextLines
+from tupletree.topology.bolts import FunctionBolt
 
 __all__ = ["run", "word_count"]
 
@@ -47,14 +50,31 @@ class AnonymousLines(TimedLines):
         return [one if isinstance(one, Reject) else Emit(one.value, None) for one in super().next()]
 
 
+COUNT_BY_KEY = count_by_key(Word, "word", into=Count)
+
+COLUMNS: dict[str, tuple[FunctionBolt[..., Any], FunctionBolt[..., Any]]] = {
+    "vectorised": (explode(Line, "text", into=Word), COUNT_BY_KEY),
+    "python split": (explode(Line, "text", into=Word, split=split_text), COUNT_BY_KEY),
+    "python words": (bolt(split), COUNT_BY_KEY),
+}
+"""Variant → (how to split, how to count), for those that give one output per word and frame.
+
+They split in Arrow, by a Python function per line as `baseline_idiomatic` does, or by a bolt that makes a tuple per word.
+"""
+
+
 def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str = TRACKED) -> Topology:
-    """The topology: split, count by word, one output per word; `variant` tunes reliability off."""
+    """The topology: split, count by word, one output per word.
+
+    `variant` tunes reliability off, or names one of `COLUMNS`.
+    """
     options = {"epoch_max_messages": epoch_lines, **({"acker_tasks": 0} if variant == NO_ACKERS else {})}
     topology = Topology("word-count", options=options)
     source = AnonymousLines if variant == NO_IDS else TimedLines
+    splitter, counter = COLUMNS.get(variant) or (bolt(split), bolt(state=int)(count))
     lines = topology.spout("lines", source(paths, message_type=Line))
-    words = topology.bolt("split", bolt(split), parallelism=2).shuffle(lines)
-    counts = topology.bolt("count", bolt(state=int)(count), parallelism=2).fields(words.stream(Word), "word")
+    words = topology.bolt("split", splitter, parallelism=2).shuffle(lines)
+    counts = topology.bolt("count", counter, parallelism=2).fields(words.stream(Word), "word")
     topology.sink("out", parquet(out, compression="snappy")).shuffle(counts)
     return topology
 

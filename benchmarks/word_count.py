@@ -8,7 +8,7 @@ import msgspec
 
 from tupletree.topology.components import KeyedState
 
-__all__ = ["Count", "Line", "Word", "count", "split"]
+__all__ = ["Count", "Line", "Word", "count", "split", "split_text"]
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -40,3 +40,8 @@ def count(word: Word, total: KeyedState[int]) -> Count:
     """Add one to the word's total and emit it."""
     total.value += 1
     return Count(word.word, total.value)
+
+
+def split_text(text: str) -> list[str]:
+    """Split a line into its words."""
+    return text.split()
