@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +36,7 @@ def count_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = pc.value_counts(batch.column(0))
         words, counts = counted.field("values"), counted.field("counts")
         totals = []
-        for word, count in zip(words.to_pylist(), counts.to_pylist(), strict=True):
+        for word, count in zip(cast("list[str]", words.to_pylist()), cast("list[int]", counts.to_pylist())):
             worker_totals[word] += count
             totals.append(worker_totals[word])
         yield pa.RecordBatch.from_arrays([words, pa.array(totals, pa.int64())], ["word", "count"])

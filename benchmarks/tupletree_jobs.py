@@ -59,7 +59,8 @@ COLUMNS: dict[str, tuple[FunctionBolt[..., Any], FunctionBolt[..., Any]]] = {
 }
 """Variant → (how to split, how to count), for those that give one output per word and frame.
 
-They split in Arrow, by a Python function per line as `baseline_idiomatic` does, or by a bolt that makes a tuple per word.
+They split in Arrow, by a Python function per line as `baseline_idiomatic` does, or by a bolt that makes a tuple per
+word.
 """
 
 

@@ -286,7 +286,8 @@ class _KeysInHand:
         self._values = list(values)
 
     def anchored(self, batch: pa.RecordBatch) -> Anchored:
-        order = np.argsort(self.codes, kind="stable")
+        # Narrow integers are sorted by radix, an order faster.
+        order = np.argsort(self.codes.astype(np.min_scalar_type(len(self.keys))), kind="stable")
         offsets = np.cumsum([0, *np.bincount(self.codes, minlength=len(self.keys))])
         return Anchored(batch, pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(order)))
 

@@ -57,8 +57,9 @@ def _deal(dealer: Any, choices: Any, codes: Indices | None, count: int) -> list[
     """(task, row numbers) for each target task."""
     owner = getattr(dealer, "owner", None)
     if codes is not None and owner is not None:
-        tasks = np.array([-1 if choice is None else owner(choice) for choice in choices])[codes]
-        return [(int(task), np.flatnonzero(tasks == task)) for task in np.unique(tasks)]
+        owners = [-1 if choice is None else owner(choice) for choice in choices]
+        tasks = np.array(owners, np.int32)[codes]
+        return [(task, rows) for task in sorted(set(owners)) if len(rows := np.flatnonzero(tasks == task))]
     each = None if codes is None else [choices[code] for code in codes.tolist()]
     batches: list[Batch] = []
     # Row numbers stand for the rows, all in one segment: who gets which is all that is asked.

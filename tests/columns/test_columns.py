@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tupletree.codec import ArrowCodec
@@ -44,6 +44,7 @@ def owners(columns: ArrowColumns) -> list[tuple[Any, Root]]:
     return [(value, root) for root, values in frame.segments() for value in values]
 
 
+@settings(deadline=None)
 @given(LAYOUTS, st.data())
 def test_rows_keep_their_roots_however_they_are_taken(layout: list[tuple[Root, int]], data: st.DataObject) -> None:
     columns = columns_of(layout)
@@ -58,6 +59,7 @@ def test_rows_keep_their_roots_however_they_are_taken(layout: list[tuple[Root, i
     assert owners(ArrowColumns.joined([columns, columns.slice(start, stop)])) == every + every[start:stop]
 
 
+@settings(deadline=None)
 @given(LAYOUTS, st.sets(st.sampled_from([0, 1, 2, 3, 2**64 - 1])))
 def test_what_only_failed_roots_own_goes_and_nothing_else(layout: list[tuple[Root, int]], failed: set[int]) -> None:
     columns = columns_of(layout)
@@ -69,6 +71,7 @@ def test_what_only_failed_roots_own_goes_and_nothing_else(layout: list[tuple[Roo
     assert (kept.task, kept.component, kept.stream, kept.id) == (1, "a", "b", 9)
 
 
+@settings(deadline=None)
 @given(LAYOUTS, st.data())
 def test_a_row_made_of_several_is_anchored_to_each_of_their_roots_once(
     layout: list[tuple[Root, int]], data: st.DataObject
@@ -86,6 +89,7 @@ def test_a_row_made_of_several_is_anchored_to_each_of_their_roots_once(
         assert len(roots_of(root)) == len(expected)
 
 
+@settings(deadline=None)
 @given(LAYOUTS, st.integers(1, 3))
 def test_the_whole_is_anchored_to_every_root(layout: list[tuple[Root, int]], rows: int) -> None:
     roots, ends = columns_of(layout).anchors.whole(rows).layout()

@@ -130,6 +130,7 @@ def check(frames: list[tuple[Root, list[Row]]], consumers: list[Grouping], tasks
         assert [(row, str(error)) for row, error in failed_rows] == [(row, str(error)) for row, error in failed]
 
 
+@settings(deadline=None)
 @given(FRAMES, st.lists(st.sampled_from(list(SCHEMA.fields)), min_size=1, max_size=3, unique=True), st.integers(1, 4))
 def test_columns_go_where_their_tuples_would(
     frames: list[tuple[Root, list[Row]]], fields: list[str], tasks: int
@@ -138,7 +139,7 @@ def test_columns_go_where_their_tuples_would(
 
 
 @pytest.mark.parametrize("field", list(SCHEMA.fields))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(frames=FRAMES)
 def test_a_field_of_any_kind_is_the_same_key_in_columns(field: str, frames: list[tuple[Root, list[Row]]]) -> None:
     check(frames, [Grouping("fields", (field,))], 7)

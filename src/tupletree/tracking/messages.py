@@ -61,9 +61,9 @@ class SpoutTask:
         return (
             len(distinct) == len(keys)
             and None not in distinct
-            and distinct.isdisjoint(self.messages)
-            and distinct.isdisjoint(self.awaiting)
-            and distinct.isdisjoint(self.unconfirmed)
+            and self.messages.keys().isdisjoint(distinct)
+            and self.awaiting.keys().isdisjoint(distinct)
+            and self.unconfirmed.keys().isdisjoint(distinct)
         )
 
 

@@ -459,7 +459,8 @@ class Pending:
 
     def _can_be_theirs(self, roots: list[int]) -> bool:
         distinct = {*roots}
-        return len(distinct) == len(roots) and 0 not in distinct and distinct.isdisjoint(self._in_flight)
+        # The view looks up the fewer in the more; a set would go through every message in flight.
+        return len(distinct) == len(roots) and 0 not in distinct and self._in_flight.keys().isdisjoint(distinct)
 
     def _draw_many(self, count: int) -> list[int]:
         """Draw 64-bit numbers in one call; zeros and collisions may be among them."""

@@ -33,6 +33,7 @@ from tupletree.logs import follow_environment
 from tupletree.plan import Plan, Task
 from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.edges import Edges
 from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
@@ -87,8 +88,7 @@ class StageRun:
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
         self._failures: dict[int, Failure] = {}
         self._skip: set[int] = set(self._left_out)
-        self._ledger_values: list[int] = []
-        self._ledger_roots: list[Any] = []
+        self._edges = Edges()
         self._touched: list[Any] = []
         self._rows: list[wire.Row] = []
         self._stats = wire.StatsReport({})
@@ -268,7 +268,7 @@ class StageRun:
         if worked.stray_count:
             _log_strays(worked, component.name)
         for frame_id, roots in worked.done:
-            self._enter(frame_id, wire.root_array(roots))
+            self._edges.ended(frame_id, roots)
         for output in worked.outputs:
             frames, refused = emitter.route(output)
             for root, value, error in refused:
@@ -280,11 +280,11 @@ class StageRun:
         """Give a frame its edge id, enter it in the ledger, and deliver it here or put it on the wire."""
         control, component, stream = self._control, frame.component, frame.stream
         self._sequence += 1
-        edge = mix64(control.epoch, control.run, self._stage.index, source.task_id, frame.task, self._sequence)
-        frame.id = edge
+        frame.id = mix64(control.epoch, control.run, self._stage.index, source.task_id, frame.task, self._sequence)
         target = self._plan.tasks[frame.task]
         is_carried = (component, target.component) in self._carried
-        if not is_carried and self._plan.stage_of(target.component) == self._stage.index:
+        stays = not is_carried and self._plan.stage_of(target.component) == self._stage.index
+        if stays:
             self._deliver(source.task_id, self._sequence, frame)
         else:
             codec = self._program.codecs[component, stream]
@@ -294,22 +294,17 @@ class StageRun:
                 return
             if is_carried:
                 self._kept_files.carry(target.component, target.index, row)
-                self._kept_values.append(edge)
+                self._kept_values.append(frame.id)
                 self._kept_roots.append(wire.frame_roots(frame))
             else:
                 self._rows.append(row)
-        self._enter(edge, wire.frame_roots(frame))
+        self._edges.born(frame, stays=stays)
 
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
         if root == UNTRACKED:
             fail.stray(self._untracked, value, error)
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
-
-    def _enter(self, edge: int, roots: wire.U64) -> None:
-        if len(roots):
-            self._ledger_values.append(edge)
-            self._ledger_roots.append(roots)
 
     def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         control = self._control
@@ -320,7 +315,7 @@ class StageRun:
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
             sink.take(kept)
-            self._enter(kept.id, wire.frame_roots(kept))
+            self._edges.taken(kept)
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + sink.rows
         report = sink.write(component.name, task.index, partial(self._fail, fail))
         if report is not None:
@@ -338,8 +333,8 @@ class StageRun:
     def _report(self) -> None:
         if self._untracked.stray_count:
             _log_strays(self._untracked, ", ".join(self._stage.components))
-        if self._ledger_values:
-            entries = combine(self._ledger_values, self._ledger_roots)
+        entries = self._edges.entries()
+        if entries is not None:
             self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))
         self._kept_files.write()
         if self._kept_files.reports:
