@@ -16,6 +16,7 @@ from tupletree.flow.clockwork import SystemMachine
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
+from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import Handover, SpoutMachine
 from tupletree.frames import Frame
@@ -50,7 +51,9 @@ class Driver:
         self.active = active
         self.incarnations = dict.fromkeys(self._tasks_of_kind("sink"), 1)
         self.machines: dict[int, Machine] = {task.task_id: self.make(task) for task in self.plan.tasks}
+        self.outlook = Outlook.of(self.plan, self.options)
         for machine in self.machines.values():
+            machine.outlook = self.outlook
             machine.start(self.now, self.out)
 
     def make(self, task: Task, handover: Handover | None = None) -> Machine:
@@ -177,9 +180,17 @@ class Driver:
             self.settle()
             if all(spout.is_finished for spout in self.spouts):
                 return
+            if self.outlook is not None and all(spout.ended for spout in self.spouts) and self.flush():
+                continue
             due = [due_s for machine in self.machines.values() if (due_s := machine.next_due_s()) is not None]
             self.now_s = max(self.now_s + 0.001, min(due))
         raise AssertionError("the flow does not end")
+
+    def flush(self) -> bool:
+        """Nothing more will come: let go of what is held; whether anything was."""
+        flushed = [machine.flush(self.now, self.out) for machine in self.machines.values()]
+        self.carry_out()
+        return any(flushed)
 
     def stop(self) -> None:
         """Close every component."""

@@ -127,7 +127,7 @@ class BoltMachine(EmittingMachine):
         self._from_epoch_time_s = 0.0
         self._holding = component.body.holding
         self._worked_s = self._seen_s = self._renew_at_s = 0.0
-        self._counted_at = -1
+        self._is_counted = False  # whether others know what it holds
         self._bolt: BoltTask | Holder | ArrowTask
         if self._holder is not None:
             self._bolt = self._holder
@@ -184,6 +184,7 @@ class BoltMachine(EmittingMachine):
         self.worked += len(frame.values)
         self._look(now)
         self._worked_s = now.monotonic_s
+        self._is_counted = False
         self.carry_out(self._bolt.work(frame), out)
 
     def tick(self, now: Now, out: Outbox) -> None:
@@ -204,6 +205,7 @@ class BoltMachine(EmittingMachine):
             return asked
         self.place.epoch_time_s = now.wall_s
         self.carry_out(self._holder.advance(), out)
+        self._is_counted = False
         return True
 
     def next_due_s(self) -> float | None:
@@ -231,6 +233,7 @@ class BoltMachine(EmittingMachine):
 
     def purge(self, roots: AbstractSet[int]) -> None:
         """Let go of what is held for these roots alone: they are over."""
+        self._is_counted = False
         if self._owed is not None:
             self._owed.forget(roots)
         if self._holder is not None:
@@ -269,22 +272,17 @@ class BoltMachine(EmittingMachine):
             return
         if now.monotonic_s >= self._renew_at_s and self.is_busy:
             self._renew_at_s = now.monotonic_s + outlook.renew_s
-            out.extend(self._held_roots())
+            out.extend(list(dict.fromkeys(self.held_roots())))
 
     def _may_flush(self, now: Now) -> bool:
         outlook = self.outlook
         if outlook is None:
             return True
-        if self._counted_at != self.worked:
-            self._counted_at = self.worked
-            outlook.note_holder(self.task.task_id, len(self._held_roots()))
+        if not self._is_counted:
+            self._is_counted = True
+            outlook.note_holder(self.task.task_id, frozenset(self.held_roots()))
         may_come = outlook.retrying_since_s is not None or not outlook.all_is_held
         return not may_come or now.monotonic_s - self._worked_s >= PATIENCE_S
-
-    def _held_roots(self) -> list[int]:
-        assert self._holder is not None
-        held = (root for one in self._holder.held() for root in one.frame.roots)
-        return list(dict.fromkeys(one for root in held for one in roots_of(root)))
 
 
 def _strays(count: int, strays: Sequence[Failure]) -> str:

@@ -38,7 +38,8 @@ class Outlook:
         self.holder_tasks = tuple(holder_tasks)
         self._retrying = dict.fromkeys(spout_tasks, (math.inf, 0.0))
         self._in_flight = dict.fromkeys(self._retrying, 0)
-        self._held = dict.fromkeys(self.holder_tasks, 0)
+        self._held: dict[int, frozenset[int]] = dict.fromkeys(self.holder_tasks, frozenset())
+        self._held_count = 0
 
     @classmethod
     def of(cls, plan: Plan, options: Options) -> Outlook | None:
@@ -73,9 +74,10 @@ class Outlook:
             self._retrying[task] = since_s, now.monotonic_s + ARRIVAL_S
         self._in_flight[task] = in_flight
 
-    def note_holder(self, task: int, messages: int) -> None:
-        """A bolt's task holds tuples of so many messages."""
-        self._held[task] = messages
+    def note_holder(self, task: int, roots: frozenset[int]) -> None:
+        """A bolt's task holds tuples of these messages; several may hold one."""
+        self._held[task] = roots
+        self._held_count = len(frozenset().union(*self._held.values()))
 
     @property
     def retrying_since_s(self) -> float | None:
@@ -86,4 +88,4 @@ class Outlook:
     @property
     def all_is_held(self) -> bool:
         """Whether all messages on their way are where they wait for others, as far as one can know."""
-        return sum(self._held.values()) >= sum(self._in_flight.values())
+        return self._held_count >= sum(self._in_flight.values())

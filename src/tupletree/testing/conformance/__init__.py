@@ -16,6 +16,7 @@ checked like anything else. Needs no test framework: a scenario that is not met 
 """
 
 from tupletree.testing.conformance.groupings import GROUPINGS
+from tupletree.testing.conformance.holding import HOLDING
 from tupletree.testing.conformance.life import LIFE
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.playing import Played, groups, play
@@ -44,4 +45,14 @@ __all__ = [
     "play",
 ]
 
-SCENARIOS: tuple[Scenario, ...] = (*GROUPINGS, *TREES, *VERDICTS, *TIMEOUTS, *LIFE, *STATES, *TUNING, *WAITING)
+SCENARIOS: tuple[Scenario, ...] = (
+    *GROUPINGS,
+    *TREES,
+    *HOLDING,
+    *VERDICTS,
+    *TIMEOUTS,
+    *LIFE,
+    *STATES,
+    *TUNING,
+    *WAITING,
+)

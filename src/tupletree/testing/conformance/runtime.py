@@ -29,6 +29,7 @@ class Need(enum.Enum):
     TICKS = "ticks"
     CYCLES = "cycles"
     BATCH_BOLTS = "batch bolts"
+    WINDOWS = "windows and joins"
     ASYNC_BOLTS = "async bolts"
     ASYNC_SPOUTS = "async spouts"
     INACTIVE_START = "inactive start"
