@@ -88,6 +88,7 @@ class TaskPlace:
 
     `root` is that of the tuple in hand; None outside of a call. `retrying_since_s` is when the oldest message that is
     being tried again first went out, in epoch time; None while there is none. Watermarks wait for it.
+    `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
     """
 
     topology: str
@@ -97,6 +98,7 @@ class TaskPlace:
     parallelism: int
     epoch_time_s: float = 0.0
     retrying_since_s: float | None = None
+    message_timeout_s: float | None = None
     attempts: Mapping[int, int] = field(default_factory=dict)
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bolts.bench import Bench, Event
@@ -64,6 +64,7 @@ class Account:
         return gone
 
 
+@settings(deadline=None)
 @given(
     keys=st.lists(st.lists(st.sampled_from("ab"), max_size=6), max_size=8),
     count=st.integers(1, 5),

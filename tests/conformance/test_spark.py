@@ -21,7 +21,6 @@ SPARK = HandleRuntime(
             "bolts are opened anew for each run: what they keep by hand is left out, and fails at its timeout",
             refused=False,
         ),
-        Need.WINDOWS: Gap(f"windows and joins: {LATER}"),
         Need.ASYNC_BOLTS: Gap(f"async bolts: {LATER}"),
         Need.ASYNC_SPOUTS: Gap("async spouts: refused until the loop that asks spouts has an event loop"),
     },

@@ -14,7 +14,7 @@ from typing import Any
 
 from tupletree.bolts.agenda import Agenda
 from tupletree.bolts.marking import marked, marks
-from tupletree.bolts.times import BEFORE_ALL, micros, seconds, shown, timestamp_function
+from tupletree.bolts.times import BEFORE_ALL, micros, shown, timestamp_function
 from tupletree.bolts.turns import TakingTurns, Turn
 from tupletree.bolts.watermarks import Watermark
 from tupletree.bolts.windows import KeyFunctions
@@ -110,6 +110,7 @@ class JoinTask(TakingTurns):
         turn = Turn(self._turns)
         self._expire(turn, reached_us)
         self._over_us = max(self._over_us, reached_us)
+        self._renew(turn)
         return turn.end()
 
     def flush(self) -> Worked:
@@ -126,20 +127,21 @@ class JoinTask(TakingTurns):
         due_us = self._ends.next_us
         if due_us is not None and self._time_of is not None:
             due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
-        return None if due_us is None else seconds(due_us)
+        return self._due_at(due_us)
 
     def memory(self) -> Any:
         """How far time has come, and for an outer join what was matched."""
         groups = self._groups.values() if any(self._spec.optional) else ()
         matched = [one.member for group in groups for side in group.entries for one in side if one.matched]
-        return [self._over_us, self._watermark.memory(), marks(matched)]
+        return [self._renew_at_s, self._over_us, self._watermark.memory(), marks(matched)]
 
     def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
         """See `Holder`."""
         matches: list[Any] = []
         if memory is not None:
-            self._over_us, watermark, matches = memory
+            self._renew_at_s, self._over_us, watermark, matches = memory
             self._watermark.restore(watermark)
+        self._watermark.wait(self._now_us())
         members = self._holdings.restore(held)
         matched = marked(members, matches)
         for member in members:

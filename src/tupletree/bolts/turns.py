@@ -10,16 +10,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tupletree.bolts.times import micros
+from tupletree.bolts.times import micros, seconds
 from tupletree.effects import Output, TaskPlace, Worked
 from tupletree.errors import PermanentError
 from tupletree.failing import FailureMaker, wrong_type
-from tupletree.frames import Root, all_failed, join_segments
+from tupletree.frames import Root, all_failed, join_segments, roots_of
 from tupletree.holding import HeldFrame, Holdings, Member, together
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import Late
 
 __all__ = ["TakingTurns", "Turn", "Turns"]
+
+RENEW_AFTER = 1 / 3
+"""Of the message timeout: when timeouts of held messages that are to live on are started anew."""
 
 
 class Turns:
@@ -145,6 +148,8 @@ class TakingTurns(ABC):
         self._place = place
         self._holdings = Holdings()
         self._turns = Turns(component, place, self._holdings)
+        self._extends = component.body.holding.extend_timeout
+        self._renew_at_s = 0.0
 
     @property
     def is_holding(self) -> bool:
@@ -168,6 +173,23 @@ class TakingTurns(ABC):
     @abstractmethod
     def forget(self, roots: Collection[int]) -> None:
         """See `Holder`."""
+
+    def _renew(self, turn: Turn) -> None:
+        """Start the timeouts of held messages anew, if that is wanted and it is time for it."""
+        timeout_s = self._place.message_timeout_s
+        if timeout_s is None or not (self._extends and self.is_holding):
+            return
+        if self._place.epoch_time_s >= self._renew_at_s:
+            self._renew_at_s = self._place.epoch_time_s + timeout_s * RENEW_AFTER
+            held = (root for one in self._holdings.held() for root in one.frame.roots)
+            turn.worked.extended += dict.fromkeys(one for root in held for one in roots_of(root))
+
+    def _due_at(self, due_us: int | None) -> float | None:
+        """When to be called, for this or to renew timeouts."""
+        due_s = None if due_us is None else seconds(due_us)
+        if self._place.message_timeout_s is None or not (self._extends and self.is_holding):
+            return due_s
+        return self._renew_at_s if due_s is None else min(due_s, self._renew_at_s)
 
     def _purge(self, turn: Turn) -> None:
         """Let go of what else is held for messages that failed just now: they will come again."""

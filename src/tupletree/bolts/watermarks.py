@@ -20,9 +20,6 @@ __all__ = ["Watermark"]
 HISTORY_STEPS = 64
 """How finely the past is remembered: in steps of this part of the longest time that it may hold the watermark back."""
 
-LOOK_AGAIN_US = 100_000
-"""How often a watermark that a message holds back is looked at."""
-
 
 class Watermark:
     """One task's watermark.
@@ -44,6 +41,7 @@ class Watermark:
         self._hold_us = hold_us
         self._latest = dict.fromkeys(inputs, BEFORE_ALL)
         self._heard_us: dict[tuple[str, str], int] = {}
+        self._limit_us: int | None = None
         self._history: list[tuple[int, int]] = []  # (clock, watermark that it would have been), rising in both
 
     def saw(self, source: tuple[str, str], time_us: int, now_us: int) -> None:
@@ -60,6 +58,8 @@ class Watermark:
         """
         free = self._free(now_us)
         self._remember(now_us, free)
+        if self._limit_us is not None:
+            free = min(free, self._limit_us)
         if retrying_since_us is not None:
             free = self._as_of(max(retrying_since_us, now_us - self._hold_us))
         self.current = max(self.current, free)
@@ -73,7 +73,17 @@ class Watermark:
         if any(when is None for when in whens):
             return None
         when = max(when for when in whens if when is not None)
-        return now_us + LOOK_AGAIN_US if retrying_since_us is not None and when <= now_us else when
+        if retrying_since_us is None or when > now_us:
+            return when
+        at = bisect_left(self._history, time_us, key=lambda entry: entry[1])
+        return (self._history[at][0] if at < len(self._history) else now_us) + self._hold_us + 1
+
+    def wait(self, now_us: int) -> None:
+        """Do not move on account of what is still to come, until there is another one after this.
+
+        So where work is done in epochs: whether a message of this epoch is to be tried again is known in the next one.
+        """
+        self._limit_us = self._free(now_us)
 
     def memory(self) -> list[Any]:
         """What must outlive it, as plain data; see `restore`."""

@@ -135,6 +135,7 @@ class TimeWindowTask(_WindowTask):
         while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
             self._fire(turn)
         self._over_us = max(self._over_us, reached_us)
+        self._renew(turn)
         return turn.end()
 
     def flush(self) -> Worked:
@@ -155,7 +156,7 @@ class TimeWindowTask(_WindowTask):
         due_us = self._ends.next_us
         if due_us is not None and self._time_of is not None:
             due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
-        return None if due_us is None else seconds(due_us)
+        return self._due_at(due_us)
 
     def memory(self) -> Any:
         """The watermark, which windows are over, and what was over when frames came with tuples of such windows."""
@@ -164,15 +165,16 @@ class TimeWindowTask(_WindowTask):
             for entry in group.entries:
                 if entry.first_end_us != self._first_end(entry.time_us):
                     almost_late[entry.member.origin.id] = entry.first_end_us - self._slide_us
-        return [self._over_us, self._watermark.memory(), [*almost_late.items()]]
+        return [self._renew_at_s, self._over_us, self._watermark.memory(), [*almost_late.items()]]
 
     def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
         """See `Holder`."""
         over_at: dict[int, int] = {}
         if memory is not None:
-            self._over_us, watermark, almost_late = memory
+            self._renew_at_s, self._over_us, watermark, almost_late = memory
             self._watermark.restore(watermark)
             over_at = dict(almost_late)
+        self._watermark.wait(self._now_us())
         for member in self._holdings.restore(held):
             time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
             self._enter(self._key_of(member), member, time_us, over_at.get(member.origin.id, BEFORE_ALL))
@@ -297,12 +299,13 @@ class CountWindowTask(_WindowTask):
         for key, group in [*self._groups.items()]:
             while group.fresh >= self._slide:
                 self._fire(key, group, turn)
+        self._renew(turn)
         return turn.end()
 
     @property
     def due_s(self) -> float | None:
         """See `Holder`."""
-        return None
+        return self._due_at(None)
 
     def flush(self) -> Worked:
         """Call the function for what was in no window yet, and let go of everything."""
@@ -320,12 +323,14 @@ class CountWindowTask(_WindowTask):
     def memory(self) -> Any:
         """Which tuples were in a window already."""
         groups = self._groups.values()
-        return marks([one for group in groups for one in group.members[: len(group.members) - group.fresh]]) or None
+        seen = [one for group in groups for one in group.members[: len(group.members) - group.fresh]]
+        return [self._renew_at_s, marks(seen)] if self.is_holding else None
 
     def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
         """See `Holder`."""
+        self._renew_at_s, seen = memory or (0.0, ())
         members = self._holdings.restore(held)
-        old = marked(members, memory or ())
+        old = marked(members, seen)
         for member in members:
             group = self._groups.setdefault(self._key_of(member), _CountGroup())
             group.members.append(member)

@@ -126,7 +126,7 @@ class BoltMachine(EmittingMachine):
             self._owed = OwedEdges()
         self._from_epoch_time_s = 0.0
         self._holding = component.body.holding
-        self._worked_s = self._seen_s = self._renew_at_s = 0.0
+        self._worked_s = self._seen_s = 0.0
         self._is_counted = False  # whether others know what it holds
         self._bolt: BoltTask | Holder | ArrowTask
         if self._holder is not None:
@@ -199,7 +199,6 @@ class BoltMachine(EmittingMachine):
         if self._holder is None:
             return asked
         self._look(now)
-        self._renew(now, out)
         due_s = self._holder.due_s
         if due_s is None or due_s > now.wall_s:
             return asked
@@ -213,7 +212,7 @@ class BoltMachine(EmittingMachine):
         due_s = self._holder.due_s if self._holder is not None else None
         dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]
         if self._holding is not None and self.is_busy:
-            dues.append(self._seen_s + LOOK_AGAIN_S)  # whether it is time to flush, or to renew timeouts
+            dues.append(self._seen_s + LOOK_AGAIN_S)  # whether it is time to flush
         if self._overdue is not None:
             dues.append(self._overdue.due_s)
         return min(dues, default=None)
@@ -264,15 +263,7 @@ class BoltMachine(EmittingMachine):
         self._from_epoch_time_s = now.monotonic_s - now.wall_s
         if self.outlook is not None:
             self.place.retrying_since_s = self.outlook.retrying_since_s
-
-    def _renew(self, now: Now, out: Outbox) -> None:
-        """Start the timeouts of held messages anew from time to time, if the bolt asked for it."""
-        outlook = self.outlook
-        if outlook is None or outlook.renew_s is None or self._holding is None or not self._holding.extend_timeout:
-            return
-        if now.monotonic_s >= self._renew_at_s and self.is_busy:
-            self._renew_at_s = now.monotonic_s + outlook.renew_s
-            out.extend(list(dict.fromkeys(self.held_roots())))
+            self.place.message_timeout_s = self.outlook.timeout_s
 
     def _may_flush(self, now: Now) -> bool:
         outlook = self.outlook

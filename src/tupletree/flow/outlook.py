@@ -27,14 +27,14 @@ class Outlook:
     Args:
         spout_tasks: who emits.
         holder_tasks: who holds.
-        renew_s: how often those that extend the timeout of what they hold do so; None: nothing times out.
+        timeout_s: the message timeout, for those that extend it; None: nothing times out.
 
     Attributes:
-        holder_tasks, renew_s: as given. Holders are told (`Drop`) of each attempt that failed.
+        holder_tasks, timeout_s: as given. Holders are told (`Drop`) of each attempt that failed.
     """
 
-    def __init__(self, spout_tasks: Iterable[int], holder_tasks: Iterable[int], renew_s: float | None) -> None:
-        self.renew_s = renew_s
+    def __init__(self, spout_tasks: Iterable[int], holder_tasks: Iterable[int], timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
         self.holder_tasks = tuple(holder_tasks)
         self._retrying = dict.fromkeys(spout_tasks, (math.inf, 0.0))
         self._in_flight = dict.fromkeys(self._retrying, 0)
@@ -56,8 +56,7 @@ class Outlook:
         spouts = [
             task for name, one in spec.components.items() if one.kind == "spout" for task in plan.task_ids_of(name)
         ]
-        timeout_s = options.message_timeout_s
-        return cls(spouts, holders, timeout_s / 3 if timeout_s is not None else None)
+        return cls(spouts, holders, options.message_timeout_s)
 
     def note_spout(self, task: int, retrying_since_s: float | None, in_flight: int, now: Now) -> None:
         """A spout task tells how it stands.

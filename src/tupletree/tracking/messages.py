@@ -6,7 +6,7 @@ Owns where a message is kept and in what order retries come. Decides nothing: `p
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,11 +48,19 @@ class SpoutTask:
         """Return the open message with this key, wherever it is."""
         return self.messages.get(key) or self.awaiting.get(key)
 
-    def retrying_since_s(self) -> float | None:
-        """When the oldest message that waits for another attempt first went out, since the Unix epoch."""
-        if not (self.queued or self.awaiting):
+    def retrying_since_s(self, running: Container[int] | None = None) -> float | None:
+        """When the oldest message first went out that waits for another attempt, since the Unix epoch.
+
+        Args:
+            running: later attempts, by root, that are out indeed, while others still wait somewhere; None: all are out.
+        """
+        if running is None and not (self.queued or self.awaiting):
             return None
-        waiting = [message for message in self.messages.values() if message.waits]
+        waiting = [
+            message
+            for message in self.messages.values()
+            if message.waits or (running is not None and message.attempt > 1 and message.root not in running)
+        ]
         return min((message.first_wall_s for message in [*waiting, *self.awaiting.values()]), default=None)
 
     def knows_none_of(self, keys: list[Any]) -> bool:

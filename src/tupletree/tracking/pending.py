@@ -11,7 +11,7 @@ will try again at a due time. *Awaiting its source*: an attempt failed and the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupletree.errors import CheckpointError, InternalError
@@ -356,9 +356,9 @@ class Pending:
         task = self._tasks[spout_task]
         return len(task.messages) - task.queued
 
-    def retrying_since_s(self, spout_task: int) -> float | None:
+    def retrying_since_s(self, spout_task: int, running: Container[int] | None = None) -> float | None:
         """See `SpoutTask.retrying_since_s`."""
-        return self._tasks[spout_task].retrying_since_s()
+        return self._tasks[spout_task].retrying_since_s(running)
 
     def awaiting_source(self, spout_task: int) -> int:
         """Messages that the source was told to emit again."""

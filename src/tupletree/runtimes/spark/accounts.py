@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,20 @@ class Accounts:
         if any(kept.arrives for kept in versions) or (self.gone and versions):  # what died is purged
             return -math.inf
         return min((kept.due_s for kept in versions if kept.due_s is not None), default=math.inf)
+
+    def retrying_since_s(self, running: Collection[int], ran_s: float) -> float | None:
+        """When the oldest message first went out that waits for another attempt, or whose next attempt is to come.
+
+        Args:
+            running: roots of later attempts that are in the epoch that runs.
+            ran_s: of this epoch.
+        """
+        parked = self.trees.parked(ran_s)
+        with self.lock:
+            tried = {*running, *self.trees.attempts}
+            sinces = [self.pending.retrying_since_s(task, tried) for task in self.spout_of]
+            sinces += self.pending.first_emitted_s(parked)
+        return min((since_s for since_s in sinces if since_s is not None), default=None)
 
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""

@@ -203,6 +203,8 @@ class Engine:
             gone=wire.pack_roots(accounts.gone),
             ticks=header.ticks,
             drain=header.drain,
+            retrying_since_s=accounts.retrying_since_s(record.attempts, header.ran_s) if accounts.kept else None,
+            timeout_s=self._timeout_s,
         )
         has_work = bool(header.frames) and (settlement.remaining() or header.untracked)
         return self._run_plan(frame, control) if has_work or control.has_needs else []

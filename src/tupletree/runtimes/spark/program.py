@@ -44,6 +44,8 @@ class Control(msgspec.Struct, kw_only=True):
         gone: roots that died while tuples of theirs were kept, packed likewise.
         ticks: components that are told that time passed.
         drain: nothing else will come for a while: holders flush.
+        retrying_since_s: when the oldest message first went out that is to be tried again, in epoch time.
+        timeout_s: the message timeout.
     """
 
     run_id: str
@@ -62,6 +64,8 @@ class Control(msgspec.Struct, kw_only=True):
     gone: bytes = b""
     ticks: list[str] = []
     drain: bool = False
+    retrying_since_s: float | None = None
+    timeout_s: float | None = None
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

@@ -38,6 +38,7 @@ from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
+from tupletree.state.keys import key_functions
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outcomes import Failure
@@ -171,6 +172,8 @@ class StageRun:
             task_index=task.index,
             parallelism=self._plan.parallelism(component.name),
             epoch_time_s=self._control.time_s,
+            retrying_since_s=self._control.retrying_since_s,
+            message_timeout_s=self._control.timeout_s,
             attempts=self._control.attempts,
             component_tasks=self._plan.component_tasks,
         )
@@ -178,7 +181,8 @@ class StageRun:
     def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
-        holder = holder_of(component, place)
+        keys = key_functions(self._plan.spec, component, task.index) if component.body.is_keyed else None
+        holder = holder_of(component, place, keys)
         bolt = holder or _task_of(self._plan, component, place, state)
         fail = FailureMaker(component.name, task.task_id)
         keep, held, arriving = self._kept_for(component, task, needed=holder is not None)

@@ -67,7 +67,5 @@ def _bolt(bolt: BoltSpec, finding: _FindingMaker) -> Iterator[Finding]:
         yield finding(
             "a batch bolt that settles its tuples by hand cannot run on Spark", "let it settle them by itself"
         )
-    if bolt.style in {"window", "join"}:
-        yield finding(f"{bolt.style} bolts cannot run on Spark yet", "use a bolt that takes one tuple at a time")
     if bolt.is_async:
         yield finding("async bolts cannot run on Spark yet", "use a plain function")
