@@ -182,7 +182,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
         dead: messages that died.
         outputs: candidates that count.
         waiting: candidates some of whose rows wait for open trees.
-        released: candidates of earlier epochs of which no row waits any more.
+        released: `WaitingFile.key` of candidates of earlier epochs of which no row waits any more.
         state: component → segments of the version after this epoch; whole, not a delta.
         state_bytes: how much of the state this epoch read, and wrote.
         kept: component → task index → what is kept for the task after this epoch; whole, not a delta.

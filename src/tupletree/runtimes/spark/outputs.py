@@ -35,7 +35,7 @@ class ChosenOutputs:
     Attributes:
         outputs: what is published with this epoch.
         waiting: candidates of this epoch some of whose rows wait.
-        released: candidates of earlier epochs of which no row waits any more.
+        released: `WaitingFile.key` of candidates of earlier epochs of which no row waits any more.
         freed: roots none of whose rows waits any more.
         dropped: files to remove after the commit.
     """
@@ -201,7 +201,7 @@ def _released(decided: Decided, chosen: ChosenOutputs, folder: Path) -> _Piece |
     """What is published now of rows that have waited."""
     file = decided.file
     if decided.is_last:
-        chosen.released.append(file.candidate)
+        chosen.released.append(file.key)
         chosen.dropped += [folder / file.candidate, folder / file.sidecar]
     rows = sum(decided.publish)
     return _Piece(file.candidate, rows, decided.roots, decided.publish) if rows else None

@@ -182,7 +182,7 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
     for entry in entries:
         if entry.base is not None:
             trees = {tree.root: tree for tree in entry.base.open}
-            waiting = {file.candidate: file for file in entry.base.waiting}
+            waiting = {file.key: file for file in entry.base.waiting}
             accounts.replays = set(entry.base.replays)
             changes.append(entry.base.pending)
             continue
@@ -191,7 +191,7 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
         trees.update({tree.root: tree for tree in entry.opened})
         for name in entry.released:
             waiting.pop(name, None)
-        waiting.update({file.candidate: file for file in entry.waiting})
+        waiting.update({file.key: file for file in entry.waiting})
         accounts.replays.update(entry.replays)
         changes.append(entry.pending)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())

@@ -149,6 +149,11 @@ class WaitingFile(msgspec.Struct, array_like=True, frozen=True):
     sidecar: str
     rows: int
 
+    @property
+    def key(self) -> str:
+        """What no other file is called: candidates of two sinks may have one name, each in its folder."""
+        return f"{self.sink}/{self.candidate}"
+
 
 @dataclass
 class Decided:
@@ -210,9 +215,9 @@ class WaitingRows:
             if any(map(is_unfinished, tracked)):
                 waiting.rows[position] = living = tuple(one for one in tracked if not is_dead(one))
                 for one in living:
-                    self._by_root.setdefault(one, set()).add((file.candidate, position))
+                    self._by_root.setdefault(one, set()).add((file.key, position))
         if waiting.rows:
-            self._files[file.candidate] = waiting
+            self._files[file.key] = waiting
         return bool(waiting.rows)
 
     def decide(
