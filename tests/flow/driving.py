@@ -13,12 +13,13 @@ from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.clockwork import SystemMachine
+from tupletree.flow.handover import Handover
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import Handover, SpoutMachine
+from tupletree.flow.spouts import SpoutMachine
 from tupletree.frames import Frame
 from tupletree.plan import ACKER, Plan, Task
 from tupletree.state.cells import ValueCell

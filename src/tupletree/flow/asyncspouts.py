@@ -16,9 +16,10 @@ from typing import Any
 
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.flow.handover import Handover
 from tupletree.flow.mail import Finished, Mail, Now
 from tupletree.flow.outbox import Outbox
-from tupletree.flow.spouts import Handover, SpoutMachine
+from tupletree.flow.spouts import SpoutMachine
 from tupletree.plan import Plan, Task
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure, FailureKind

@@ -7,7 +7,6 @@ a message is acked when its tree is complete AND every sink has written the rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +16,7 @@ from tupletree.effects import Output, TaskPlace
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, safe_text
 from tupletree.flow.emitting import Emitter
+from tupletree.flow.handover import Handover
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Drop, HighWater, Mail, Now, SinkReset, Verdicts, Written
 from tupletree.flow.offers import Offers, sort
@@ -27,40 +27,19 @@ from tupletree.flow.shares import ShareDraw
 from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
 from tupletree.plan import ACKER, Plan, Task
-from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
 from tupletree.tracking.verdicts import Died, Emission, Released, SourceRetry
 
-__all__ = ["DEFAULT_MAX_PENDING", "Handover", "SpoutMachine"]
+__all__ = ["DEFAULT_MAX_PENDING", "SpoutMachine"]
 
 DEFAULT_MAX_PENDING = 128
 
 MAX_LAUNCH = 1024
 """Messages that go out in one step: enough to make the cost per frame vanish, few enough to share them out."""
-
-
-@dataclass(frozen=True)
-class Handover:
-    """What one spout machine leaves to the one that takes its place after a restart of the topology.
-
-    Attributes:
-        pending: its messages; those that were in flight wait for their next attempt.
-        draw: draws root ids, for `pending`.
-        offers: what the spout gave and nobody has emitted yet, and its position.
-        unburied: dead messages whose letters could not be stored; their source hears of them once they are.
-        unheard: dead messages whose letters are stored; their source could not be told.
-        untold: (message id, failure or None) of final verdicts that an async spout could not hear: it was not open.
-    """
-
-    pending: Pending
-    draw: ShareDraw
-    offers: Offers
-    unburied: list[Died] = field(default_factory=list)
-    unheard: list[Died] = field(default_factory=list)
-    untold: Sequence[tuple[MessageId, Failure | None]] = ()
 
 
 class SpoutMachine(Machine):
@@ -77,6 +56,9 @@ class SpoutMachine(Machine):
         attempts: root → attempt of those beyond the first; shared with bolts, which read it.
         handover: what the machine before this one left.
         active: False starts it paused.
+
+    Attributes:
+        is_sated: the last `poll` emitted all that the limits allow, so only mail will bring more.
     """
 
     def __init__(
@@ -127,6 +109,7 @@ class SpoutMachine(Machine):
         self._pulling = self._retrying = active
         self._paused = not active
         self._is_open = False
+        self.is_sated = False
         self._hears_acks = type(spout).ack is not Spout.ack
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -265,6 +248,7 @@ class SpoutMachine(Machine):
         if self.ended and self.pending.awaiting_source(self.task.task_id):
             self._give_up(now, out)
         if paused or self._paused or self._above:
+            self.is_sated = False
             return False
         self._draw.turn()
         retried = self._retry_due(now, out) if self._retrying else 0
@@ -274,8 +258,10 @@ class SpoutMachine(Machine):
         room = self._max_pending - (count(self.task.task_id) - writing)
         room = min(room, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
+            self.is_sated = not retried
             return retried > 0
         batch = self._offers.take(self.spout, room, ask=self._pulling)
+        self.is_sated = not retried and len(batch) == room
         if batch:
             self._take(batch, now, out)
         return retried > 0 or bool(batch)

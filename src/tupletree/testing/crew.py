@@ -16,6 +16,7 @@ from tupletree.flow.ackers import AckerMachine
 from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.bolts import EmittingMachine
 from tupletree.flow.clockwork import SystemMachine
+from tupletree.flow.handover import Handover
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Now
 from tupletree.flow.offers import Offers
@@ -23,7 +24,7 @@ from tupletree.flow.outbox import Outbox
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.shares import ShareDraw
 from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.testing.scripts import AsyncScriptedSpout, ScriptedSpout

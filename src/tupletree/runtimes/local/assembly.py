@@ -16,10 +16,11 @@ from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.clockwork import SystemMachine
+from tupletree.flow.handover import Handover
 from tupletree.flow.machine import Machine
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import DEFAULT_MAX_PENDING, Handover, SpoutMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for

@@ -17,10 +17,11 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.clock import Clock
+from tupletree.flow.handover import Handover
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import AsyncCall, Outbox
-from tupletree.flow.spouts import Handover, SpoutMachine
+from tupletree.flow.spouts import SpoutMachine
 from tupletree.frames import Frame
 from tupletree.runtimes.local.ring import Ring
 from tupletree.tracking.verdicts import Acked, Died
@@ -217,14 +218,19 @@ class Executor:
         worked = self._work_frames(now) or worked
         polled = self._poll(now)
         self._carry_out(now)
-        if worked or polled:
+        worked = worked or polled
+        if worked:
             self._nap_s = SHORTEST_NAP_S
-        if polled or self._mail or self._local:
+        if self._mail or self._local or (polled and not self._is_sated()):
             return True
         if self._hub.ending and (worked or self._flush(now)):
             return True
         self._hub.idle(self)
         return False
+
+    def _is_sated(self) -> bool:
+        """Whether only mail will let its spouts emit more, so that the next turn would be an empty one."""
+        return bool(self._emitting) and all([spout.is_sated for spout in self._emitting])  # noqa: C419 - it is hot
 
     def _read_mail(self, now: Now) -> bool:
         """Deliver what is on the control lane, and what tasks of this executor write to each other because of it."""
