@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from tupletree.codec import ArrowCodec
 from tupletree.topology import hints
@@ -54,6 +54,8 @@ class Project:
         return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], self._names)
 
     def _computed(self, table: pa.Table) -> pa.Table:
+        from pyarrow import acero  # an engine of its own, which the other bolts do not need
+
         steps = [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
             acero.Declaration("project", acero.ProjectNodeOptions(self._expressions, self._names)),
@@ -97,11 +99,11 @@ class Explode:
 
     def _listed(self, batch: pa.RecordBatch) -> tuple[pa.Array[Any], pa.Array[Any]]:
         parts_of: Callable[[Any], Iterable[Any]] = self._split if callable(self._split) else iter
-        rows: list[int] = []
         parts: list[Any] = []
-        for row, item in enumerate(self._codec.items(self._field, batch)):
+        ends: list[int] = []
+        for item in self._codec.items(self._field, batch):
             if item is not None:
-                before = len(parts)
                 parts.extend(parts_of(item))
-                rows.extend([row] * (len(parts) - before))
-        return pa.array(rows, pa.int64()), self._into.column(self._part, parts)
+            ends.append(len(parts))
+        rows = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        return pa.array(rows), self._into.column(self._part, parts)
