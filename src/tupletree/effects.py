@@ -102,6 +102,7 @@ class TaskPlace:
     attempts: Mapping[int, int] = field(default_factory=dict)
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    input_types: tuple[type, ...] = ()
 
     def tasks_of(self, component: str) -> Sequence[int]:
         """See `TaskContext.tasks_of`."""

@@ -149,6 +149,12 @@ class Plan:
         """Number of tasks of a component."""
         return len(self.task_ids_of(component))
 
+    def input_types(self, component: str) -> tuple[type, ...]:
+        """The classes of the streams that a component reads, in the order of its inputs."""
+        components = self.spec.components
+        streams = (components[one.component].outputs[one.stream] for one in components[component].inputs)
+        return tuple(dict.fromkeys(stream.schema.cls for stream in streams))
+
     def placement(self, task_id: int) -> int:
         """The partition that a task lives in: its index modulo the partitions, so that each component spreads."""
         return self.tasks[task_id].index % self.partitions

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,34 @@ def test_a_file_in_the_place_of_the_folder_is_a_config_error(tmp_path: Path) -> 
     for place in ("out", "out/deeper"):
         with pytest.raises(ConfigError, match="not a folder"):
             claim(tmp_path / place, "run-a")
+
+
+def test_a_claim_sweeps_the_drafts_of_markers_that_killed_starts_left(tmp_path: Path) -> None:
+    drafts = [tmp_path / f"_{MARKER_NAME}.{process}.0a1b2c3d" for process in (1, 4_000_000)]
+    for draft in drafts:
+        draft.write_bytes(b"{")
+    (tmp_path / f"_{MARKER_NAME}").write_bytes(b"mine")
+    claim_directory(tmp_path, "run", sink="out")
+    assert {path.name for path in tmp_path.iterdir()} == {MARKER_NAME, f"_{MARKER_NAME}"}
+
+
+def test_a_claim_whose_draft_is_swept_by_another_start_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+    swept: list[Path] = []
+
+    def sweep_first(draft: Path, target: Path) -> None:
+        if not swept:
+            swept.append(draft)
+            draft.unlink()
+        real(draft, target)
+
+    monkeypatch.setattr(os, "link", sweep_first)
+    claim_directory(tmp_path, "run", sink="out")
+    claim_directory(tmp_path, "run", sink="out")
+    assert len(swept) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {MARKER_NAME}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format":1,"sink":"out","runs":[],"more":1}'])

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from deltalake import DeltaTable
+
+from tests.databases import query
 from tests.spark.counting import SOURCES, Count, count, expected_rows, heard, rows_of, split, stumble
 from tests.spark.crashing import texts_of
 from tupletree import Topology
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.base import Summary
-from tupletree.sinks import foreach, jsonl, parquet
+from tupletree.sinks import delta, foreach, jsonl, parquet, sql
 from tupletree.topology.components import SinkBatch
 from tupletree.tracking.outcomes import FailureKind
 
@@ -48,16 +51,29 @@ def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topolo
     passed = t.bolt("stumble", stumble).shuffle(counts)
     t.sink("lines", jsonl(folder / "lines"), parallelism=1).shuffle(passed)
     t.sink("columns", parquet(folder / "columns"), parallelism=1).shuffle(passed)
+    t.sink("table", sql(database(folder), "counts"), parallelism=1).shuffle(passed)
+    t.sink("lake", delta(folder / "lake"), parallelism=1).shuffle(passed)
     t.sink("function", foreach(AppendingCalls(folder)), parallelism=2).shuffle(passed)
     return t
 
 
+def database(folder: Path) -> str:
+    """The database of a folder: the one that it names, else a file."""
+    named = folder / "database"
+    return named.read_text() if named.exists() else f"sqlite:///{folder}/table.db"
+
+
 def write_text(folder: Path, lines: int) -> None:
-    """Lines of few words that come often, some trouble, and lines with words of their own that sinks refuse."""
+    """Lines of few words that come often, some trouble, and lines with words of their own that sinks refuse.
+
+    The function refuses words that begin with `refused`, the database those that begin with `long`.
+    """
     trouble = {3: "poison", 7: "flaky", 11: "stumble"}
     texts = [f"{trouble.get(number % 17, 'plain')} w{number % 7} w1" for number in range(lines)]
     for number in range(5, lines, 13):
         texts[number] = f"refused{number} only{number}"
+        texts[number - 3] = f"long{number} only{number - 3}"
+    query(database(folder), "CREATE TABLE counts (word TEXT CHECK (word NOT LIKE 'long%'), count INTEGER)")
     (folder / "text").write_text("\n".join(texts) + "\n")
 
 
@@ -65,13 +81,20 @@ def check_every_sink(folder: Path, summary: Summary) -> None:
     """What docs/semantics.md promises for each sink, after whatever happened."""
     texts = texts_of(folder)
     poisoned = {number for number, text in enumerate(texts, 1) if "poison" in text}
-    refused = {number for number, text in enumerate(texts, 1) if "refused" in text}
+    by_function = {number for number, text in enumerate(texts, 1) if "refused" in text}
+    by_database = {number for number, text in enumerate(texts, 1) if "long" in text}
+    refused = by_function | by_database
     good = [text for number, text in enumerate(texts, 1) if number not in poisoned | refused]
     committed = [text for number, text in enumerate(texts, 1) if number not in poisoned]
     assert (summary.acked, summary.dead, summary.open) == (len(good), len(poisoned | refused), 0)
     # Files: exactly once. A sink that refuses a row has no say in what another one holds.
     for sink in ("lines", "columns"):
         assert rows_of(folder, sink) == expected_rows(committed)
+    lake = DeltaTable(folder / "lake").to_pyarrow_table().to_pylist()
+    assert Counter((row["word"], row["count"]) for row in lake) == expected_rows(committed)
+    # The database refuses rows itself: exactly once, and nothing of a message that it refused.
+    accepted = [text for number, text in enumerate(texts, 1) if number not in poisoned | by_database]
+    assert Counter(query(database(folder), "SELECT word, count FROM counts")) == expected_rows(accepted)
     check_calls(folder, good)
     letters = deadletters.read(folder / "state")
     assert Counter(letter.message_id[1] for letter in letters) == Counter([*poisoned, *refused])
@@ -92,6 +115,6 @@ def check_calls(folder: Path, good: Sequence[str]) -> None:
         came = [(word, number) for word, number in rows]
         assert batches.setdefault(batch_id, came) == came, "a batch came again with other rows"
     once = Counter(row for rows in batches.values() for row in rows)
-    alone = {row: times for row, times in once.items() if row[0].startswith("only")}
+    alone = {row: times for row, times in once.items() if row[0].startswith(("only", "long"))}
     assert all(times == 1 for times in alone.values())
     assert once == expected_rows(good) + Counter(alone)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import missing_postgres, postgres_server
 from tests.spark.conftest import RunTopology
 from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, die_at
 from tests.spark.every_sink import CALL_POINTS, check_every_sink, topology, write_text
@@ -28,7 +29,9 @@ SETTLE_POINTS = {
 }
 """Crash point → at which pass."""
 
-ALWAYS = ("publish.after_call", "publish.before_amendment", "publish.after_amendment")
+HARDEST = ("publish.after_call", "publish.before_amendment", "publish.after_amendment")
+ALWAYS = HARDEST[:2]
+"""Those of `make test`: a batch that is there but not confirmed, and refusals that only a ledger knows of."""
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,29 @@ def test_every_sink_holds_what_it_promises_after_a_kill(point: str, tmp_path: Pa
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("point", ALWAYS)
+@pytest.mark.parametrize("point", ["publish.before_call", *HARDEST])
+def test_postgresql_holds_what_it_promises_after_a_kill(point: str, tmp_path: Path, run_topology: RunTopology) -> None:
+    if reason := missing_postgres():
+        pytest.skip(reason)
+    with postgres_server() as socket:
+        (tmp_path / "database").write_text(f"postgresql+psycopg://postgres@/postgres?host={socket}")
+        write_text(tmp_path, LINES)
+        die_at(tmp_path, f"{point}:{SETTLE_POINTS[point]}", HOW)
+        check_every_sink(tmp_path, run_topology(topology(tmp_path, EPOCH_LINES), tmp_path / "state", **OPTIONS))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("pass_", range(1, 7))
+def test_every_sink_holds_what_it_promises_after_a_kill_at_any_of_the_calls(
+    pass_: int, tmp_path: Path, run_topology: RunTopology
+) -> None:
+    write_text(tmp_path, LINES)
+    die_at(tmp_path, f"publish.after_call:{pass_}", HOW)
+    check_every_sink(tmp_path, run_topology(topology(tmp_path, EPOCH_LINES), tmp_path / "state", **OPTIONS))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", HARDEST)
 def test_every_sink_holds_what_it_promises_after_two_kills_at_the_same_point(
     point: str, tmp_path: Path, run_topology: RunTopology
 ) -> None:

@@ -87,6 +87,7 @@ class SinkMachine(Machine):
             task.index,
             plan.parallelism(task.component),
             component_tasks=plan.component_tasks,
+            input_types=plan.input_types(task.component),
         )
         self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
         self._incarnation = incarnation

@@ -188,6 +188,9 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
         ) from error
     except OSError as error:
         raise ConnectorError(f"cannot make the sink's folder: {error.strerror}", where=str(directory)) from error
+    # What a start that was killed here has left. One that is at it right now loses its draft, and tries again.
+    for draft in directory.glob(f"_{MARKER_NAME}.*"):
+        draft.unlink(missing_ok=True)
     while True:
         marker = _read_marker(directory)
         runs = marker.runs if marker else []
@@ -307,13 +310,15 @@ def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool
 
 
 def _store_marker(directory: Path, marker: _Marker, *, replace: bool) -> bool:
-    """Write the marker atomically; False if it was to be new and somebody else was faster."""
+    """Write the marker atomically; False if somebody else was faster, or removed the draft."""
     target = directory / MARKER_NAME
     content = msgspec.json.encode(marker) + b"\n"
     try:
         if not replace:
             return write_once(target, content, mode=_MARKER_MODE)
         replace_file(target, content, mode=_MARKER_MODE)
+    except (CheckpointError, FileNotFoundError):
+        return False
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise ConnectorError(f"cannot mark the folder: {error.strerror}", where=str(target)) from error

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tupletree.errors import ConfigError
 from tupletree.sinks.files import RowError
+from tupletree.topology.components import SinkContext
 from tupletree.topology.streams import is_message_class
 
 if TYPE_CHECKING:
     from tupletree.codec import ArrowCodec
 
-__all__ = ["codec_of", "misfits"]
+__all__ = ["codec_of", "misfits", "only_class"]
 
 
 @lru_cache(maxsize=256)
@@ -42,3 +44,21 @@ def misfits(rows: Sequence[Any]) -> list[RowError]:
         except EncodeError:
             faults += [RowError(positions[at], str(fault)) for at, fault in codec.check_each(values)]
     return sorted(faults, key=lambda fault: fault.position)
+
+
+def only_class(declared: type | None, context: SinkContext) -> type:
+    """The class of the rows of a sink that holds one: the declared one, else that of its only input.
+
+    Raises ConfigError if there are several.
+    """
+    if declared is not None:
+        return declared
+    if len(context.input_types) == 1:
+        return context.input_types[0]
+    raise ConfigError(
+        "a table holds rows of one class",
+        where=f"sink {context.component!r}",
+        got=", ".join(cls.__qualname__ for cls in context.input_types) or "nothing",
+        expected="one input class",
+        next_step="give each class a sink and a table of its own",
+    )

@@ -30,7 +30,7 @@ from tupletree.testing.faults import Faults
 from tupletree.testing.oracle import Oracle
 from tupletree.testing.scripts import Script
 from tupletree.testing.transit import Buried, Call, Envelope, Transit
-from tupletree.topology.components import Sink, SinkBatch, TaskContext
+from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.verdicts import Died
 
@@ -484,7 +484,7 @@ class _FaultySink(Sink[Any]):
         self._inner = inner
         self._world = world
 
-    def open(self, context: TaskContext) -> None:
+    def open(self, context: SinkContext) -> None:
         self._inner.open(context)
 
     def write(self, batch: SinkBatch[Any]) -> None:

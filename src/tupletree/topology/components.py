@@ -36,6 +36,7 @@ __all__ = [
     "Resource",
     "Sink",
     "SinkBatch",
+    "SinkContext",
     "Spout",
     "TaskContext",
     "TaskState",
@@ -263,6 +264,14 @@ class TaskContext(Protocol):
         """The runtime's notion of now, seconds since the Unix epoch; the same again when an epoch runs again."""
 
 
+class SinkContext(TaskContext, Protocol):
+    """Where a sink is running."""
+
+    @property
+    def input_types(self) -> tuple[type, ...]:
+        """The classes of the streams that this sink reads, in the order of its inputs."""
+
+
 class Collector(Protocol[T_contra]):
     """Explicit control over emits and verdicts. Tuples are named by the very object that was handed in."""
 
@@ -401,7 +410,7 @@ class Sink(Generic[T]):
     promise: str = "at_least_once"
     gathers: bool = False
 
-    def open(self, context: TaskContext) -> None:
+    def open(self, context: SinkContext) -> None:
         """Acquire what is needed."""
 
     @abstractmethod

@@ -126,7 +126,7 @@ class CalledSinks:
         """Open a copy of each sink per task. Raises what their `open` raises."""
         for name, component in self._components.items():
             for task in self._plan.tasks_of(name):
-                sink = _own_copy(component.body, f"sink {name!r} ({component.where})")
+                sink = _own_copy(component.body, self._plan.parallelism(name), f"sink {name!r} ({component.where})")
                 place = TaskPlace(
                     self._plan.spec.name,
                     name,
@@ -135,6 +135,7 @@ class CalledSinks:
                     self._plan.parallelism(name),
                     wall_s,
                     component_tasks=self._plan.component_tasks,
+                    input_types=self._plan.input_types(name),
                 )
                 self._sinks[name, task.index] = sink
                 self._do(lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
@@ -307,10 +308,10 @@ class _Thread:
                 future.set_result(result)
 
 
-def _own_copy(sink: Sink[Any], where: str) -> Sink[Any]:
-    """A sink for one task: each has an instance of its own."""
+def _own_copy(sink: Sink[Any], parallelism: int, where: str) -> Sink[Any]:
+    """A sink for one task. What a single task holds (queues, clients) stays its maker's; several get copies."""
     try:
-        return copy.deepcopy(sink)
+        return copy.copy(sink) if parallelism == 1 else copy.deepcopy(sink)
     except Exception as error:
         raise TopologyError(
             "a sink cannot be copied for its tasks",

@@ -1,0 +1,196 @@
+"""Delta Lake: rows of one class appended to one table, by the Rust implementation; no JVM, no jars.
+
+Owns the transaction: each batch is one commit that carries the writer's number as a transaction of the Delta log, and a
+batch that is there is not written again. Which Arrow type a field gets, and which values fit, is the codec's decision,
+as for Parquet. deltalake is imported on first use (`pip install 'tupletree[delta]'`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tupletree.errors import ConfigError, ConnectorError, Finding, ProcessingError, RuntimeUnavailableError
+from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.sinks.fitting import codec_of, only_class
+from tupletree.topology.components import Sink, SinkBatch, SinkContext
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+__all__ = ["DeltaSink", "delta"]
+
+_REFUSED = "rows failed validation"
+"""What the library says when a constraint of the table refuses rows; it does not say which."""
+
+
+def delta(
+    table: str | os.PathLike[str],
+    *,
+    message_type: type | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaSink:
+    """Append rows to a Delta Lake table; its columns are the fields of the message class, matched by name.
+
+    The table is made if it is not there; otherwise it is checked at the start: every field needs a column of its type,
+    and further columns must allow null. Columns are those of `parquet`, but a timedelta is an int64 of microseconds.
+
+    On Spark each row is there exactly once: a batch is one commit, whose `txn` action names the run's sink task and the
+    epoch. Locally a batch is written once, and a message that was not acked before a restart comes again. A batch with
+    a row that a constraint of the table refuses is refused as a whole.
+
+    Args:
+        table: a folder, or a URI that deltalake reads (`s3://…`, `abfss://…`).
+        message_type: class of the rows; None takes that of the one stream the sink reads.
+        storage_options: as deltalake takes them: credentials and settings of the store.
+
+    Raises:
+        RuntimeUnavailableError: deltalake is not installed.
+    """
+    try:
+        import deltalake  # noqa: F401 - to miss it here, and not when messages are about
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            "the Delta sink needs deltalake", got="it is not installed", next_step="pip install 'tupletree[delta]'"
+        ) from error
+    return DeltaSink(table, message_type=message_type, storage_options=storage_options)
+
+
+class DeltaSink(Sink[Any]):
+    """See `delta`."""
+
+    promise = "exactly_once"
+    gathers = True
+
+    def __init__(
+        self,
+        table: str | os.PathLike[str],
+        *,
+        message_type: type | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.uri = os.fspath(table)
+        self.message_type = message_type
+        self.storage_options = dict(storage_options or {})
+        self._table: DeltaTable | None = None
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.uri!r})"
+
+    def open(self, context: SinkContext) -> None:
+        """Open the table, made if it is missing, and see that it fits.
+
+        Raises:
+            ConfigError: the table does not fit the class, everything at once; or the class is not known.
+            ConnectorError: the table cannot be read or made.
+        """
+        from deltalake import DeltaTable
+
+        self.message_type = only_class(self.message_type, context)
+        wanted = _stored(codec_of(self.message_type).arrow_schema)
+        try:
+            DeltaTable.create(self.uri, schema=wanted, mode="ignore", storage_options=self.storage_options)
+            self._table = DeltaTable(self.uri, storage_options=self.storage_options)
+            there = _columns_of(self._table)
+        except Exception as error:  # the library raises plain Exceptions, too
+            raise self._failed(error) from error
+        findings = _misfits(wanted, there)
+        if findings:
+            name = self.message_type.__qualname__
+            raise ConfigError(f"the Delta table {self.uri} does not fit {name}", findings=findings)
+
+    def write(self, batch: SinkBatch[Any]) -> None:
+        """Write a batch as one commit, unless it is there.
+
+        Raises:
+            SinkRowsError: rows that the class's Arrow types cannot hold, or all if the table refuses some.
+            ConnectorError: the table cannot be written; nothing was.
+        """
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        assert self._table is not None, "write comes after open"
+        rows = self._encode(batch.rows)
+        writer = batch.writer or batch.id
+        try:
+            self._table.update_incremental()
+            newest = self._table.transaction_version(writer)
+            if newest is not None and newest >= batch.number:
+                return
+            # Of two that write the same batch at the same time, the log lets one through.
+            properties = CommitProperties(app_transactions=[Transaction(writer, batch.number)])
+            write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+        except Exception as error:  # see `open`
+            if _REFUSED in str(error):
+                reason = str(error).strip()
+                refused = (RowError(at, reason, type(error).__name__) for at in range(len(batch.rows)))
+                raise SinkRowsError(str(self), refused) from error
+            raise self._failed(error) from error
+
+    def _encode(self, rows: Sequence[Any]) -> pa.Table:
+        import pyarrow as pa
+
+        assert self._table is not None
+        assert self.message_type is not None
+        codec = codec_of(self.message_type)
+        try:
+            encoded = codec.to_batch(rows)
+        except ProcessingError as error:
+            faults = [RowError(position, str(fault)) for position, fault in codec.check_each(rows)]
+            if not faults:
+                raise  # no single row is to blame
+            raise SinkRowsError(str(self), faults) from error
+        there = _columns_of(self._table)
+        columns = [
+            encoded.column(field.name).cast(field.type)
+            if field.name in encoded.schema.names
+            else pa.nulls(len(rows), field.type)
+            for field in there
+        ]
+        return pa.Table.from_arrays(columns, schema=there)
+
+    def _failed(self, error: Exception) -> ConnectorError:
+        return ConnectorError(
+            "the Delta table cannot be read or written",
+            where=str(self),
+            got=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+            next_step="see that the store is there, and that this user may write to it",
+        )
+
+
+def _columns_of(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa
+
+    columns: Any = table.schema().to_arrow()  # another library's class, that pyarrow can import
+    return pa.schema(columns)
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    """The columns as Delta Lake can hold them."""
+    import pyarrow as pa
+
+    def kind(column: pa.DataType) -> pa.DataType:
+        if pa.types.is_duration(column):
+            return pa.int64()
+        return pa.binary() if pa.types.is_fixed_size_binary(column) else column
+
+    return pa.schema([pa.field(field.name, kind(field.type), field.nullable) for field in schema])
+
+
+def _misfits(wanted: pa.Schema, there: pa.Schema) -> list[Finding]:
+    findings = []
+    for field in wanted:
+        if field.name not in there.names:
+            findings.append(Finding(f"there is no column for the field {field.name!r}", expected=str(field.type)))
+        elif there.field(field.name).type != field.type:
+            got = str(there.field(field.name).type)
+            findings.append(
+                Finding(f"the column of the field {field.name!r} has another type", got=got, expected=str(field.type))
+            )
+    findings += [
+        Finding(f"the column {field.name!r} needs a value, and there is no such field", next_step="let it be null")
+        for field in there
+        if field.name not in wanted.names and not field.nullable
+    ]
+    return findings

@@ -1,0 +1,228 @@
+"""SQL: rows of one class in one table, through SQLAlchemy.
+
+Owns the transaction: a batch's rows and its number are committed together, and a batch that is there is not written
+again, so that rows are exactly once on Spark. Owns which rows a refused batch owes to the database's constraints.
+Tables, and how values fit them, are `tables`. It refuses to guess: a table that does not fit is an error at the start.
+SQLAlchemy is imported on first use (`pip install 'tupletree[sql]'`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.sinks.fitting import only_class
+from tupletree.topology.components import Sink, SinkBatch, SinkContext
+from tupletree.topology.streams import Schema
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from tupletree.sinks.tables import Target
+
+__all__ = ["SqlSink", "sql"]
+
+_ROW_STATES = ("22", "23", "44", "54", "P0")
+"""Classes of SQLSTATE that are about the values of a statement: data, constraints, views, limits, triggers."""
+
+
+def sql(
+    url: str,
+    table: str,
+    *,
+    key: str | Sequence[str] = (),
+    schema: str | None = None,
+    message_type: type | None = None,
+) -> SqlSink:
+    """Write rows to a table of a database; its columns are the fields of the message class, matched by name.
+
+    The table is made if it is not there; otherwise it is checked at the start: every field needs a column of a type
+    that holds it, and every other column must do without a value. Beside it `tupletree_batches` says which batches are
+    there.
+
+    On Spark each row is there exactly once: a batch's rows and its number are one transaction. Locally a batch is
+    written once, and a message that was not acked before a restart comes again. A row that the database refuses (a
+    constraint, a size) fails its message (`publish_failed`); the rest of its batch is written.
+
+    Args:
+        url: as SQLAlchemy takes it: `sqlite:///file.db`, `postgresql+psycopg://user:password@host/name`.
+        table: its name.
+        key: columns that name a row: a later row with the same key takes the place of an earlier one. Needs a unique
+            constraint on just these columns (a table made here gets them as its primary key), and SQLite or PostgreSQL.
+            Group the sink by `fields` on the key, so that one task writes all rows of a key in their order.
+        schema: the database schema of the table; None is the connection's default.
+        message_type: class of the rows; None takes that of the one stream the sink reads.
+
+    Raises:
+        RuntimeUnavailableError: SQLAlchemy is not installed.
+        ConfigError: the URL cannot be read.
+
+    Example:
+        >>> sql("sqlite:///counts.db", "counts", key="word").promise
+        'exactly_once'
+    """
+    return SqlSink(url, table, key=key, schema=schema, message_type=message_type)
+
+
+class SqlSink(Sink[Any]):
+    """See `sql`."""
+
+    promise = "exactly_once"
+    gathers = True
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        key: str | Sequence[str] = (),
+        schema: str | None = None,
+        message_type: type | None = None,
+    ) -> None:
+        self.shown_url = _shown(url)
+        self.url = url
+        self.table = table
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.schema = schema
+        self.message_type = message_type
+        self._engine: Engine | None = None
+        self._target: Target | None = None
+
+    def __repr__(self) -> str:
+        return f"SqlSink({self.shown_url!r}, {self.table!r})"
+
+    def open(self, context: SinkContext) -> None:
+        """Connect, make the tables that are missing, check those that are there.
+
+        Raises:
+            ConfigError: the table does not fit the class, everything at once; or the class is not known.
+            ConnectorError: the database cannot be reached.
+            RuntimeUnavailableError: its driver is not installed.
+        """
+        from sqlalchemy import create_engine
+        from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
+
+        from tupletree.sinks.tables import Target
+
+        cls = only_class(self.message_type, context)
+        try:
+            engine = create_engine(self.url, pool_pre_ping=True)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            raise RuntimeUnavailableError(
+                "the database's driver is not installed",
+                where=str(self),
+                got=str(error),
+                next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
+            ) from error
+        try:
+            self._target = Target.prepare(engine, self.table, self.schema, Schema.of(cls), self.key, str(self))
+        except SQLAlchemyError as error:
+            engine.dispose()
+            raise self._unreachable(error) from error
+        except BaseException:
+            engine.dispose()
+            raise
+        self._engine = engine
+
+    def write(self, batch: SinkBatch[Any]) -> None:
+        """Write a batch in one transaction, unless it is there.
+
+        Raises:
+            SinkRowsError: rows that the table or the database refuses, all of them; nothing was written.
+            ConnectorError: the database failed; nothing was written.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        assert self._engine is not None, "write comes after open"
+        assert self._target is not None, "write comes after open"
+        parameters, faults = self._target.parameters(batch.rows)
+        try:
+            with self._engine.begin() as connection:
+                if not self._target.enter(connection, batch.writer or batch.id, batch.number):
+                    return
+                self._insert(connection, parameters, faults)
+                if faults:
+                    # Raised inside, so that the transaction is rolled back: all of the batch or nothing.
+                    faults.sort(key=lambda fault: fault.position)
+                    raise SinkRowsError(str(self), faults)
+        except SQLAlchemyError as error:
+            raise self._unreachable(error) from error
+
+    def _insert(
+        self, connection: Connection, parameters: list[tuple[int, dict[str, Any]]], faults: list[RowError]
+    ) -> None:
+        """Insert (position, values); where the database refuses rows, find them by halves, each under a savepoint."""
+        from sqlalchemy.exc import DBAPIError
+
+        if not parameters:
+            return
+        assert self._target is not None
+        try:
+            with connection.begin_nested():
+                connection.execute(self._target.statement, [values for _, values in parameters])
+        except (DBAPIError, OverflowError, ValueError, TypeError) as error:
+            if isinstance(error, DBAPIError) and not _blames_rows(error):
+                raise
+            if len(parameters) == 1:
+                faults.append(_row_error(parameters[0][0], error))
+                return
+            middle = len(parameters) // 2
+            self._insert(connection, parameters[:middle], faults)
+            self._insert(connection, parameters[middle:], faults)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _unreachable(self, error: Exception) -> ConnectorError:
+        return ConnectorError(
+            "the database failed",
+            where=str(self),
+            got=_first_line(error),
+            next_step="see that it runs, and that this user may read and write the table",
+        )
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            "the SQL sink needs SQLAlchemy", got="it is not installed", next_step="pip install 'tupletree[sql]'"
+        ) from error
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError as error:
+        raise ConfigError(
+            "this is no database URL",
+            where="sinks.sql",
+            expected="such as sqlite:///file.db or postgresql+psycopg://user:password@host/name",
+        ) from error
+
+
+def _blames_rows(error: Any) -> bool:
+    """Whether the values of a statement are to blame, and not the database or the statement itself."""
+    from sqlalchemy.exc import DataError, IntegrityError
+
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return str(state).startswith(_ROW_STATES)
+    if error.connection_invalidated:
+        return False
+    # Without a SQLSTATE: SQLite, and values that the driver itself refuses (NUL in text).
+    return isinstance(error, IntegrityError | DataError)
+
+
+def _row_error(position: int, error: Exception) -> RowError:
+    origin = getattr(error, "orig", None) or error
+    return RowError(position, _first_line(origin), type(origin).__name__)
+
+
+def _first_line(error: BaseException) -> str:
+    origin = getattr(error, "orig", None) or error
+    return str(origin).strip().partition("\n")[0] or type(origin).__name__

@@ -1,0 +1,352 @@
+"""Tables for the SQL sink: made from a message class, or checked against it, and how values go into columns.
+
+A value goes in as the column's type has it if that loses nothing, else as text that says everything (ISO 8601, JSON);
+what fits neither way is refused with its row. Imported when a sink is opened: it imports SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tupletree.errors import ConfigError, ConnectorError, Finding
+from tupletree.payloads import datetime_text, to_jsonable
+from tupletree.sinks.files import RowError
+from tupletree.topology import hints
+from tupletree.topology.streams import Schema
+
+__all__ = ["BATCHES", "Target"]
+
+BATCHES = "tupletree_batches"
+"""The table that says up to which number each writer's batches are there."""
+
+_UPSERTS: dict[str, Callable[[sa.Table], postgresql.Insert | sqlite.Insert]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+"""By dialect: an insert that may say what to do about a row whose key is there."""
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One way in which values of a kind go into a column.
+
+    Attributes:
+        column_types: of columns that take them so.
+        made: the type of a column that is made for it.
+        convert: value → parameter; raises TypeError or ValueError for what would be bent. None: as it is.
+    """
+
+    column_types: tuple[type[sa.types.TypeEngine[Any]], ...]
+    made: sa.types.TypeEngine[Any]
+    convert: Convert | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that is ready, and what is written to it.
+
+    Attributes:
+        statement: inserts one row, or puts it in the place of the one with its key.
+        columns: (field's getter, column, conversion) of each field.
+    """
+
+    statement: sa.Insert
+    columns: tuple[tuple[Convert, str, Convert | None], ...]
+    batches: sa.Table
+    checks_late: bool
+
+    @classmethod
+    def prepare(
+        cls, engine: sa.Engine, name: str, schema: str | None, message: Schema, key: Sequence[str], where: str
+    ) -> Target:
+        """Make the table if it is not there, and see that it fits.
+
+        Raises:
+            ConfigError: it does not, for all reasons at once.
+            SQLAlchemyError: the database failed.
+        """
+        dialect = engine.dialect.name
+        _check_key(message, key, dialect, where)
+        metadata = sa.MetaData(schema=schema)
+        batches = sa.Table(
+            BATCHES,
+            metadata,
+            sa.Column("writer", sa.String(255), primary_key=True),
+            sa.Column("number", sa.BigInteger, nullable=False),
+        )
+        wanted = sa.Table(name, metadata, *_columns_for(message, key, dialect))
+        for table in (batches, wanted):
+            _create(engine, table)
+        table = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=engine)
+        for column in table.columns:
+            column.name = _quoted(column.name)
+        fits = _fits(table, message, dialect)
+        findings = [*_misfits(table, message, fits), *_key_findings(engine, table, key)]
+        if findings:
+            raise ConfigError(f"{where}: the table does not fit {hints.text_of(message.cls)}", findings=findings)
+        columns = tuple((attrgetter(field), field, fits[field].convert) for field in message.fields)
+        return cls(_statement(table, message, key, dialect), columns, batches, checks_late=dialect == "postgresql")
+
+    def parameters(self, rows: Iterable[Any]) -> tuple[list[tuple[int, dict[str, Any]]], list[RowError]]:
+        """(position, column → parameter) of the rows that fit the columns, and what is wrong with the others."""
+        good: list[tuple[int, dict[str, Any]]] = []
+        faults: list[RowError] = []
+        for position, row in enumerate(rows):
+            values: dict[str, Any] = {}
+            try:
+                for get, column, convert in self.columns:
+                    value = get(row)
+                    values[column] = value if value is None or convert is None else convert(value)
+            except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
+                faults.append(RowError(position, str(error) or type(error).__name__, type(error).__name__))
+            else:
+                good.append((position, values))
+        return good, faults
+
+    def enter(self, connection: sa.Connection, writer: str, number: int) -> bool:
+        """Write down, in the transaction of its rows, that a batch is there; False if it was before.
+
+        The first statement of the transaction: whoever writes the same batch at the same time waits here.
+        """
+        batches = self.batches
+        if self.checks_late:  # so that a constraint that would be checked at the commit names its row
+            connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
+        advance = sa.update(batches).where(batches.c.writer == writer, batches.c.number < number)
+        if connection.execute(advance.values(number=number)).rowcount:
+            return True
+        if connection.execute(sa.select(batches.c.number).where(batches.c.writer == writer)).first() is not None:
+            return False
+        try:
+            connection.execute(sa.insert(batches).values(writer=writer, number=number))
+        except sa.exc.IntegrityError as error:
+            raise ConnectorError("another process writes this batch", where=writer) from error
+        return True
+
+
+def _create(engine: sa.Engine, table: sa.Table) -> None:
+    """Create a table unless it is there; another task or process may be doing the same."""
+    try:
+        table.create(engine, checkfirst=True)
+    except sa.exc.SQLAlchemyError:
+        if not sa.inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+
+
+def _quoted(name: str) -> sa.sql.quoted_name:
+    """A column's name that is always quoted: a database may have keywords that SQLAlchemy does not know of."""
+    return sa.sql.quoted_name(name, quote=True)
+
+
+def _columns_for(message: Schema, key: Sequence[str], dialect: str) -> list[sa.Column[Any]]:
+    return [
+        sa.Column(
+            _quoted(name),
+            _ways(annotation, dialect)[0].made,
+            nullable=hints.NONE_TYPE in hints.members(annotation),
+            primary_key=name in key,
+            autoincrement=False,
+        )
+        for name, annotation in message.fields.items()
+    ]
+
+
+def _statement(table: sa.Table, message: Schema, key: Sequence[str], dialect: str) -> sa.Insert:
+    """An insert of the columns that its parameters name."""
+    if not key:
+        return sa.insert(table)
+    insert = _UPSERTS[dialect](table)
+    others = {name: insert.excluded[name] for name in message.fields if name not in key}
+    if not others:
+        return insert.on_conflict_do_nothing(index_elements=list(key))
+    return insert.on_conflict_do_update(index_elements=list(key), set_=others)
+
+
+# --- whether a table fits ---------------------------------------------------------------------------------------
+
+
+def _check_key(message: Schema, key: Sequence[str], dialect: str, where: str) -> None:
+    findings = [
+        Finding(
+            f"{hints.text_of(message.cls)} has no field {name!r} to be the key",
+            where,
+            expected=hints.one_of(message.fields),
+            next_step=hints.did_you_mean(name, message.fields),
+        )
+        for name in key
+        if name not in message.fields
+    ]
+    if key and dialect not in _UPSERTS:
+        findings.append(Finding("a key needs SQLite or PostgreSQL", where, got=dialect, next_step="leave key= out"))
+    if findings:
+        raise ConfigError("the key of a table cannot be used", findings=findings)
+
+
+def _fits(table: sa.Table, message: Schema, dialect: str) -> dict[str, _Fit]:
+    """Field → how it goes into its column, for those that do."""
+    found: dict[str, _Fit] = {}
+    for name, annotation in message.fields.items():
+        column = table.columns.get(name)
+        if column is not None:
+            way = next((way for way in _ways(annotation, dialect) if _takes(column.type, way)), None)
+            if way is not None:
+                found[name] = _for_zone(way, column.type)
+            if isinstance(column.type, sa.JSON):
+                column.type.none_as_null = True
+    return found
+
+
+def _takes(column_type: sa.types.TypeEngine[Any], way: _Fit) -> bool:
+    # A Float is a Numeric to SQLAlchemy, and bends what is none.
+    is_float = isinstance(column_type, sa.Float)
+    return isinstance(column_type, way.column_types) and (not is_float or sa.Float in way.column_types)
+
+
+def _for_zone(way: _Fit, column_type: sa.types.TypeEngine[Any]) -> _Fit:
+    if isinstance(column_type, sa.DateTime):
+        return _Fit(way.column_types, way.made, _aware if column_type.timezone else _naive)
+    return way
+
+
+def _misfits(table: sa.Table, message: Schema, fits: dict[str, _Fit]) -> list[Finding]:
+    findings = []
+    for name, annotation in message.fields.items():
+        if name in fits:
+            continue
+        column = table.columns.get(name)
+        expected = " or ".join(dict.fromkeys(one.__name__ for way in _ways(annotation, "") for one in way.column_types))
+        if column is None:
+            findings.append(Finding(f"there is no column for the field {name!r}", table.name, expected=expected))
+        else:
+            findings.append(
+                Finding(
+                    f"the column of the field {name!r} does not hold {hints.text_of(annotation)}",
+                    table.name,
+                    got=repr(column.type),
+                    expected=expected,
+                )
+            )
+    return findings + [
+        Finding(
+            f"the column {column.name!r} needs a value, and there is no such field",
+            table.name,
+            next_step="give it a default, or let it be null",
+        )
+        for column in table.columns
+        if column.name not in message.fields and not _does_without(column, table)
+    ]
+
+
+def _does_without(column: sa.Column[Any], table: sa.Table) -> bool:
+    generates = column.primary_key and column is table.autoincrement_column
+    return bool(column.nullable or column.server_default or column.identity or column.computed or generates)
+
+
+def _key_findings(engine: sa.Engine, table: sa.Table, key: Sequence[str]) -> list[Finding]:
+    if not key or set(key) == {column.name for column in table.primary_key}:
+        return []
+    inspector = sa.inspect(engine)
+    unique: list[Sequence[str | None]] = [
+        one["column_names"] for one in inspector.get_unique_constraints(table.name, schema=table.schema)
+    ]
+    unique += [
+        one["column_names"]
+        for one in inspector.get_indexes(table.name, schema=table.schema)
+        if one["unique"] and not one.get("dialect_options", {}).get("postgresql_where")
+    ]
+    if any(set(names) == set(key) for names in unique):
+        return []
+    return [
+        Finding(
+            "no unique constraint has just the columns of the key",
+            table.name,
+            expected=f"PRIMARY KEY or UNIQUE ({', '.join(key)})",
+            next_step="add it to the table",
+        )
+    ]
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def _ways(annotation: Any, dialect: str) -> list[_Fit]:
+    """How values of a field's type go into columns; the first is how a column for it is made."""
+    kinds = [kind for kind in hints.members(annotation) if kind is not hints.NONE_TYPE]
+    kind = kinds[0] if len(kinds) == 1 else None
+    is_postgres = dialect == "postgresql"
+    if isinstance(kind, type) and issubclass(kind, enum.Flag):
+        return [_Fit((sa.Integer,), sa.BigInteger(), attrgetter("value"))]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return [_Fit((sa.String,), sa.Text(), attrgetter("_name_"))]
+    if kind is float and dialect == "sqlite":
+        return [_Fit((sa.Float,), sa.Double(), _number)]
+    plain = _PLAIN.get(kind) if kind is not None else None
+    if plain is not None:
+        return plain
+    split = _SPLIT.get(kind) if kind is not None else None
+    if split is not None:
+        native, as_text = split
+        return [native, as_text] if is_postgres else [as_text, native]
+    nested = _Fit((sa.JSON,), postgresql.JSONB(), to_jsonable)
+    as_text = _Fit((sa.String,), sa.Text(), _json_text)
+    return [nested, as_text] if is_postgres else [as_text, nested]
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone, and the column has one: it would be read as local time")
+    return moment
+
+
+def _naive(moment: datetime) -> datetime:
+    if moment.tzinfo is not None:
+        raise ValueError(f"{moment} has a time zone, and the column has none: it would be lost")
+    return moment
+
+
+def _number(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("NaN, which SQLite would store as NULL")
+    return value
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(to_jsonable(value), ensure_ascii=False)
+
+
+def _duration_text(value: timedelta) -> str:
+    import msgspec
+
+    return str(msgspec.to_builtins(value))
+
+
+_PLAIN: dict[Any, list[_Fit]] = {
+    bool: [_Fit((sa.Boolean,), sa.Boolean())],
+    int: [_Fit((sa.Integer, sa.Numeric), sa.BigInteger())],
+    float: [_Fit((sa.Float,), sa.Double())],
+    str: [_Fit((sa.String,), sa.Text())],
+    bytes: [_Fit((sa.LargeBinary,), sa.LargeBinary())],
+    date: [_Fit((sa.Date,), sa.Date())],
+    time: [_Fit((sa.String,), sa.Text(), datetime_text)],
+}
+
+_SPLIT: dict[Any, tuple[_Fit, _Fit]] = {
+    datetime: (_Fit((sa.DateTime,), sa.DateTime(timezone=True)), _Fit((sa.String,), sa.Text(), datetime_text)),
+    timedelta: (_Fit((sa.Interval, postgresql.INTERVAL), sa.Interval()), _Fit((sa.String,), sa.Text(), _duration_text)),
+    Decimal: (_Fit((sa.Numeric,), sa.Numeric()), _Fit((sa.String,), sa.Text(), str)),
+    UUID: (_Fit((sa.Uuid,), sa.Uuid()), _Fit((sa.String,), sa.Text(), str)),
+}
+"""(as the database has it, as text): PostgreSQL keeps the former exactly, SQLite only the latter."""

@@ -1,0 +1,77 @@
+"""Databases for tests: SQLite files always, a PostgreSQL server of its own where its programs are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+__all__ = ["missing_postgres", "postgres_server", "query"]
+
+
+def _programs() -> Path | None:
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).resolve().parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return folders[-1] if folders else None
+
+
+def missing_postgres() -> str:
+    """Why there can be no PostgreSQL server here; empty if there can."""
+    if _programs() is None:
+        return "PostgreSQL's initdb is neither on PATH nor below /usr/lib/postgresql"
+    if os.name != "posix":
+        return "it is started on a Unix socket"
+    return ""
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A server that nobody reaches but through a socket in a folder of its own; yields that folder."""
+    programs = _programs()
+    assert programs is not None
+    folder = Path(tempfile.mkdtemp(prefix="tt-pg-"))  # short: a socket's path has about 100 characters
+    # The server refuses to run as root.
+    account: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+    if account:
+        shutil.chown(folder, "postgres", "postgres")
+    data = folder / "data"
+    settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
+    try:
+        subprocess.run(
+            [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8"],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+            **account,
+        )
+        options = " ".join(f"-c {name}={value or chr(39) * 2}" for name, value in settings.items())
+        control = [str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", str(folder / "log")]
+        subprocess.run([*control, "-o", options, "start"], check=True, capture_output=True, cwd=folder, **account)
+        try:
+            yield str(folder)
+        finally:
+            subprocess.run(
+                [*control, "-m", "immediate", "stop"], check=True, capture_output=True, cwd=folder, **account
+            )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """What a statement gives, in a transaction of its own."""
+    engine = sa.create_engine(url)
+    try:
+        with engine.begin() as connection:
+            result = connection.execute(sa.text(statement))
+            return [tuple(row) for row in result] if result.returns_rows else []
+    finally:
+        engine.dispose()

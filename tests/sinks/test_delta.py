@@ -1,0 +1,119 @@
+"""The Delta Lake sink: what a batch does, what a table must be, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tupletree.effects import TaskPlace
+from tupletree.errors import ConfigError, ConnectorError
+from tupletree.sinks import SinkRowsError, delta
+from tupletree.sinks.delta import DeltaSink
+from tupletree.topology.components import SinkBatch
+
+
+class Count(msgspec.Struct, frozen=True):
+    word: str
+    count: int
+
+
+@contextmanager
+def opened(sink: DeltaSink, cls: type = Count) -> Iterator[DeltaSink]:
+    sink.open(TaskPlace("t", "out", 1, 0, 1, input_types=(cls,)))
+    yield sink
+    sink.close()
+
+
+def batch(number: int, *rows: Any, writer: str = "run-out-0000") -> SinkBatch[Any]:
+    return SinkBatch(f"{writer}-{number:08d}", rows, writer, number)
+
+
+def rows(folder: Path) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in pa.table(DeltaTable(folder).to_pyarrow_table()).to_pylist())
+
+
+def test_a_batch_is_written_once_however_often_it_comes(tmp_path: Path) -> None:
+    with opened(delta(tmp_path)) as sink:
+        for _ in range(3):
+            sink.write(batch(4, Count("a", 1), Count("b", 1)))
+        sink.write(batch(5, Count("a", 2)))
+        sink.write(batch(4, Count("late", 1)))
+    with opened(delta(tmp_path)) as sink:  # as after a restart
+        sink.write(batch(5, Count("a", 2)))
+        sink.write(batch(5, Count("c", 1), writer="another"))
+    assert rows(tmp_path) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+    assert DeltaTable(tmp_path).transaction_version("run-out-0000") == 5
+
+
+def test_a_batch_that_another_process_has_written_meanwhile_is_there_once(tmp_path: Path) -> None:
+    with opened(delta(tmp_path)) as one, opened(delta(tmp_path)) as other:
+        one.write(batch(1, Count("a", 1)))
+        other.write(batch(1, Count("a", 1)))
+        other.write(batch(2, Count("b", 1)))
+        one.write(batch(2, Count("b", 1)))
+    assert rows(tmp_path) == [("a", 1), ("b", 1)]
+
+
+class Everything(msgspec.Struct, frozen=True):
+    moment: datetime
+    span: timedelta
+    ident: UUID
+    inner: dict[str, int]
+    nothing: int | None = None
+
+
+def test_columns_are_those_of_parquet_and_spans_are_microseconds(tmp_path: Path) -> None:
+    row = Everything(datetime(9999, 12, 31, tzinfo=UTC), timedelta(days=-1, microseconds=1), UUID(int=7), {"a": 1})
+    with opened(delta(tmp_path), Everything) as sink:
+        sink.write(batch(1, row))
+    [found] = rows(tmp_path)
+    assert found[:3] == ("9999-12-31T00:00:00+00:00", -86_399_999_999, UUID(int=7).bytes)
+    assert found[4] is None
+
+
+def test_columns_are_matched_by_name_and_further_ones_are_null(tmp_path: Path) -> None:
+    columns: list[pa.Field[Any]] = [pa.field("count", pa.int64(), nullable=False)]
+    columns += [pa.field("note", pa.string()), pa.field("word", pa.string())]
+    DeltaTable.create(tmp_path, schema=pa.schema(columns))
+    with opened(delta(tmp_path)) as sink:
+        sink.write(batch(1, Count("a", 1)))
+    assert rows(tmp_path) == [(1, None, "a")]
+
+
+def test_a_table_that_does_not_fit_is_refused_at_the_start_for_all_reasons_at_once(tmp_path: Path) -> None:
+    columns: list[pa.Field[Any]] = [pa.field("count", pa.string()), pa.field("id", pa.int64(), nullable=False)]
+    DeltaTable.create(tmp_path, schema=pa.schema(columns))
+    with pytest.raises(ConfigError) as caught, opened(delta(tmp_path)):
+        pass
+    text = str(caught.value)
+    for words in ("no column for the field 'word'", "'count' has another type", "'id' needs a value"):
+        assert words in text
+    assert len(caught.value.findings) == 3
+
+
+def test_rows_that_cannot_be_encoded_are_named_and_a_constraint_refuses_the_whole_batch(tmp_path: Path) -> None:
+    with opened(delta(tmp_path)) as sink:
+        with pytest.raises(SinkRowsError) as caught:
+            sink.write(batch(1, Count("a", 1), Count("huge", 2**64)))
+        assert [row.position for row in caught.value.rows] == [1]
+        DeltaTable(tmp_path).alter.add_constraint({"small": "count < 5"})
+        with pytest.raises(SinkRowsError) as refused:
+            sink.write(batch(1, Count("a", 1), Count("b", 9)))
+        assert [row.position for row in refused.value.rows] == [0, 1]
+        sink.write(batch(2, Count("c", 1)))
+    assert rows(tmp_path) == [("c", 1)]
+
+
+def test_a_store_that_fails_is_no_fault_of_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConnectorError, match="cannot be read or written"), opened(delta(tmp_path / "file" / "table")):
+        pass

@@ -1,0 +1,233 @@
+"""The SQL sink, on every database there is: what a batch does, what a table must be, what is refused."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from tests.sinks.conftest import Rows
+from tupletree.effects import TaskPlace
+from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.sinks import SinkRowsError, sql
+from tupletree.sinks.sql import SqlSink
+from tupletree.topology.components import SinkBatch
+
+
+class Count(msgspec.Struct, frozen=True):
+    word: str
+    count: int
+
+
+@contextmanager
+def opened(sink: SqlSink, cls: type = Count) -> Iterator[SqlSink]:
+    sink.open(TaskPlace("t", "out", 1, 0, 1, input_types=(cls,)))
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def batch(number: int, *rows: Any, writer: str = "run-out-0000") -> SinkBatch[Any]:
+    return SinkBatch(f"{writer}-{number:08d}", rows, writer, number)
+
+
+def test_a_batch_is_written_once_however_often_it_comes(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts")) as sink:
+        for _ in range(3):
+            sink.write(batch(4, Count("a", 1), Count("b", 1)))
+        sink.write(batch(5, Count("a", 2)))
+        sink.write(batch(4, Count("late", 1)))
+    with opened(sql(url, "counts")) as sink:  # as after a restart
+        sink.write(batch(5, Count("a", 2)))
+        sink.write(batch(5, Count("a", 2), writer="another"))
+    assert sorted(rows("SELECT word, count FROM counts")) == [("a", 1), ("a", 2), ("a", 2), ("b", 1)]
+    assert sorted(rows("SELECT writer, number FROM tupletree_batches")) == [("another", 5), ("run-out-0000", 5)]
+
+
+def test_rows_that_the_database_refuses_are_named_all_of_them_and_nothing_is_written(url: str, rows: Rows) -> None:
+    rows("CREATE TABLE counts (word VARCHAR(20) PRIMARY KEY, count INTEGER CHECK (count < 100))")
+    good = [Count(f"w{number}", number) for number in range(50)]
+    bad = {7: Count("big", 100), 20: Count("w3", 1), 51: Count("bigger", 1000)}
+    values: list[Count] = list(good)
+    for position, row in bad.items():
+        values.insert(position, row)
+    with opened(sql(url, "counts")) as sink:
+        with pytest.raises(SinkRowsError) as caught:
+            sink.write(batch(1, *values))
+        assert [row.position for row in caught.value.rows] == [7, 20, 51]
+        assert all("constraint" in row.reason for row in caught.value.rows)
+        assert rows("SELECT * FROM counts") == rows("SELECT * FROM tupletree_batches") == []
+        sink.write(batch(1, *good))
+    assert len(rows("SELECT * FROM counts")) == 50
+
+
+def test_a_key_puts_later_rows_in_the_place_of_earlier_ones(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts", key="word")) as sink:
+        sink.write(batch(1, Count("a", 1), Count("b", 1), Count("a", 2)))
+        sink.write(batch(2, Count("b", 2)))
+    assert sorted(rows("SELECT word, count FROM counts")) == [("a", 2), ("b", 2)]
+    with opened(sql(url, "words", key=("word", "count"))) as sink:
+        sink.write(batch(3, Count("a", 1), Count("a", 1), Count("a", 2)))
+    assert sorted(rows("SELECT word, count FROM words")) == [("a", 1), ("a", 2)]
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Everything(msgspec.Struct, frozen=True):
+    flag: bool
+    number: int
+    rate: float
+    text: str
+    raw: bytes
+    day: date
+    moment: datetime
+    clock: time
+    span: timedelta
+    amount: Decimal
+    ident: UUID
+    colour: Colour
+    inner: dict[str, list[int]]
+    nothing: int | None = None
+    no_list: list[int] | None = None
+
+
+def test_every_type_of_field_has_a_column_that_holds_it_exactly(url: str, rows: Rows) -> None:
+    moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)]
+    moments.append(datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1))
+    base = Everything(
+        True, 2**63 - 1, 0.1, "é\n'", b"\0\xff", date(1, 1, 1), moments[0], time(1, 2, 3),
+        timedelta(days=-1, seconds=1), Decimal("1.10"), UUID(int=7), Colour.RED, {"a": [1]},
+    )  # fmt: skip
+    values = [msgspec.structs.replace(base, moment=moment) for moment in moments]
+    with opened(sql(url, "everything"), Everything) as sink:
+        sink.write(batch(1, *values))
+    with opened(sql(url, "everything"), Everything) as sink:  # the table that was made fits
+        sink.write(batch(2, *values))
+    found = rows('SELECT flag, number, rate, text, raw, day, clock, "nothing", no_list FROM everything')
+    assert len(found) == 6
+    flag, number, rate, text, raw, day, clock, nothing, no_list = found[0]
+    assert (bool(flag), number, rate, text, raw) == (True, 2**63 - 1, 0.1, "é\n'", b"\0\xff")
+    assert (str(day), clock, nothing, no_list) == ("0001-01-01", "01:02:03", None, None)
+    assert str(rows("SELECT amount FROM everything")[0][0]) == "1.10"
+    assert str(rows("SELECT ident FROM everything")[0][0]) == str(UUID(int=7))
+    assert [row[0] for row in rows("SELECT colour FROM everything")] == ["RED"] * 6
+    if url.startswith("postgresql"):
+        assert [row[0] for row in rows("SELECT moment FROM everything")][2] == moments[2].astimezone(UTC)
+        assert rows("SELECT inner FROM everything".replace("inner", '"inner"'))[0][0] == {"a": [1]}
+    else:
+        assert rows("SELECT moment FROM everything")[2][0] == "2026-10-25T02:30:00+01:00[Europe/Berlin][fold=1]"
+
+
+class Moment(msgspec.Struct, frozen=True):
+    at: datetime
+    rate: float | None = None
+
+
+def test_values_that_a_column_would_bend_are_refused_with_their_row(url: str, rows: Rows) -> None:
+    aware, naive = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1)  # noqa: DTZ001 - naive on purpose
+    if url.startswith("postgresql"):
+        rows("CREATE TABLE local (at TIMESTAMP, rate REAL)")
+        with opened(sql(url, "local"), Moment) as sink, pytest.raises(SinkRowsError, match="time zone") as caught:
+            sink.write(batch(1, Moment(naive), Moment(aware)))
+        assert [row.position for row in caught.value.rows] == [1]
+        with opened(sql(url, "zoned"), Moment) as sink, pytest.raises(SinkRowsError, match="no time zone") as caught:
+            sink.write(batch(1, Moment(naive), Moment(aware)))
+        assert [row.position for row in caught.value.rows] == [0]
+    else:
+        with opened(sql(url, "rates"), Moment) as sink, pytest.raises(SinkRowsError, match="NaN") as caught:
+            sink.write(batch(1, Moment(aware, 1.0), Moment(naive, float("nan"))))
+        assert [row.position for row in caught.value.rows] == [1]
+
+
+def test_a_table_that_does_not_fit_is_refused_at_the_start_for_all_reasons_at_once(url: str, rows: Rows) -> None:
+    rows("CREATE TABLE counts (count TEXT, id INTEGER NOT NULL)")
+    with pytest.raises(ConfigError) as caught:
+        sql(url, "counts", key="count").open(TaskPlace("t", "out", 1, 0, 1, input_types=(Count,)))
+    text = str(caught.value)
+    for words in (
+        "no column for the field 'word'",
+        "'count' does not hold int",
+        "'id' needs a value",
+        "UNIQUE (count)",
+    ):
+        assert words in text
+    assert len(caught.value.findings) == 4
+
+
+def test_columns_are_matched_by_name_and_further_ones_may_do_without_a_value(url: str, rows: Rows) -> None:
+    key = "INTEGER PRIMARY KEY" if url.startswith("sqlite") else "SERIAL PRIMARY KEY"
+    rows(f"CREATE TABLE counts (count INTEGER, note TEXT DEFAULT 'none', id {key}, word TEXT)")
+    with opened(sql(url, "counts")) as sink:
+        sink.write(batch(1, Count("a", 1)))
+    assert rows("SELECT id, note, word, count FROM counts") == [(1, "none", "a", 1)]
+
+
+def test_two_tasks_may_write_at_once_and_the_same_batch_is_there_once(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts")) as one, opened(sql(url, "counts")) as other:
+        one.write(batch(1, Count("a", 1), writer="one"))
+        other.write(batch(1, Count("b", 1), writer="other"))
+        other.write(batch(1, Count("a", 1), writer="one"))
+    assert sorted(rows("SELECT word, count FROM counts")) == [("a", 1), ("b", 1)]
+
+
+def test_a_database_that_fails_is_no_fault_of_the_rows_and_passwords_are_never_shown(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts")) as sink:
+        rows("DROP TABLE counts")
+        with pytest.raises(ConnectorError) as caught:
+            sink.write(batch(1, Count("a", 1)))
+        assert not isinstance(caught.value, SinkRowsError)
+    assert rows("SELECT * FROM tupletree_batches") == []
+    secret = sql("postgresql+psycopg://me:secret@127.0.0.1:1/none", "counts")
+    with pytest.raises(ConnectorError) as unreachable:
+        secret.open(TaskPlace("t", "out", 1, 0, 1, input_types=(Count,)))
+    assert "secret" not in repr(secret) + str(unreachable.value)
+
+
+def test_what_cannot_be_used_is_refused_before_anything_is_written() -> None:
+    with pytest.raises(ConfigError, match="no database URL"):
+        sql("nonsense", "counts")
+    place = TaskPlace("t", "out", 1, 0, 1, input_types=(Count, Moment))
+    with pytest.raises(ConfigError, match="rows of one class"):
+        sql("sqlite://", "counts").open(place)
+    with pytest.raises(ConfigError, match="no field 'wrod'"):
+        sql("sqlite://", "counts", key="wrod", message_type=Count).open(place)
+    with pytest.raises(RuntimeUnavailableError, match="driver"):
+        sql("mysql+nothing://localhost/x", "counts", message_type=Count).open(place)
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_constraints_that_wait_for_the_commit_name_their_row_too(url: str, rows: Rows) -> None:
+    rows("CREATE TABLE words (word TEXT PRIMARY KEY)")
+    rows("INSERT INTO words VALUES ('a')")
+    rows("CREATE TABLE counts (word TEXT REFERENCES words DEFERRABLE INITIALLY DEFERRED, count SMALLINT)")
+    with opened(sql(url, "counts")) as sink, pytest.raises(SinkRowsError) as caught:
+        sink.write(batch(1, Count("a", 1), Count("stranger", 1), Count("a", 40_000), Count("\0", 1)))
+    assert [row.position for row in caught.value.rows] == [1, 2, 3]
+
+
+def test_a_write_to_a_table_that_another_transaction_holds_is_given_up_as_the_databases_fault(
+    url: str, rows: Rows
+) -> None:
+    if not url.startswith("sqlite"):
+        pytest.skip("PostgreSQL waits as long as it is told to")
+    with opened(sql(f"{url}?timeout=0.01", "counts")) as sink:
+        holder = sa.create_engine(url)
+        with holder.connect() as connection:
+            connection.execute(sa.text("INSERT INTO counts VALUES ('held', 1)"))
+            with pytest.raises(ConnectorError, match="locked"):
+                sink.write(batch(1, Count("a", 1)))
+        holder.dispose()
+        sink.write(batch(1, Count("a", 1)))
+    assert rows("SELECT word FROM counts") == [("a",)]
