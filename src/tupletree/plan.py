@@ -394,7 +394,7 @@ def _is_alike(component: ComponentSpec) -> bool:
     body = component.body
     return (
         isinstance(body, BoltSpec)
-        and body.style == "function"
+        and body.style in {"function", "arrow"}
         and not body.is_async
         and body.auto_ack
         and body.auto_fail

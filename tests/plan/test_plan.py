@@ -255,6 +255,13 @@ def test_tasks_that_nothing_can_tell_apart_have_a_deputy_on_their_executor() -> 
     assert [*Plan.of(word_count(), Options()).deputies_of("split")] == [*plan.task_ids_of("split")], "only on request"
 
 
+@pytest.mark.parametrize("style", ["function", "arrow"])
+def test_functions_of_tuples_and_of_columns_may_have_a_deputy(style: Literal["function", "arrow"]) -> None:
+    alike = replace(component("b", "bolt", ("s", "shuffle"), parallelism=3), body=BoltSpec(style, print, "value"))
+    plan = Plan.of(topology(component("s", "spout"), alike), Options(), deputies=True)
+    assert len({*plan.deputies_of("b")}) == 1
+
+
 @pytest.mark.parametrize("kind", ["all", "partial_key", "custom", "direct"])
 def test_a_task_that_may_be_meant_by_itself_has_no_deputy(kind: GroupingKind) -> None:
     spec = topology(component("s", "spout"), component("b", "bolt", ("s", "shuffle"), ("s", kind), parallelism=2))

@@ -15,6 +15,7 @@ the whole group. What a runtime cannot do is a `Gap` with its reason; a gap that
 checked like anything else. Needs no test framework: a scenario that is not met raises `NotConformingError`.
 """
 
+from tupletree.testing.conformance.columns import COLUMNS
 from tupletree.testing.conformance.groupings import GROUPINGS
 from tupletree.testing.conformance.holding import HOLDING
 from tupletree.testing.conformance.life import LIFE
@@ -53,6 +54,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *TIMEOUTS,
     *LIFE,
     *STATES,
+    *COLUMNS,
     *TUNING,
     *WAITING,
 )
