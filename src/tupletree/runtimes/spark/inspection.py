@@ -25,12 +25,13 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
     """What happened to every message that is still known of, epoch by epoch."""
     spouts = _spouts(state_dir)
     seen: set[int] = set()
+    still_open: dict[int, LoggedMessage] = {}
     for archived in read_archive(state_dir / "history"):
         if archived.entry.epoch in seen:
             continue  # a sweep that was killed before it removed the logs: the next one archived them again
         seen.add(archived.entry.epoch)
         messages = logged_messages(archived.messages)
-        yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts)
+        yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts, still_open)
     for epoch in numbered(state_dir / "epochs", ".epoch"):
         if epoch in seen:
             continue
@@ -43,26 +44,37 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
                 raise
             continue  # swept while we looked: it is in the archive next time
         messages = logged_messages(body[: header.messages_length])
-        yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts)
+        yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
 
 
 def _events(
-    messages: list[LoggedMessage], epoch: int, time_s: float, entry: SettleEntry | None, spouts: Mapping[int, str]
+    messages: list[LoggedMessage],
+    epoch: int,
+    time_s: float,
+    entry: SettleEntry | None,
+    spouts: Mapping[int, str],
+    still_open: dict[int, LoggedMessage],
 ) -> Iterator[HistoryEvent]:
-    """One event per message of an epoch; without an entry it is still in flight."""
+    """One event per message of an epoch, and per earlier one that it settled or failed.
+
+    Without an entry its messages are still in flight. `still_open` has the messages of trees that are open before the
+    epoch, and is brought up to date.
+    """
     failed: dict[int, Failure] = {}
-    dead: set[int] = set()
     other: dict[int, str] = {}
+    earlier: list[LoggedMessage] = []
     if entry is not None:
         failed = {root: attempt.failure for attempt in entry.failed for root in attempt.roots}
-        dead = {one.root for one in entry.dead}
         other = dict.fromkeys(entry.put_back, "put back")
         other.update({tree.root: "open" for tree in entry.opened})
-    for message in messages:
+        other.update(dict.fromkeys(failed, "failed"))
+        other.update({one.root: "dead" for one in entry.dead})
+        named = dict.fromkeys([*failed, *(one.root for one in entry.acked)])
+        earlier = [still_open[root] for root in named if root in still_open]
+    for message in [*earlier, *messages]:
         what, detail = "in flight" if entry is None else other.get(message.root, "acked"), ""
-        if message.root in failed:
+        if what in {"failed", "dead"} and message.root in failed:
             failure = failed[message.root]
-            what = "dead" if message.root in dead else "failed"
             where = f"{failure.component} task {failure.task_id}: " if failure.component else ""
             detail = f"{where}{failure.error_type or failure.kind.value}: {failure.error}".partition("\n")[0]
         yield HistoryEvent(
@@ -75,6 +87,14 @@ def _events(
             what=what,
             detail=detail,
         )
+    if entry is not None:
+        for root in entry.closed:
+            still_open.pop(root, None)
+        opened = {tree.root: tree.attempt for tree in entry.opened}
+        still_open.update({message.root: message for message in messages if message.root in opened})
+        for root, attempt in opened.items():
+            if root in still_open:
+                still_open[root].attempt = attempt
 
 
 def _spouts(state_dir: Path) -> dict[int, str]:

@@ -7,6 +7,7 @@ where it settles epochs (`engine`). At most one epoch is being run and one more 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -273,7 +274,8 @@ class Loop:
     def _must_drain(self) -> bool:
         """Whether holders are to flush: nothing else will come, and they have not been told since something came."""
         accounts = self._accounts
-        if not accounts.kept or self._last_drained or self._has_parked or not self._intake.has_ended:
+        is_under_way = self._has_parked or self._kept_due_s == -math.inf
+        if not accounts.kept or self._last_drained or is_under_way or not self._intake.has_ended:
             return False
         with accounts.lock:
             return accounts.pending.next_due_s() is None and not any(
