@@ -1,6 +1,9 @@
 """Watch server logs: count the failed SSH logins of every address.
 
     tupletree run examples/log_watch.py --set paths=/var/log/auth.log --set out=failures
+    tupletree run examples/log_watch.py:attacks --set paths=/var/log/auth.log --set out=attacks
+
+The second looks at windows of five minutes instead, and tells who failed at least ten times in one.
 
 Reads syslog lines (OpenSSH's among others). A line that is none is malformed: it goes to the dead letters at once, with
 its path and line number, and the rest goes on. Without paths it reads a sample that it makes up itself: its addresses
@@ -9,6 +12,7 @@ are those reserved for documentation, and its path says "synthetic".
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import re
 from collections.abc import Sequence
@@ -16,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from tupletree import KeyedState, PermanentError, Spout, Topology, bolt
+from tupletree import KeyedState, PermanentError, Spout, Topology, Window, bolt, window_bolt
 from tupletree.sinks import jsonl
 from tupletree.sources import Line, items, text_lines
 
@@ -49,6 +53,15 @@ class Failures(msgspec.Struct, frozen=True, gc=False):
     time: str
 
 
+class Attack(msgspec.Struct, frozen=True, gc=False):
+    """Five minutes in which logins from an address failed again and again."""
+
+    address: str
+    start: dt.datetime
+    failures: int
+    users: list[str]
+
+
 @bolt
 def parse(line: Line) -> FailedLogin | None:
     """Read a log line; only failed logins go on."""
@@ -73,6 +86,22 @@ def count(login: FailedLogin, total: KeyedState[int]) -> Failures:
     return Failures(login.address, total.value, login.user, login.time)
 
 
+def moment(login: FailedLogin) -> dt.datetime:
+    """When it happened. Stamps of the old kind name neither year nor zone: they are taken for those of 2024, in UTC."""
+    if login.time[0].isdigit():
+        return dt.datetime.fromisoformat(login.time)
+    return dt.datetime.strptime(f"2024 {login.time} +0000", "%Y %b %d %H:%M:%S %z")
+
+
+@window_bolt(length_s=300, per_key=True, timestamp=moment, lag_s=60, extend_timeout=True)
+def attack(logins: Window[FailedLogin]) -> Attack | None:
+    """Ten failures or more, with the users that were tried; all in one window per address."""
+    failures = sum(login.times for login in logins)
+    if failures < 10:
+        return None
+    return Attack(logins.key, logins.start, failures, sorted({login.user for login in logins}))
+
+
 def topology(paths: Sequence[Path] = (), out: Path = Path("out")) -> Topology:
     """Count failed logins per address.
 
@@ -85,6 +114,15 @@ def topology(paths: Sequence[Path] = (), out: Path = Path("out")) -> Topology:
     logins = t.bolt("parse", parse, parallelism=2).shuffle(lines)
     failures = t.bolt("count", count, parallelism=2).fields(logins, "address")
     t.sink("out", jsonl(out)).shuffle(failures)
+    return t
+
+
+def attacks(paths: Sequence[Path] = (), out: Path = Path("out")) -> Topology:
+    """Find attacks. Arguments as for `topology`; the rows are {"address", "start", "failures", "users"}."""
+    t = Topology("log-watch-attacks")
+    lines = t.spout("lines", text_lines(paths, encoding="utf-8") if paths else synthetic_log())
+    logins = t.bolt("parse", parse, parallelism=2).shuffle(lines)
+    t.sink("out", jsonl(out)).shuffle(t.bolt("attack", attack, parallelism=2).fields(logins, "address"))
     return t
 
 

@@ -56,7 +56,8 @@ class Options:
     max_spout_pending: int | None = _option(
         None,
         "messages",
-        "open messages per spout task; none lets the runtime choose: 128 locally, two epochs on Spark",
+        "open messages per spout task; none lets the runtime choose: 128 locally, two epochs on Spark, but 100,000 "
+        "where windows or joins hold them",
         storm="topology.max.spout.pending",
         at_least=1,
     )

@@ -187,14 +187,14 @@ def test_a_count_window_larger_than_what_may_be_open_is_refused_where_it_can_be_
         return Failures(logins.key, logins.start_s, len(logins))
 
     with pytest.raises(TopologyError, match="the window never fills"):
-        testing.run(windows(large), {"logins": []})
+        testing.run(windows(large, max_spout_pending=100), {"logins": []})
     testing.run(windows(large, max_spout_pending=300), {"logins": []})
 
     @bolt
     def many(login: Login) -> Iterator[Login]:
         yield from [login] * 3
 
-    t = Topology("logins")
+    t = Topology("logins", options={"max_spout_pending": 100})
     multiplied = t.bolt("many", many).shuffle(t.spout("logins", items([], message_type=Login)))
     t.sink("out", foreach(print)).shuffle(t.bolt("large", large).fields(multiplied, "address"))
     run = testing.run(t, {"logins": [Login("a", 0.0)] * 100})
@@ -226,3 +226,9 @@ def test_messages_that_wait_longer_than_the_timeout_live_on_where_it_is_extended
     assert [window.count for window in run.outputs["out"]] == [1]
     (message,) = run.messages["logins"]
     assert (message.acked, message.attempts) == (True, 1)
+
+
+def test_a_window_may_hold_more_messages_than_are_open_elsewhere() -> None:
+    logins = [Login("a", float(second)) for second in range(320)]
+    run = testing.run(windows(), {"logins": logins})
+    assert sorted(run.outputs["out"], key=str) == [Failures("a", 0.0, 300), Failures("a", 300.0, 20)]

@@ -1,13 +1,14 @@
 import dataclasses
+import datetime as dt
 import os
 import re
 from pathlib import Path
 
 import pytest
 
-from examples.log_watch import FailedLogin, Failures, count, parse, synthetic_log, topology
+from examples.log_watch import FailedLogin, Failures, attacks, count, moment, parse, synthetic_log, topology
 from tests.places import Place
-from tupletree import PermanentError
+from tupletree import EndOfInput, Outcome, PermanentError, Spout, testing
 from tupletree.sources import Line, text_lines
 from tupletree.topology.components import Emit
 
@@ -102,3 +103,44 @@ def test_a_real_log_gives_as_many_failures_as_a_plain_search_finds() -> None:
 
 def test_the_topology_builds(tmp_path: Path) -> None:
     assert list(topology(out=tmp_path).build().components) == ["lines", "parse", "count", "out"]
+
+
+def lines_of(spout: Spout[Line]) -> list[Line]:
+    spout.open(Place())
+    lines: list[Line] = []
+    while True:
+        try:
+            batch = spout.next()
+        except EndOfInput:
+            return lines
+        assert isinstance(batch, list)
+        lines += [emit.value for emit in batch]
+
+
+def parsed(line: Line) -> FailedLogin | None:
+    try:
+        return parse(line)
+    except PermanentError:
+        return None
+
+
+def test_attacks_are_windows_of_five_minutes_in_which_an_address_failed_ten_times() -> None:
+    run = testing.run(attacks())
+    logins = [login for line in lines_of(synthetic_log()) if (login := parsed(line)) is not None]
+    expected: dict[tuple[str, dt.datetime], int] = {}
+    for login in logins:
+        start = moment(login).replace(minute=moment(login).minute // 5 * 5, second=0)
+        expected[login.address, start] = expected.get((login.address, start), 0) + login.times
+    found = {(row.address, row.start): row.failures for row in run.outputs["out"]}
+    assert found == {place: failures for place, failures in expected.items() if failures >= 10}
+    assert len(found) > 2
+    outcomes = [message.outcome for message in run.messages["lines"]]
+    assert (outcomes.count(Outcome.ACKED), outcomes.count(Outcome.DEAD)) == (490, 10)
+
+
+def test_stamps_with_and_without_a_zone_are_moments() -> None:
+    def at(time: str) -> dt.datetime:
+        return moment(FailedLogin("a", "u", time))
+
+    assert at("Feb 29 23:59:59") == dt.datetime(2024, 2, 29, 23, 59, 59, tzinfo=dt.UTC)
+    assert at("2026-01-01T10:00:00.5+02:00") == dt.datetime(2026, 1, 1, 8, 0, 0, 500_000, tzinfo=dt.UTC)

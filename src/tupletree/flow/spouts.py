@@ -28,6 +28,7 @@ from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
 from tupletree.plan import ACKER, Plan, Task
 from tupletree.topology.components import Emit, Reject, Spout
+from tupletree.topology.holding_check import max_pending
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
@@ -98,7 +99,7 @@ class SpoutMachine(Machine):
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
         self._inherited: Handover | None = handover
-        self._max_pending = options.max_spout_pending or DEFAULT_MAX_PENDING
+        self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
         self._timeout_s = options.message_timeout_s
         self._releases = Releases(task.task_id, sinks, first=random_bits(48))

@@ -38,6 +38,7 @@ from tupletree.testing.watching import (
     WatchedSpout,
 )
 from tupletree.topology.components import AsyncSpout, Sink, Spout
+from tupletree.topology.holding_check import max_pending
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.retry import RetryPolicy
 
@@ -136,7 +137,7 @@ class Crew:
     def _acker(self, task: Task, now: Now) -> Machine:
         options = self._options
         spouts = [one.task_id for one in self._plan.tasks if self.kind_of(one) == "spout"]
-        pending = options.max_spout_pending or DEFAULT_MAX_PENDING
+        pending = max_pending(self._plan.spec, options, DEFAULT_MAX_PENDING)
         return AckerMachine(
             task,
             timeout_s=options.message_timeout_s,

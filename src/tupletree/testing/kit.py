@@ -23,7 +23,7 @@ from tupletree.testing.scripts import scripts_of, with_scripts
 from tupletree.testing.tracing import Fail, Tracer
 from tupletree.testing.transit import Call
 from tupletree.topology.builder import Topology
-from tupletree.topology.holding_check import refuse_stuck
+from tupletree.topology.holding_check import max_pending, refuse_stuck
 
 __all__ = ["run"]
 
@@ -79,7 +79,7 @@ def run(
     spec = topology.build()
     refuse_unsupported(spec)
     settings = Options(**{**spec.options, **(options or {})})
-    refuse_stuck(spec, settings, settings.max_spout_pending or DEFAULT_MAX_PENDING)
+    refuse_stuck(spec, settings, max_pending(spec, settings, DEFAULT_MAX_PENDING))
     plan = Plan.of(spec, settings)
     scripts = scripts_of(spec, inputs or {}, plan.parallelism)
     tracer = Tracer()

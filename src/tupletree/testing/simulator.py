@@ -25,7 +25,7 @@ from tupletree.testing.scripts import scripts_of, with_scripts
 from tupletree.testing.world import World
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
-from tupletree.topology.holding_check import refuse_stuck
+from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.render import to_text
 from tupletree.tracking.outcomes import Outcome
 
@@ -104,7 +104,7 @@ def simulate(
     spec = make_topology().build()
     refuse_unsupported(spec)
     options = Options(**spec.options)
-    refuse_stuck(spec, options, options.max_spout_pending or DEFAULT_MAX_PENDING)
+    refuse_stuck(spec, options, max_pending(spec, options, DEFAULT_MAX_PENDING))
     plan = Plan.of(spec, options)
     scripts = scripts_of(spec, inputs, plan.parallelism)
     spec = with_scripts(spec, scripts, lambda: random.randint(1, LARGEST_BATCH), may_wait=True)

@@ -18,13 +18,16 @@ from tupletree.topology import hints
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
-__all__ = ["holding_faults", "input_faults", "refuse_stuck"]
+__all__ = ["holding_faults", "input_faults", "max_pending", "refuse_stuck"]
 
 Fault = tuple[str, str, str]
 """(what, got, next step)."""
 
 TIMES = (dt.datetime, float, int, decimal.Decimal)
 SHORTEST_S = 1e-6
+
+MANY_PENDING = 100_000
+"""Messages that a spout task may have open, unless set otherwise, where windows and joins hold them."""
 
 
 def holding_faults(holding: WindowSpec | JoinSpec, inputs: Sequence[type], outputs: Sequence[Any]) -> Iterator[Fault]:
@@ -162,13 +165,31 @@ def _is_time(declared: Any) -> bool:
     return all(isinstance(kind, type) and issubclass(kind, TIMES) and kind is not bool for kind in kinds)
 
 
-def refuse_stuck(topology: TopologySpec, options: Options, max_pending: int | None) -> None:
+def max_pending(topology: TopologySpec, options: Options, usual: int) -> int:
+    """How many messages a spout task may have open.
+
+    What windows and joins hold is open. With a limit below what is in a window by event time, the tuple that ends it
+    would never come; so where nothing is set it is a high one.
+
+    Args:
+        topology: a built topology.
+        options: of this run.
+        usual: the runtime's choice where nothing is held.
+    """
+    if options.max_spout_pending is not None:
+        return options.max_spout_pending
+    bolts = (component.body for component in topology.components.values())
+    holds = any(isinstance(bolt, BoltSpec) and bolt.holding is not None for bolt in bolts)
+    return max(usual, MANY_PENDING) if holds else usual
+
+
+def refuse_stuck(topology: TopologySpec, options: Options, pending: int | None) -> None:
     """Refuse windows and joins that would hold messages for longer than they may be open, or wait for more than may be.
 
     Args:
         topology: a built topology.
         options: of this run.
-        max_pending: messages that one spout task may have open; None if nothing limits them, or nobody knows yet.
+        pending: messages that one spout task may have open; None if nothing limits them, or nobody knows yet.
 
     Raises:
         TopologyError: with every finding.
@@ -190,7 +211,7 @@ def refuse_stuck(topology: TopologySpec, options: Options, max_pending: int | No
                 )
             )
         count = holding.count if isinstance(holding, WindowSpec) else None
-        room = _messages_at_a_time(topology, component, max_pending) if count is not None else None
+        room = _messages_at_a_time(topology, component, pending) if count is not None else None
         if count is not None and room is not None and count > room:
             findings.append(
                 Finding(
@@ -204,14 +225,14 @@ def refuse_stuck(topology: TopologySpec, options: Options, max_pending: int | No
         raise TopologyError(f"topology {topology.name!r} cannot run like this", findings=findings)
 
 
-def _messages_at_a_time(topology: TopologySpec, component: ComponentSpec, max_pending: int | None) -> int | None:
+def _messages_at_a_time(topology: TopologySpec, component: ComponentSpec, limit: int | None) -> int | None:
     """How many tuples may wait here at a time; None where one message may come as many tuples, or nothing limits it."""
-    if max_pending is None:
+    if limit is None:
         return None
     spouts: set[str] = set()
-    pending, met = [component], {component.name}
-    while pending:
-        for source in pending.pop().inputs:
+    upstream, met = [component], {component.name}
+    while upstream:
+        for source in upstream.pop().inputs:
             producer = topology.components[source.component]
             if producer.kind == "spout":
                 spouts.add(producer.name)
@@ -219,5 +240,5 @@ def _messages_at_a_time(topology: TopologySpec, component: ComponentSpec, max_pe
                 return None
             elif producer.name not in met:
                 met.add(producer.name)
-                pending.append(producer)
-    return sum(max_pending * (topology.components[name].parallelism or 1) for name in spouts)
+                upstream.append(producer)
+    return sum(limit * (topology.components[name].parallelism or 1) for name in spouts)

@@ -26,6 +26,7 @@ from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.topology.components import AsyncSpout
+from tupletree.topology.holding_check import max_pending
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["Assembly", "Legacy", "assemble"]
@@ -198,7 +199,7 @@ class _Maker:
 
     def _acker(self, task: Task) -> Machine:
         options = self._options
-        pending = options.max_spout_pending or DEFAULT_MAX_PENDING
+        pending = max_pending(self._plan.spec, options, DEFAULT_MAX_PENDING)
         return AckerMachine(
             task,
             timeout_s=options.message_timeout_s,

@@ -34,7 +34,7 @@ from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.meter import Meter
 from tupletree.sinks.files import claim_directories
-from tupletree.topology.holding_check import refuse_stuck
+from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RestartPolicy
@@ -53,7 +53,7 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the sinks' folders and the state directory, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec)
-    refuse_stuck(spec, request.options, request.options.max_spout_pending or DEFAULT_MAX_PENDING)
+    refuse_stuck(spec, request.options, max_pending(spec, request.options, DEFAULT_MAX_PENDING))
     directory = LocalStateDirectory.make(request.state_dir, spec.name)
     try:
         claim_directories(spec, directory.run_id, append=request.append)

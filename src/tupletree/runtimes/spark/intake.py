@@ -30,6 +30,7 @@ from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.journal import EpochHeader, Messages, Unsendable
 from tupletree.runtimes.spark.program import codecs_of
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.topology.holding_check import max_pending
 from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -118,7 +119,7 @@ class Intake:
         self._codecs = codecs_of(plan)
         self._routers = {spout.task.task_id: Router.of(plan, spout.task.task_id, spout.stream) for spout in spouts}
         self._fail = {spout.task.task_id: FailureMaker(spout.name, spout.task.task_id) for spout in spouts}
-        self._pending_limit = options.max_spout_pending or 2 * options.epoch_max_messages
+        self._pending_limit = max_pending(plan.spec, options, 2 * options.epoch_max_messages)
         self._tracked = options.acker_tasks > 0
         self._max_messages = options.epoch_max_messages
         self._max_bytes = options.epoch_max_bytes

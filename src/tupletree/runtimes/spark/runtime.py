@@ -47,7 +47,7 @@ from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
 from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
-from tupletree.topology.holding_check import refuse_stuck
+from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.pending import Pending
@@ -66,7 +66,7 @@ def start(request: RunRequest) -> RunHandle:
     """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec)
-    refuse_stuck(spec, request.options, request.options.max_spout_pending or 2 * request.options.epoch_max_messages)
+    refuse_stuck(spec, request.options, max_pending(spec, request.options, 2 * request.options.epoch_max_messages))
     refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)
