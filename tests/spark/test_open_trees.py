@@ -1,0 +1,230 @@
+"""Open trees and the rows that wait for them, against naive accounts; and kept frames over many versions."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tupletree.codec import ArrowCodec
+from tupletree.frames import Frame, Root, join_segments, roots_of
+from tupletree.holding import HeldFrame
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.keeping import Kept, KeptFiles, TaskKeep, files_of, kept_after
+from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile, WaitingRows
+from tupletree.topology.streams import Schema
+
+ids = st.integers(1, 6)
+roots = st.one_of(ids, st.sets(ids, min_size=2, max_size=3).map(lambda one: (*sorted(one),)), st.just(0))
+
+
+def test_a_tree_expires_once_and_only_by_its_latest_time() -> None:
+    trees = OpenTrees([OpenTree(1, 0, 10.0, xor=5), OpenTree(2, 0, 20.0, xor=5), OpenTree(3, 0, xor=5)])
+    assert trees.next_s() == 10.0
+    trees.put(OpenTree(1, 0, 30.0, xor=5))
+    assert trees.next_s() == 20.0
+    assert [tree.root for tree in trees.expired(25.0)] == [2]
+    assert trees.expired(25.0) == []
+    trees.remove(1)
+    assert trees.expired(1e9) == []
+    assert trees.next_s() == math.inf
+    assert len(trees) == 2
+
+
+def test_what_is_tried_again_waits_until_its_time_and_wakes_the_run_once() -> None:
+    trees = OpenTrees([OpenTree(1, 0, 50.0, xor=5, attempt=2, resumes_s=10.0)])
+    assert trees.parked(9.0) == {1}
+    assert trees.attempts == {1: 2}
+    assert trees.next_s() == 10.0
+    assert trees.parked(10.0) == set()
+    trees.resumed(10.0)
+    assert trees.next_s() == 50.0
+
+
+def test_a_complete_tree_that_waits_for_an_output_holds_no_row_back() -> None:
+    trees = OpenTrees([OpenTree(1, 0, xor=0), OpenTree(2, 0, 9.0, xor=7), OpenTree(3, 0, 9.0, is_committed=False)])
+    assert [trees.is_unfinished(root) for root in (1, 2, 3, 4)] == [False, True, False, False]
+
+
+@given(
+    st.lists(st.lists(roots, min_size=1, max_size=6), min_size=1, max_size=4),
+    st.permutations([1, 2, 3, 4, 5, 6]),
+    st.sets(ids),
+    st.integers(1, 3),
+)
+def test_a_row_is_published_once_when_all_its_messages_are_settled_unless_all_are_dead(
+    files: list[list[Root]], order: list[int], dying: set[int], at_once: int
+) -> None:
+    unfinished = set(order)
+    waiting = WaitingRows()
+    for number, rows in enumerate(files):
+        file = WaitingFile("out", 0, number, f"candidate-{number}", f"sidecar-{number}", len(rows))
+        waits = any(root != 0 for root in rows)
+        assert waiting.add(file, rows, unfinished.__contains__, lambda _: False) is waits
+    published: set[tuple[str, int]] = set()
+    decided_once: set[tuple[str, int]] = set()
+    for start in range(0, len(order), at_once):
+        closing = order[start : start + at_once]
+        unfinished.difference_update(closing)
+        dead = [root for root in closing if root in dying]
+        complete = [root for root in closing if root not in dying]
+        freed: set[int] = set()
+        for decided in waiting.decide(complete, dead, unfinished.__contains__, freed):
+            places = {(decided.file.candidate, at) for at, shown in enumerate(decided.publish) if shown}
+            assert not places & decided_once
+            decided_once |= places
+            published |= places
+            assert len(decided.roots) == len(places)
+            assert not any(one in dying for root in decided.roots for one in roots_of(root))
+        assert not any(waiting.waits_for(root) for root in freed)
+    expected = {
+        (f"candidate-{number}", at)
+        for number, rows in enumerate(files)
+        for at, root in enumerate(rows)
+        if any(one not in dying for one in roots_of(root))
+    }
+    assert published == expected
+    assert len(waiting) == 0
+    assert not any(waiting.waits_for(root) for root in order)
+
+
+def test_after_a_restart_the_same_rows_wait() -> None:
+    file = WaitingFile("out", 0, 0, "candidate", "sidecar", 4)
+    rows: list[Root] = [(1, 2), 1, (2, 3), 3]
+    # 1 is complete and waits for 2; 3 died while its row waited, and is no tree any more.
+    trees = OpenTrees([OpenTree(1, 0, xor=0), OpenTree(2, 0, 9.0, xor=7)])
+    waiting = WaitingRows()
+    assert waiting.add(file, rows, trees.is_unfinished, lambda root: root not in trees)
+    trees.remove(2)
+    freed: set[int] = set()
+    (decided,) = waiting.decide([2], [], trees.is_unfinished, freed)
+    assert decided.publish == [True, False, True, False]
+    assert decided.roots == [(1, 2), 2]
+    assert decided.is_last
+    assert freed == {1, 2}
+
+
+class Item(msgspec.Struct, frozen=True):
+    number: int
+
+
+CODECS = {("items", "Item"): ArrowCodec.of(Schema.of(Item))}
+
+
+def frame(number: int, segments: list[tuple[Root, list[int]]]) -> Frame:
+    values, roots, ends = join_segments([(root, [*map(Item, numbers)]) for root, numbers in segments])
+    return Frame(7, "items", "Item", values, roots, ends, number)
+
+
+Tuples = list[tuple[tuple[int, ...], int]]
+Model = dict[tuple[int, bool], Tuples]
+"""(frame id, whether it is still to arrive) → (roots, number) of its tuples."""
+
+
+def tuples_of(one: Frame) -> Tuples:
+    return sorted((roots_of(root), value.number) for root, values in one.segments() for value in values)
+
+
+def pairs_of(model: Model) -> set[tuple[int, int]]:
+    return {(key[0], root) for key, tuples in model.items() for tracked, _ in tuples for root in tracked}
+
+
+segments = st.lists(st.tuples(roots, st.lists(st.integers(0, 99), min_size=1, max_size=3)), min_size=1, max_size=3)
+steps = st.lists(
+    st.tuples(
+        st.lists(segments, max_size=2),  # frames that the task takes up in this epoch
+        st.lists(segments, max_size=1),  # frames that another task carries to it
+        st.sets(st.integers(0, 5)),  # which of what it holds it lets go of
+        st.sets(ids, max_size=2),  # roots that wait in this epoch
+        st.sets(ids, max_size=1),  # roots that died before it
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+Parts = list[tuple[Root, list[int]]]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(steps)
+def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions(
+    tmp_path_factory: pytest.TempPathFactory,
+    epochs: list[tuple[list[Parts], list[Parts], set[int], set[int], set[int]]],
+) -> None:
+    directory = tmp_path_factory.mktemp("kept")
+    kept: dict[str, dict[int, Kept]] = {}
+    model: Model = {}
+    number = 0
+    for epoch, (new, carried, dropped, parked, gone) in enumerate(epochs):
+        files = KeptFiles(directory, f"epoch-{epoch}.kept")
+        keep = TaskKeep.of("work", 9, 0, files, CODECS, kept.get("work", {}).get(0))
+        held, arriving = keep.split(gone, parked)
+
+        live, waiting = _split_model(model, gone, parked)
+        assert {(one.frame.id, False): tuples_of(one.frame) for one in held} == _of_kind(live, arrives=False)
+        assert {(one.id, True): tuples_of(one) for one in arriving} == _of_kind(live, arrives=True)
+
+        held = [one for at, one in enumerate(held) if at not in dropped]
+        for parts in new:
+            number += 1
+            held.append(HeldFrame(frame(number, parts), float(epoch)))
+        before = pairs_of({**live, **waiting}) | pairs_of(waiting) | pairs_of(live)
+        edges = keep.update(held, {"epoch": epoch}, None, _never)
+        model = dict(waiting)
+        for one in held:
+            key = one.frame.id, False
+            model[key] = sorted([*model.get(key, []), *tuples_of(one.frame)])
+        assert {(edge, root) for edge, named in edges for root in named} == before ^ pairs_of(model)
+
+        for parts in carried:
+            number += 1
+            row = wire.encode_frame(frame(number, parts), CODECS["items", "Item"], 0, 1, number, _never)
+            assert row is not None
+            files.carry("work", 0, row)
+            model[number, True] = tuples_of(frame(number, parts))
+        files.write()
+        kept = kept_after(kept, files.reports)
+        again = TaskKeep.of("work", 9, 0, KeptFiles(directory, "unused"), CODECS, kept["work"][0])
+        held_again, arriving_again = again.split(set(), set())
+        read = {(one.frame.id, False): tuples_of(one.frame) for one in held_again}
+        read |= {(one.id, True): tuples_of(one) for one in arriving_again}
+        assert read == model
+        assert msgspec.msgpack.decode(again.memory) == {"epoch": epoch}
+        assert kept["work"][0].arrives == bool(carried)
+        assert files_of(directory, kept) <= set(directory.iterdir())
+
+
+def _split_model(model: Model, gone: set[int], parked: set[int]) -> tuple[Model, Model]:
+    live: Model = {}
+    waiting: Model = {}
+    for key, tuples in model.items():
+        for tracked, value in tuples:
+            left = tuple(root for root in tracked if root not in gone)
+            if left or not tracked:
+                (live if parked.isdisjoint(left) else waiting).setdefault(key, []).append((left, value))
+    return {key: sorted(one) for key, one in live.items()}, {key: sorted(one) for key, one in waiting.items()}
+
+
+def _of_kind(model: Model, *, arrives: bool) -> Model:
+    return {key: tuples for key, tuples in model.items() if key[1] is arrives}
+
+
+def _never(root: Root, value: object, error: BaseException | str) -> None:
+    raise AssertionError(f"{value} of {root} failed: {error}")
+
+
+def test_a_kept_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    from tupletree.errors import CheckpointError
+
+    files = KeptFiles(tmp_path, "one.kept")
+    TaskKeep.of("work", 9, 0, files, CODECS, None).update([HeldFrame(frame(1, [(1, [1])]), 0.0)], None, None, _never)
+    files.write()
+    kept = kept_after({}, files.reports)
+    (tmp_path / "one.kept").unlink()
+    with pytest.raises(CheckpointError, match=r"one\.kept"):
+        TaskKeep.of("work", 9, 0, KeptFiles(tmp_path, "two.kept"), CODECS, kept["work"][0])
