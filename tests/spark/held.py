@@ -40,7 +40,7 @@ def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topolo
     lines = t.spout("source", SOURCES[source](folder, batch_size))
     words = t.bolt("split", split, parallelism=3).shuffle(lines)
     laps = t.bolt("enter", enter, parallelism=2).shuffle(words)
-    done = t.bolt("run", run_lap, parallelism=2).shuffle(laps)
+    done = t.bolt("run", run_lap, parallelism=4).shuffle(laps)
     done.shuffle(done.stream(Lap))
     counts = t.bolt("count", count, parallelism=2).fields(done.stream(Word), "word")
     gathered = t.bolt("gather", gather, parallelism=2).fields(counts, "word")

@@ -6,6 +6,7 @@ and some fail when what they did is committed long since.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,12 @@ def test_nothing_is_lost_or_twice_without_a_kill(folder: Path, run_topology: Run
 @pytest.mark.parametrize("point", POINTS)
 def test_nothing_is_lost_or_twice_after_a_kill(point: str, folder: Path, run_topology: RunTopology) -> None:
     die_at(folder, f"{point}:{POINTS[point]}", HOW)
+    before = check_crashed(folder)
+    check_ended(folder, resume(folder, run_topology), before)
+
+
+def test_a_task_runs_in_one_place_after_a_restart_with_fewer_cores(folder: Path, run_topology: RunTopology) -> None:
+    die_at(folder, "settle.after_run:4", replace(HOW, master="local[3]"))
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tupletree import Topology, batch_bolt
 from tupletree.codec import ArrowCodec
+from tupletree.config import Options
 from tupletree.frames import Frame, Root, join_segments, roots_of
 from tupletree.holding import HeldFrame
+from tupletree.plan import Plan
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.keeping import Kept, KeptFiles, TaskKeep, files_of, kept_after
+from tupletree.runtimes.spark.program import pack_program
+from tupletree.runtimes.spark.stage import place_anew
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile, WaitingRows
+from tupletree.sources import items
 from tupletree.topology.streams import Schema
 
 ids = st.integers(1, 6)
@@ -216,6 +223,27 @@ def _of_kind(model: Model, *, arrives: bool) -> Model:
 
 def _never(root: Root, value: object, error: BaseException | str) -> None:
     raise AssertionError(f"{value} of {root} failed: {error}")
+
+
+@batch_bolt(size=2)
+def both(rows: list[Item]) -> Item:
+    return rows[0]
+
+
+def test_frames_that_were_logged_for_other_partitions_go_where_their_tasks_live_now() -> None:
+    t = Topology("placed")
+    t.bolt("both", both, parallelism=4, unconsumed=Item).shuffle(t.spout("items", items([Item(1)])))
+    plan = Plan.of(t.build(), Options(), partitions=2)
+    tasks = plan.task_ids_of("both")
+    rows: list[wire.Row] = [(0, wire.WAKE, b"", b"")]
+    for task, place in zip(tasks, (0, 1, 2, 0), strict=True):  # as three partitions had them
+        made = replace(frame(task, [(1, [task])]), task=task)
+        row = wire.encode_frame(made, CODECS["items", "Item"], place, 1, 1, _never)
+        assert row is not None
+        rows.append(row)
+    (batch,) = place_anew(pack_program(plan, []), iter([wire.rows_to_batch(rows)]))
+    assert batch.column("place").to_pylist() == [0, 0, 1, 0, 1]
+    assert batch.schema == wire.ROW_SCHEMA
 
 
 def test_a_kept_file_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from tupletree.runtimes.spark.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.program import Control, control_bytes
 from tupletree.runtimes.spark.publishing import Publisher, letter_of, remove
 from tupletree.runtimes.spark.settle import Reports, Settlement
-from tupletree.runtimes.spark.stage import run_stage
+from tupletree.runtimes.spark.stage import place_anew, run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees
 from tupletree.state.versions import StateFile, version_after
@@ -207,7 +207,12 @@ class Engine:
             timeout_s=self._timeout_s,
         )
         has_work = bool(header.frames) and (settlement.remaining() or header.untracked)
-        return self._run_plan(frame, control) if has_work or control.has_needs else []
+        if not (has_work or control.has_needs):
+            return []
+        if header.partitions not in (0, self._plan.partitions):  # 0: an epoch without frames
+            placed = frame.mapInArrow(_placing_function(self._blob), wire.SPARK_SCHEMA)
+            frame = placed.repartitionById(self._plan.partitions, "place")
+        return self._run_plan(frame, control)
 
     def _run_plan(self, frame: Any, control: Control) -> list[tuple[int, bytes, bytes]]:
         """The whole plan as one Spark job with one action: a second action could mix two executions."""
@@ -420,6 +425,13 @@ def _stage_function(blob: bytes, control: bytes, index: int) -> Callable[[Any], 
         return run_stage(blob, control, index, batches)
 
     return stage
+
+
+def _placing_function(blob: bytes) -> Callable[[Any], Any]:
+    def place(batches: Any) -> Any:
+        return place_anew(blob, batches)
+
+    return place
 
 
 def _by_reason(failures: list[tuple[int, Failure]]) -> list[FailedAttempt]:

@@ -281,7 +281,13 @@ class Intake:
         time_s = self._accounts.epoch_time_s = max(self._clock.wall(), self._accounts.epoch_time_s)
         ran_s = self._accounts.ran_s(self._clock.monotonic())
         header = EpochHeader(
-            epoch=epoch, generation=generation, time_s=time_s, ran_s=ran_s, ticks=[*ticks], drain=drain
+            epoch=epoch,
+            generation=generation,
+            time_s=time_s,
+            ran_s=ran_s,
+            partitions=self._plan.partitions,
+            ticks=[*ticks],
+            drain=drain,
         )
         failures: dict[int, Failure] = {}
         rows: list[wire.Row] = []

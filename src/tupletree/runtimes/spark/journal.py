@@ -83,6 +83,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
         epoch, generation: which epoch, written by which start of the run.
         time_s: the epoch's time, seconds since the Unix epoch; a second run sees the same.
         ran_s: seconds that processes of this run have run for by then; what timeouts go by.
+        partitions: how many its frames were placed over; a start with another number places them anew.
         ticks: components that are told that time passed.
         drain: nothing else will come for a while, so that holders flush.
         messages_length: bytes of the first section.
@@ -99,6 +100,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     generation: int
     time_s: float
     ran_s: float = 0.0
+    partitions: int = 0
     ticks: list[str] = []
     drain: bool = False
     messages_length: int = 0

@@ -43,7 +43,7 @@ from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["run_stage"]
+__all__ = ["place_anew", "run_stage"]
 
 _Task = BoltTask | ArrowTask
 
@@ -73,6 +73,20 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
         yield wire.rows_to_batch(passed)
     if run.has_work:
         yield wire.rows_to_batch(run.work())
+
+
+def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give frames that were logged for another number of partitions their places, for `mapInArrow`.
+
+    A task must not run in two partitions of one run: the one to which its frames went, and the one where it lives.
+    """
+    plan = load_program(blob).plan
+    for batch in batches:
+        places = [
+            plan.placement(wire.decode_head(head).task) if kind == wire.FRAME else place
+            for place, kind, head in zip(*(batch.column(at).to_pylist() for at in range(3)), strict=True)
+        ]
+        yield batch.set_column(0, "place", pa.array(places, pa.int32()))
 
 
 class StageRun:
