@@ -7,14 +7,17 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
   their verdicts stay too: a tuple that was acked must not lose what was emitted for it.
 - A tuple is named by the very object that was handed to the bolt. Where one object was delivered several times, it
   names the delivery in hand first, then the oldest that is open; listed n times as an anchor, it names n of them.
+- A tuple whose messages are over (they failed or expired elsewhere) can be named still, for a bolt may anchor to it
+  among others that are open; but nobody waits for its verdict. Whether the bolt keeps it cannot be known, so only the
+  `MAX_OVER` that were the last to be over are remembered.
 - A verdict or an emit outside of a call is an error, for nobody would carry it out.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tupletree.deliveries import Delivery, deliveries_of
@@ -24,7 +27,10 @@ from tupletree.failing import FailureMaker, safe_text, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["CollectingCall"]
+__all__ = ["MAX_OVER", "CollectingCall"]
+
+MAX_OVER = 10_000
+"""Objects of messages that are over which one task remembers, to let them be named."""
 
 
 @dataclass(slots=True)
@@ -49,6 +55,7 @@ class CollectingCall:
         self._place = place
         self._fail = fail
         self._open: dict[int, list[Delivery]] = {}
+        self._over: dict[int, list[Delivery]] = {}  # the last to be over comes last
         self._current: Delivery | None = None
         self._emitted: list[_Emitted] = []
         self._worked: Worked | None = None
@@ -83,6 +90,7 @@ class CollectingCall:
 
     def hold(self, delivery: Delivery) -> None:
         """Take a tuple into the bolt's hands: from now on it can be settled and anchored to."""
+        self._over.pop(id(delivery.value), None)
         self._open.setdefault(id(delivery.value), []).append(delivery)
 
     def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
@@ -101,15 +109,12 @@ class CollectingCall:
         return list(dict.fromkeys(root for delivery in held for root in roots_of(delivery.root)))
 
     def purge(self, roots: Collection[int], running: Collection[Delivery] = ()) -> None:
-        """Let go of tuples of these roots alone that the bolt has dropped without a verdict.
-
-        What it keeps may still serve as an anchor, among others that are open. What it does not keep, nobody can name,
-        but for the calls that run.
-        """
+        """These roots are over: wait no longer for verdicts on tuples of theirs alone, unless a call runs for them."""
         for name, deliveries in [*self._open.items()]:
-            over = all(all_failed(one.root, roots) and one not in running for one in deliveries)
-            if over and _references(deliveries) <= _ALONE:
-                del self._open[name]
+            if all(all_failed(one.root, roots) and one not in running for one in deliveries):
+                self._over[name] = self._open.pop(name)
+        for name in [*islice(self._over, max(0, len(self._over) - MAX_OVER))]:
+            del self._over[name]
 
     def _keyed(
         self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
@@ -172,7 +177,7 @@ class CollectingCall:
 
     def _held(self, value: object) -> list[Delivery]:
         """The open deliveries of an object: the one in hand first, then the oldest first."""
-        deliveries = self._open.get(id(value), [])
+        deliveries = self._open.get(id(value)) or self._over.get(id(value), [])
         current = self._current
         if len(deliveries) > 1 and current is not None and current.open and current.value is value:
             return [current, *(one for one in deliveries if one is not current)]
@@ -180,10 +185,11 @@ class CollectingCall:
 
     def _settle(self, delivery: Delivery) -> None:
         """Take the delivery out, and name the root as done once all its tuples of the frame are settled."""
-        deliveries = self._open[id(delivery.value)]
-        deliveries.remove(delivery)
-        if not deliveries:
-            del self._open[id(delivery.value)]
+        name = id(delivery.value)
+        named = self._open if name in self._open else self._over
+        named[name].remove(delivery)
+        if not named[name]:
+            del named[name]
         delivery.settle(self._done)
 
     def _fail_now(self, delivery: Delivery, error: BaseException | str | None, worked: Worked) -> None:
@@ -248,7 +254,8 @@ class CollectingCall:
     def settled_error(self, anchor: object) -> TupleSettledError:
         """The error for an emit that is anchored to a tuple that is not open."""
         return TupleSettledError(
-            "emit anchored to a tuple that is not open: it was acked or failed, or never handed to this task",
+            "emit anchored to a tuple that is not open: it was acked or failed, or never handed to this task, or its "
+            "messages have long been over",
             where=self._place.component,
             got=safe_text(anchor, 200),
             next_step="emit before you ack, or anchor to the tuples that are still open",
@@ -296,14 +303,6 @@ class CollectingCall:
         worked = self._in_call("a reset_timeout")
         for delivery in self._held(value):
             worked.extended.extend(roots_of(delivery.root))
-
-
-def _references(deliveries: list[Delivery]) -> int:
-    """How many hold the object, but for these deliveries."""
-    return sys.getrefcount(deliveries[0].value) - len(deliveries)
-
-
-_ALONE = _references([Delivery(object(), UNTRACKED, 0, {})])
 
 
 class _Collector:

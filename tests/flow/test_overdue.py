@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.flow.driving import Driver
 from tests.flow.streams import Line, Script, Word, lines
-from tupletree import Collector, Topology, batch_bolt, bolt
+from tupletree import Collector, Emit, Topology, TupleSettledError, batch_bolt, bolt, collecting
 from tupletree.config import Options
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.mail import Drop
@@ -69,6 +71,54 @@ def test_tuples_that_a_bolt_keeps_serve_as_anchors_though_their_messages_have_ex
     driver.settle()
     assert script.acked == [1]
     assert [*bolt_of(driver).held_roots()] == []
+
+
+def test_an_object_that_comes_again_after_its_message_was_over_names_what_came_last() -> None:
+    shared = Line("again")
+    kept: list[Line] = []
+
+    @bolt(auto_ack=False)
+    def when_it_comes_again(line: Line, out: Collector[Word]) -> None:
+        kept.append(line)
+        if line.text == "now":
+            out.ack(shared)
+            out.ack(line)
+
+    script = Script([Emit(shared, "first")], ends=False)
+    driver = holding(when_it_comes_again, script, max_attempts=1)
+    driver.settle()
+    pass_time(driver, 4)
+    assert [one.message_id for one in driver.died] == ["first"]
+    script.steps += [Emit(shared, "second"), Emit(Line("now"), "third")]
+    driver.settle()
+    assert sorted(script.acked) == ["second", "third"]
+
+
+def test_only_so_many_tuples_of_messages_that_are_over_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "MAX_OVER", 2)
+    kept: list[Line] = []
+    refused: list[str] = []
+
+    @bolt(auto_ack=False)
+    def anchor_to_all(line: Line, out: Collector[Word]) -> None:
+        kept.append(line)
+        if line.text == "now":
+            for one in kept:
+                try:
+                    out.emit(Word(one.text), anchors=[one])
+                except TupleSettledError:
+                    refused.append(one.text)
+            out.ack(line)
+
+    script = Script([lines(*"abcd")], ends=False)
+    driver = holding(anchor_to_all, script, max_attempts=1)
+    driver.settle()
+    pass_time(driver, 4)
+    assert len(driver.died) == 4
+    script.steps.append(Emit(Line("now"), "now"))
+    driver.settle()
+    assert script.acked == ["now"]
+    assert refused == ["a", "b"]
 
 
 def test_a_batch_that_waits_loses_the_tuples_of_attempts_that_expired() -> None:
