@@ -12,7 +12,6 @@ from tupletree.testing.conformance import SCENARIOS, Gap, HandleRuntime, Need, P
 
 pytestmark = pytest.mark.spark
 
-LATER = "refused until Spark runs what bolts keep and what time brings"
 SPARK = HandleRuntime(
     "spark",
     hang_s=120.0,
@@ -21,7 +20,6 @@ SPARK = HandleRuntime(
             "bolts are opened anew for each run: what they keep by hand is left out, and fails at its timeout",
             refused=False,
         ),
-        Need.ASYNC_BOLTS: Gap(f"async bolts: {LATER}"),
         Need.ASYNC_SPOUTS: Gap("async spouts: refused until the loop that asks spouts has an event loop"),
     },
 )

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,12 +16,11 @@ import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed, numbered
-from tupletree import Bolt, Collector, Resource, Topology, batch_bolt, bolt
+from tupletree import AsyncSpout, Emit, Resource, Topology, batch_bolt, bolt
 from tupletree.errors import RuntimeUnavailableError, TopologyError
 from tupletree.runtimes import base
-from tupletree.sinks import foreach, jsonl, read_rows
+from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
-from tupletree.topology.components import SinkBatch
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -173,47 +171,35 @@ def test_a_structure_inside_a_function_is_refused_with_the_way_out(tmp_path: Pat
         base.run(t, state_dir=tmp_path / "state")
 
 
-@batch_bolt(size=10)
-def batched(values: list[Number]) -> list[Number]:
-    return values
-
-
-@bolt
-async def awaited(value: Number) -> AsyncIterator[Number]:
-    yield value
-
-
-class Ticking(Bolt[Number]):
-    tick_interval_s = 1.0
-
-    def process(self, value: Number, collector: Collector[Number]) -> Number:
-        return value
-
-
 @bolt
 def again(value: Number) -> Number:
     return value
 
 
-def send(batch: SinkBatch[Number]) -> None:
-    raise AssertionError("nothing is ever sent")
+class Asked(AsyncSpout[Number]):
+    async def next(self) -> Emit[Number] | None:
+        return None
+
+
+@batch_bolt(size=10)
+async def awaited(values: list[Number]) -> list[Number]:
+    return values
 
 
 def test_everything_that_comes_later_is_refused_together_before_anything_starts(tmp_path: Path) -> None:
-    t = Topology("later", allow_cycle=True)
-    source = t.spout("source", Feed("later", Number, numbered([Number(1)])))
-    looped = t.bolt("looped", again).shuffle(source)
-    looped.shuffle(looped)
-    bolts: dict[str, Any] = {"batched": batched, "awaited": awaited, "ticking": Ticking}
-    sink = t.sink("foreach", foreach(send))
-    for name, one in bolts.items():
-        sink.shuffle(t.bolt(name, one).shuffle(source))
+    class Local(msgspec.Struct):
+        number: int
+
+    t = Topology("later")
+    source = t.spout("source", Asked())
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("awaited", awaited).shuffle(source))
+    t.sink("local", jsonl(tmp_path / "local")).shuffle(t.spout("within", items([Local(1)])))
     with pytest.raises(TopologyError) as caught:
         base.run(t, state_dir=tmp_path / "state")
     text = str(caught.value)
-    for words in ("batch bolts", "async bolts", "ticks", "cycle through 'looped'"):
+    for words in ("async spouts", "async batch and Arrow bolts", "Local lives in a function"):
         assert words in text
-    assert len(caught.value.findings) == 4
+    assert len(caught.value.findings) == 3
     assert not (tmp_path / "state").exists()
 
 

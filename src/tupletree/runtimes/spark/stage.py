@@ -33,6 +33,7 @@ from tupletree.logs import follow_environment
 from tupletree.plan import Plan, Task
 from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
 from tupletree.runtimes.spark.edges import Edges
 from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
@@ -378,7 +379,7 @@ def _task_of(plan: Plan, component: ComponentSpec, place: TaskPlace, state: Stat
     cell, keys = (state.cell, state.key_functions) if state is not None else (None, None)
     if component.body.style == "arrow":
         return ArrowTask(plan.spec, component, place, cell, keys)
-    return BoltTask(component, place, cell, keys)
+    return (AwaitingBoltTask if component.body.is_async else BoltTask)(component, place, cell, keys)
 
 
 def _close(bolt: _Task | Holder, component: str) -> None:

@@ -67,5 +67,5 @@ def _bolt(bolt: BoltSpec, finding: _FindingMaker) -> Iterator[Finding]:
         yield finding(
             "a batch bolt that settles its tuples by hand cannot run on Spark", "let it settle them by itself"
         )
-    if bolt.is_async:
-        yield finding("async bolts cannot run on Spark yet", "use a plain function")
+    if bolt.style in {"batch", "arrow"} and bolt.is_async:
+        yield finding("async batch and Arrow bolts cannot run on Spark", "make it a plain function")

@@ -102,7 +102,7 @@ class AsyncByHand(Scenario):
     """A call settles tuples that other calls have kept, while others go on."""
 
     name = "async-by-hand"
-    needs = frozenset({Need.ASYNC_BOLTS})
+    needs = frozenset({Need.ASYNC_BOLTS, Need.LASTING_BOLTS})
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
