@@ -141,6 +141,18 @@ def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(t
         handle.stop()
 
 
+def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    for folder in ("status.json", "control/0a.json"):
+        (state_dir / folder).mkdir(parents=True)
+    handle, _, _ = endless(tmp_path)
+    (state_dir / "control" / "0b.json").write_text('{"wish": "drain"}')
+    assert handle.wait(HANG_S).acked > 0
+    assert [path.name for path in state_dir.iterdir() if path.name.startswith("_")] == []
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        status_of(state_dir)
+
+
 def test_a_folder_without_a_status_and_a_status_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no status of a run here"):
         status_of(tmp_path)

@@ -8,6 +8,7 @@ at the next start. Replays, which are durable, have an inbox of their own (`dead
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -121,6 +122,8 @@ class Attendant:
             wish = msgspec.json.decode(path.read_bytes(), type=_Wish)
         except FileNotFoundError:
             return  # taken back
+        except OSError as error:
+            logger.warning("a wish of another process cannot be read, and stays undone: %s", error)
         except msgspec.MsgspecError as error:
             logger.warning("%s is no wish that this version knows, and stays undone: %s", path, error)
         else:
@@ -157,13 +160,18 @@ class Attendant:
 def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all for readers, and not flushed to the disk: after a crash nobody wants it."""
     draft = path.with_name(f"_{path.name}.{uuid.uuid4().hex[:8]}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        file.write(data)
-    draft.replace(path)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(data)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # where nothing can be written, maybe nothing can be removed
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def _wishes_in(place: Path) -> list[Path]:
-    return sorted((place / "control").glob("[0-9a-f]*.json"))
+    return sorted(path for path in (place / "control").glob("[0-9a-f]*.json") if path.is_file())
 
 
 # --- in any other process -------------------------------------------------------------------------------------------
@@ -183,12 +191,12 @@ def status_of(state_dir: Path) -> Status:
         raise ConfigError(
             "there is no status of a run here", where=str(state_dir), expected="the --state-dir of a run"
         ) from error
-    except msgspec.MsgspecError as error:
+    except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(
             "the status of a run cannot be read",
             where=str(path),
             got=str(error),
-            next_step="use the version of Tupletree that runs it",
+            next_step="use the version and the user of Tupletree that run it",
         ) from error
 
 
