@@ -21,6 +21,7 @@ from tupletree import (
     Resource,
     Sink,
     TaskContext,
+    TaskState,
     Tick,
     Topology,
     bolt,
@@ -344,6 +345,28 @@ def test_an_async_function_gets_ticks_among_its_tuples_and_resources_and_context
     run = testing.run(t, {"jobs": [Emit(Job("a"), "first")]}, at_least_s=6.5)
     assert run.messages["jobs"][0].acked
     assert story == [("a", 1, ["n"], 1), *[("tick", None, 1)] * 3]
+
+
+def test_a_tick_whose_state_cannot_be_made_does_not_end_the_ticks() -> None:
+    made: list[str] = []
+    ticks: list[int] = []
+
+    def first_value() -> int:
+        made.append("asked")
+        if len(made) == 1:
+            raise ValueError("not yet")
+        return 0
+
+    @bolt(tick_interval_s=2.0, state=first_value)
+    async def f(value: Job | Tick, total: TaskState[int]) -> None:
+        if isinstance(value, Tick):
+            total.value += 1
+            ticks.append(total.value)
+
+    t = Topology("ticks")
+    t.bolt("f", f).shuffle(t.spout("jobs", items([], message_type=Job)))
+    testing.run(t, {"jobs": []}, at_least_s=8.5)
+    assert ticks == [1, 2, 3]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 15.0], ids=["a short call", "a call that outlives its key"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -73,6 +74,23 @@ def test_a_record_in_a_call_names_bolt_task_root_and_attempt(kept: Kept) -> None
     assert first == second, "a tuple keeps its root from bolt to bolt"
     assert len(set(first)) == 2
     assert all(line["attempt"] == 1 for line in kept.lines)
+
+
+def test_records_of_async_calls_side_by_side_name_their_own_messages(kept: Kept) -> None:
+    @bolt(concurrency=2)
+    async def waiting(word: Word) -> None:
+        logger.info("%s begins", word.text)
+        await asyncio.sleep(1.0 if word.text == "a" else 2.0)
+        logger.info("%s ends", word.text)
+
+    t = Topology("t")
+    t.bolt("waiting", waiting).shuffle(t.spout("in", items([Word("a"), Word("b")])))
+    testing.run(t, {"in": [Word("a"), Word("b")]})
+    assert [line["message"] for line in kept.lines] == ["a begins", "b begins", "a ends", "b ends"]
+    begun, others, ended, other = (line.get("root") for line in kept.lines)
+    assert (begun, others) == (ended, other)
+    assert len({begun, others, None}) == 3
+    assert all((line["component"], line["attempt"]) == ("waiting", 1) for line in kept.lines)
 
 
 def test_a_record_outside_of_a_call_is_about_no_message(kept: Kept) -> None:

@@ -280,6 +280,7 @@ class AsyncBoltMachine(EmittingMachine):
                 raise
             except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
                 self._fail.blame(worked, delivery.root, delivery.value, error)
+                self._note_tick_over(delivery)
                 self._next_in_line(key)
                 return
         self._calls.hold(delivery)
@@ -330,13 +331,16 @@ class AsyncBoltMachine(EmittingMachine):
                 raise error
 
         succeeded = self._calls.run_one(call.delivery, carry_out, worked)
-        if type(call.delivery.value) is Tick:
-            self._ticking = False
-            self._calls.forget(call.delivery.value)
+        self._note_tick_over(call.delivery)
         if call.is_keyed:
             if succeeded and not (call.value is call.held and is_immutable(call.value)):
                 self._take_back(call)
             self._next_in_line(call.key)
+
+    def _note_tick_over(self, delivery: Delivery) -> None:
+        if type(delivery.value) is Tick:
+            self._ticking = False
+            self._calls.forget(delivery.value)
 
     def _take_back(self, call: CallInHand) -> None:
         cell = self._cell

@@ -17,7 +17,7 @@ from typing import Any
 
 from tupletree.collecting import CollectingCall
 from tupletree.deliveries import Delivery
-from tupletree.effects import TaskPlace
+from tupletree.effects import IN_HAND, TaskPlace
 from tupletree.errors import ProcessingError
 from tupletree.frames import Root
 from tupletree.state.cells import is_immutable
@@ -53,8 +53,10 @@ class CallInHand:
     over: bool = False
 
     def begin(self) -> None:
-        """Be the call in hand, for the code that runs from here on."""
+        """Be the call in hand, for the code that runs from here on, and for what it logs."""
         _in_hand.set(self)
+        logged = {one.name: getattr(self.place, one.name) for one in fields(TaskPlace)}
+        IN_HAND.set(TaskPlace(**{**logged, "root": self.delivery.root}))
 
 
 _in_hand: ContextVar[CallInHand | None] = ContextVar("tupletree_call", default=None)
