@@ -26,6 +26,9 @@ OUR_MODULES = (
     "tupletree.flow.",
     "tupletree.routing",
     "tupletree.runtimes.local.calls",
+    "tupletree.runtimes.spark.calling",
+    "tupletree.sinks.foreach",
+    "concurrent.futures._base",
     "tupletree.testing.",
 )
 

@@ -18,6 +18,7 @@ from tupletree.runtimes.spark.keeping import Kept
 from tupletree.runtimes.spark.trees import OpenTrees, WaitingRows
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
+from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 
 __all__ = ["Accounts", "StoredPayload"]
@@ -40,6 +41,7 @@ class Accounts:
         trees: trees whose epoch is over.
         waiting: rows of committed candidates that wait for some of them.
         waiting_names: files that are needed for these rows, as the last settled epoch left them.
+        refused: open trees that cannot be acked any more, because a sink refused rows of theirs; and why.
         kept: component → task index → what is kept for later epochs.
         gone: roots that died in the last settled epoch while tuples of them were kept.
         state: component → segments of the committed version.
@@ -57,6 +59,7 @@ class Accounts:
     trees: OpenTrees = field(default_factory=OpenTrees)
     waiting: WaitingRows = field(default_factory=WaitingRows)
     waiting_names: frozenset[str] = frozenset()
+    refused: dict[int, Failure] = field(default_factory=dict)
     kept: dict[str, dict[int, Kept]] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
     state: dict[str, list[StateFile]] = field(default_factory=dict)

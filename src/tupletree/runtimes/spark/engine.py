@@ -329,6 +329,7 @@ class Engine:
                 open=accounts.trees.all(),
                 replays=sorted({*accounts.replays, *entry.replays}),
                 waiting=accounts.waiting.files(),
+                refused=[FailedAttempt([root], failure) for root, failure in accounts.refused.items()],
             )
             verdicts.wrote_base = True
             epochs = messages = 0

@@ -166,6 +166,7 @@ class Base(msgspec.Struct, kw_only=True):
     open: list[OpenTree]
     replays: list[str]
     waiting: list[WaitingFile] = []
+    refused: list[FailedAttempt] = []
 
 
 class SettleEntry(msgspec.Struct, kw_only=True):
@@ -191,6 +192,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
         replays: replay requests that are part of the accounts from here on.
         counters: totals after this epoch.
         pending: what changed among waiting and unconfirmed messages.
+        refused: see `Amendment`; an entry has none of its own.
         base: from time to time, everything; older entries are not needed then.
     """
 
@@ -214,6 +216,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     replays: list[str] = []
     counters: Counters
     pending: PendingChanges
+    refused: list[FailedAttempt] = []
     base: Base | None = None
 
 
@@ -225,7 +228,9 @@ class Amendment(msgspec.Struct, kw_only=True):
         failed: their attempts, by reason.
         dead: the messages.
         settled: (spout task, message id, outcome) of those that the source has yet to confirm.
-        refused: sink → rows that were not written.
+        rows: sink → rows that were not written.
+        refused: roots with refused rows that are still open, because others of their rows wait: they die when they
+            would be acked.
     """
 
     epoch: int
@@ -233,22 +238,28 @@ class Amendment(msgspec.Struct, kw_only=True):
     failed: list[FailedAttempt] = []
     dead: list[DeadEntry] = []
     settled: list[tuple[int, PlainId, Outcome]] = []
-    refused: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    refused: list[FailedAttempt] = []
 
 
 def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
     """The entry as it reads with its amendment."""
     settled = PendingChanges(settled=amendment.settled)
-    refused = {one.root for one in amendment.dead}
-    base = entry.base and replace(entry.base, pending=fold([entry.base.pending, settled]))
+    dead = {one.root for one in amendment.dead}
+    base = entry.base and replace(
+        entry.base,
+        pending=fold([entry.base.pending, settled]),
+        refused=[*entry.base.refused, *amendment.refused],
+    )
     pending = entry.pending if base else replace(entry.pending, settled=[*entry.pending.settled, *amendment.settled])
     return replace(
         entry,
         failed=[*entry.failed, *amendment.failed],
-        acked=[one for one in entry.acked if one.root not in refused],
+        acked=[one for one in entry.acked if one.root not in dead],
         dead=[*entry.dead, *amendment.dead],
         counters=count_refused(entry.counters, amendment),
         pending=pending,
+        refused=amendment.refused,
         base=base,
     )
 
@@ -256,7 +267,7 @@ def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
 def count_refused(counters: Counters, amendment: Amendment) -> Counters:
     """The totals with what an amendment says."""
     dead = len(amendment.dead)
-    rows = {sink: count - amendment.refused.get(sink, 0) for sink, count in counters.rows.items()}
+    rows = {sink: count - amendment.rows.get(sink, 0) for sink, count in counters.rows.items()}
     return replace(
         counters,
         acked=counters.acked - dead,

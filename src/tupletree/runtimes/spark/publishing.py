@@ -31,7 +31,7 @@ from tupletree.runtimes.spark.journal import (
     read_epoch,
     write_amendment,
 )
-from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages, values_of
+from tupletree.runtimes.spark.recovery import LoggedMessage, acked_in, logged_messages, values_of
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import publish
 from tupletree.tracking.identity import plain_id
@@ -94,9 +94,9 @@ class Publisher:
                 crash_point("publish.after_output")
         died: list[Died] = []
         calls = [output for output in entry.outputs if output.sink in self._called]
-        if calls and not amendment_path(self._directory.settles, entry.epoch).exists():
+        if (calls or self._accounts.refused) and not amendment_path(self._directory.settles, entry.epoch).exists():
             refusals = [refused for one in calls if (refused := self._called.deliver(entry.epoch, one)) is not None]
-            if refusals:
+            if refusals or self._accounts.refused:
                 entry, died = self._amend(entry, refusals)
         if entry.dead:
             write_letters(self._directory.dead, entry.epoch, [dead.letter for dead in entry.dead])
@@ -106,39 +106,52 @@ class Publisher:
         return entry, died
 
     def _amend(self, entry: SettleEntry, refusals: list[Refusals]) -> tuple[SettleEntry, list[Died]]:
-        failures: dict[int, Failure] = {}
-        refused: dict[str, int] = {}
+        """Turn what sinks refused into verdicts: of this epoch's rows, and of trees that are complete only now."""
+        accounts = self._accounts
+        rows: dict[str, int] = {}
+        failures = dict(accounts.refused)
         for refusal in refusals:
             failures = {**refusal.failures, **failures}
-            for sink, rows in refusal.rows.items():
-                refused[sink] = refused.get(sink, 0) + rows
-        logger.warning("epoch %d: sinks refused %s rows", entry.epoch, refused)
-        settled_otherwise = {root for attempt in entry.failed for root in attempt.roots}
-        failures = {root: failure for root, failure in failures.items() if root not in settled_otherwise}
-        with self._accounts.lock:
-            died = self._died(entry.epoch, failures)
+            for sink, count in refusal.rows.items():
+                rows[sink] = rows.get(sink, 0) + count
+        acked = {message.root for message in acked_in(self._directory, entry)}
+        acked.update(one.root for one in entry.acked)
+        with accounts.lock:
+            died = self._died(entry.epoch, {root: one for root, one in failures.items() if root in acked})
+            still_open = {root: one for root, one in failures.items() if root in accounts.trees}
             amendment = Amendment(
                 epoch=entry.epoch,
                 generation=self._directory.generation,
                 failed=[FailedAttempt([one.root], one.failure) for one in died],
                 dead=[DeadEntry(one.root, one.spout_task, self._letter(one)) for one in died],
                 settled=self._unconfirmed(entry.epoch, died),
-                refused=refused,
+                rows=rows,
+                refused=[
+                    FailedAttempt([root], one) for root, one in still_open.items() if root not in accounts.refused
+                ],
             )
-            crash_point("publish.before_amendment")
-            if not write_amendment(self._directory.settles, amendment):
-                raise CheckpointError(
-                    "another start of this run has taken over; this one stops",
-                    where=str(self._directory.path),
-                    got=f"epoch {entry.epoch} is published already",
-                    next_step="stop one of the two processes",
-                )
-            crash_point("publish.after_amendment")
-            self._accounts.totals = count_refused(self._accounts.totals, amendment)
+            accounts.refused = still_open
+            if not (rows or died):
+                return entry, []
+            self._write(amendment)
+            accounts.totals = count_refused(accounts.totals, amendment)
+            unconfirmed = {task for task, _, _ in amendment.settled}
             for one in died:
-                if any(task == one.spout_task for task, _, _ in amendment.settled):
-                    self._accounts.pending.mark_unconfirmed(one.spout_task, one.message_id, Outcome.DEAD)
+                if one.spout_task in unconfirmed:
+                    accounts.pending.mark_unconfirmed(one.spout_task, one.message_id, Outcome.DEAD)
         return amended(entry, amendment), died
+
+    def _write(self, amendment: Amendment) -> None:
+        logger.warning("epoch %d: sinks refused rows: %s", amendment.epoch, amendment.rows)
+        crash_point("publish.before_amendment")
+        if not write_amendment(self._directory.settles, amendment):
+            raise CheckpointError(
+                "another start of this run has taken over; this one stops",
+                where=str(self._directory.path),
+                got=f"epoch {amendment.epoch} is published already",
+                next_step="stop one of the two processes",
+            )
+        crash_point("publish.after_amendment")
 
     def _unconfirmed(self, epoch: int, died: list[Died]) -> list[tuple[int, Any, Outcome]]:
         """Of sources without a position: see `Engine`."""

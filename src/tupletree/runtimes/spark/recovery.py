@@ -24,6 +24,7 @@ from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
 from tupletree.runtimes.spark.intake import EpochRecord, openings_of
 from tupletree.runtimes.spark.journal import (
     EpochHeader,
+    FailedAttempt,
     Messages,
     SettleEntry,
     numbered,
@@ -177,12 +178,14 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
     accounts.kept = last.kept
     accounts.gone = last.gone
     changes = []
+    refused: list[FailedAttempt] = []
     trees: dict[int, OpenTree] = {}
     waiting: dict[str, WaitingFile] = {}
     for entry in entries:
         if entry.base is not None:
             trees = {tree.root: tree for tree in entry.base.open}
             waiting = {file.key: file for file in entry.base.waiting}
+            refused = list(entry.base.refused)
             accounts.replays = set(entry.base.replays)
             changes.append(entry.base.pending)
             continue
@@ -192,10 +195,14 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
         for name in entry.released:
             waiting.pop(name, None)
         waiting.update({file.key: file for file in entry.waiting})
+        refused += entry.refused
         accounts.replays.update(entry.replays)
         changes.append(entry.pending)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
     accounts.trees = OpenTrees(trees.values())
+    # Publishing the last entry may be unfinished: then it is what makes a refused message dead that the entry acked.
+    matters = trees.keys() | {one.root for one in last.acked}
+    accounts.refused = {root: one.failure for one in refused for root in one.roots if root in matters}
     for file in waiting.values():
         sidecar = Path(sinks[file.sink]) / file.sidecar
         for path in (sidecar, sidecar.with_name(file.candidate)):
