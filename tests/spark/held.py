@@ -1,13 +1,14 @@
-"""The word count of `counting` with words that go round before it, and a bolt that holds counts behind it."""
+"""The word count of `counting` with words that go round before it, and bolts that hold counts behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from tests.spark.counting import SOURCES, Count, Word, count, split, stumble
-from tupletree import Topology, batch_bolt, bolt
+from tupletree import Topology, Window, batch_bolt, bolt, window_bolt
 from tupletree.sinks import jsonl, parquet
 
 
@@ -34,8 +35,14 @@ def gather(counts: list[Count]) -> list[Count]:
     return counts
 
 
+@window_bolt(count=5)
+def in_windows(window: Window[Count]) -> Iterator[Count]:
+    """Holds what `gather` lets go of until there are five; each count is in one window."""
+    yield from window
+
+
 def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topology:
-    """The same count with a cycle before it, and a bolt that holds behind it: trees are open for several epochs."""
+    """The same count with a cycle before it, and bolts that hold behind it: trees are open for several epochs."""
     t = Topology("crash-held", allow_cycle=True)
     lines = t.spout("source", SOURCES[source](folder, batch_size))
     words = t.bolt("split", split, parallelism=3).shuffle(lines)
@@ -44,7 +51,8 @@ def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topolo
     done.shuffle(done.stream(Lap))
     counts = t.bolt("count", count, parallelism=2).fields(done.stream(Word), "word")
     gathered = t.bolt("gather", gather, parallelism=2).fields(counts, "word")
-    passed = t.bolt("stumble", stumble).shuffle(gathered)
+    seen = t.bolt("windows", in_windows).global_(gathered)
+    passed = t.bolt("stumble", stumble).shuffle(seen)
     t.sink("lines", jsonl(folder / "lines")).shuffle(passed)
     t.sink("columns", parquet(folder / "columns")).shuffle(passed)
     return t
