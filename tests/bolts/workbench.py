@@ -10,6 +10,7 @@ from tupletree.effects import TaskPlace, Worked
 from tupletree.frames import Frame, Root, segments_of
 from tupletree.sources import items
 from tupletree.state.cells import ValueCell
+from tupletree.state.encoding import ValueEncoding
 from tupletree.state.keys import key_functions
 from tupletree.topology.model import TopologySpec
 
@@ -41,12 +42,21 @@ class Bench:
         functions = key_functions(spec, component) if state is not None else None
         self._task = ArrowTask(spec, component, TaskPlace("bench", "bolt", 7, 0, 1), self.cell, functions)
         self._name = message.__name__
+        self._encoding = ValueEncoding(state.value_type) if state is not None else None
 
     def work(self, *segments: tuple[Root, list[Any]]) -> Worked:
         """Work a frame of these tuples."""
         values = [value for _, part in segments for value in part]
+        self._store()
         ends = [sum(len(part) for _, part in segments[: number + 1]) for number in range(len(segments))]
         return self._task.work(Frame(7, "source", self._name, values, [root for root, _ in segments], ends, 99))
+
+    def _store(self) -> None:
+        """Let the state be what a later epoch would read of it."""
+        if self._encoding is not None and self.cell.changed:
+            packed = self._encoding.encode([*self.cell.changed.values()])
+            read_back = self._encoding.decode(len(packed), b"".join(packed))
+            self.cell.changed.update(zip(list(self.cell.changed), read_back, strict=True))
 
     def rows(self, *segments: tuple[Root, list[Any]]) -> list[tuple[Root, Any]]:
         """(root, row) of everything that comes of a frame, none of which may fail."""
