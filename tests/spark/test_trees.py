@@ -14,9 +14,21 @@ from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish, numbered
 from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, wait_until
 from tupletree import KeyedState, PermanentError, TaskContext, Topology, batch_bolt, bolt
+from tupletree.clock import ManualClock, SystemClock
+from tupletree.config import Options
+from tupletree.plan import Plan
+from tupletree.runtimes.history import why
+from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.inspection import all_events
+from tupletree.runtimes.spark.program import codecs_of
+from tupletree.runtimes.spark.recovery import recover
+from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources.text import Line
+from tupletree.topology.fingerprint import fingerprint
 from tupletree.tracking.outcomes import FailureKind
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.retry import RetryPolicy
 
 pytestmark = pytest.mark.spark
 
@@ -101,6 +113,11 @@ def test_outputs_wait_for_the_trees_they_are_anchored_to_and_so_do_acks(
     assert Counter(rows_of(tmp_path / "direct", "number")) == Counter(range(3))
     assert [sorted(numbers) for numbers in rows_of(tmp_path / "held")] == [[0, 1, 2]]
     assert summary.outputs == {"direct": 3, "held": 1}
+    told = {
+        event.message_id: [one.what for one in why(tmp_path / "state", str(event.message_id))]
+        for event in all_events(tmp_path / "state")
+    }
+    assert told == {1: ["open", "acked"], 2: ["open", "acked"], 3: ["acked"]}
 
 
 def test_a_stop_leaves_what_is_held_to_the_next_start(
@@ -119,12 +136,30 @@ def test_a_stop_leaves_what_is_held_to_the_next_start(
     wait_until(first, lambda progress: progress.epoch >= 0 and progress.open == 2)
     first.stop()
     assert (first.wait(HANG_S).acked, first.wait(HANG_S).open) == (0, 2)
+    assert 200.0 < _time_left_s(build(), tmp_path, seconds_later=1e8) <= 300.0
     source.open_all()
     summary = run_topology(build(), tmp_path / "state", message_timeout_s=300.0)
     assert (summary.emitted, summary.acked, summary.open) == (4, 4, 0)
     assert Counter(rows_of(tmp_path / "direct", "number")) == Counter(range(4))
     assert sorted(map(sorted, rows_of(tmp_path / "held"))) == [[0, 1, 2], [3]]
     assert source.acked == Counter(range(1, 5))
+
+
+def _time_left_s(topology: Topology, folder: Path, seconds_later: float) -> float:
+    """How long a start that comes much later lets held messages live."""
+    plan = Plan.of(topology.build(), Options(), partitions=2)
+    (task,) = plan.tasks_of("tap")
+    pending = Pending(RetryPolicy(), lambda bits: 1 << (bits - 1), lambda: 0.5, record_changes=True)
+    pending.register(task.task_id, "tap")
+    accounts = Accounts(plan.spec, pending, {task.task_id: "tap"})
+    directory = StateDirectory.open(folder / "state", plan.spec.name, fingerprint(plan.spec))
+    clock = ManualClock(monotonic=5.0, wall=SystemClock().wall() + seconds_later)
+    sinks = {name: str(folder / name) for name in ("direct", "held")}
+    recover(directory, accounts, codecs_of(plan), sinks, clock)
+    directory.close()
+    assert len(accounts.trees) == 2
+    assert len(accounts.waiting) == 1
+    return accounts.trees.next_s() - accounts.ran_s(clock.monotonic())
 
 
 @bolt(state=int)
