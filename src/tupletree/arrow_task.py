@@ -78,7 +78,7 @@ class ArrowTask:
             self._stream, self._codec = name, ArrowCodec.of(stream.schema)
         self._target, self._parameter = body.target, body.value_parameter
         self._state_parameter = next((name for name, what in body.inject.items() if what == "state"), "")
-        self._asks_for_context = "context" in body.inject.values()
+        self._names_roots = place.wants_roots or "context" in body.inject.values()
         self._injected: dict[str, object] = {
             name: place if what == "context" else component.resources[what.removeprefix("resource:")]
             for name, what in body.inject.items()
@@ -137,9 +137,6 @@ class ArrowTask:
 
     def _attempt(self, columns: ArrowColumns, source: _Input, made: list[ArrowColumns], worked: Worked) -> None:
         """Call the bolt; if it raises, for each half of the rows, down to the rows that fail."""
-        if self._asks_for_context:
-            roots, _ = columns.anchors.whole(1).layout()
-            self._place.root = roots[0]
         failed = self._call(columns, source, made)
         if failed is None:
             return
@@ -153,6 +150,9 @@ class ArrowTask:
     def _call(self, columns: ArrowColumns, source: _Input, made: list[ArrowColumns]) -> BaseException | None:
         """One call; what was raised, and then nothing came of it."""
         try:
+            if self._names_roots:
+                roots, _ = columns.anchors.whole(1).layout()
+                self._place.take_in_hand(roots[0], len(columns))
             keyed = self._keyed(columns, source)
             results = self._results(columns, keyed)
         except KeyboardInterrupt:

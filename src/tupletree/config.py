@@ -133,6 +133,13 @@ class Options:
     epoch_min_interval_ms: float = _option(
         0.0, "milliseconds", "start epochs no closer together than this; 0 is as fast as they come", at_least=0
     )
+    processing_timeout_s: float | None = _option(
+        60.0,
+        "seconds",
+        "a bolt's call that takes longer is named with its stack, and on Spark it is interrupted and fails its tuple; "
+        "none lets it take for ever",
+        above=0,
+    )
     history_max_bytes: int = _option(
         256 * 1024 * 1024, "bytes", "how much of the per-message history is kept for `tupletree why`", at_least=0
     )

@@ -104,6 +104,20 @@ class TaskPlace:
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
     input_types: tuple[type, ...] = ()
 
+    @property
+    def wants_roots(self) -> bool:
+        """Whether the messages in hand are to be named even to user code that does not ask for its context."""
+        return False
+
+    def take_in_hand(self, root: Root, tuples: int) -> None:  # noqa: ARG002 - a runtime may want to know
+        """Several tuples are given to one call. A runtime may raise, and then they are to be given in smaller parts.
+
+        Args:
+            root: of all the tuples together.
+            tuples: how many there are.
+        """
+        self.root = root
+
     def tasks_of(self, component: str) -> Sequence[int]:
         """See `TaskContext.tasks_of`."""
         return self.component_tasks[component]

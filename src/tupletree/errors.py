@@ -18,6 +18,7 @@ __all__ = [
     "InternalError",
     "PermanentError",
     "ProcessingError",
+    "ProcessingTimeoutError",
     "RuntimeUnavailableError",
     "TopologyError",
     "TupleSettledError",
@@ -121,6 +122,13 @@ class RuntimeUnavailableError(TupletreeError):
 
 class InternalError(TupletreeError):
     """An invariant of Tupletree itself broke: our bug, not yours."""
+
+
+class ProcessingTimeoutError(BaseException):
+    """Raised within a bolt's call that takes longer than `processing_timeout_s`, on runtimes that can interrupt it.
+
+    It fails the tuple. No `Exception`, so that a loop that catches those does not go on for ever.
+    """
 
 
 class EndOfInput(Exception):  # noqa: N818 - a control signal like StopIteration, not an error

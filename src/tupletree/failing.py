@@ -8,11 +8,11 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from tupletree.effects import MAX_STRAYS_KEPT, Worked
-from tupletree.errors import PermanentError, ProcessingError
+from tupletree.errors import PermanentError, ProcessingError, ProcessingTimeoutError
 from tupletree.frames import Root, roots_of
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["FailureMaker", "safe_text", "wrong_type"]
+__all__ = ["OUR_MODULES", "FailureMaker", "safe_text", "wrong_type"]
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
@@ -31,6 +31,7 @@ OUR_MODULES = (
     "concurrent.futures._base",
     "tupletree.testing.",
 )
+"""Prefixes of the modules that call user code."""
 
 
 def safe_text(value: object, limit: int = MAX_TEXT) -> str:
@@ -80,7 +81,7 @@ class FailureMaker:
         """A failure of the tuple `value`, from an exception or a reason in words."""
         raised = error if isinstance(error, BaseException) else None
         return Failure(
-            kind=kind,
+            kind=FailureKind.TIMEOUT if isinstance(raised, ProcessingTimeoutError) else kind,
             component=self._component,
             task_id=self._task_id,
             error_type=_type_name(raised) if raised is not None else "",

@@ -13,7 +13,7 @@ from itertools import chain, compress, islice, repeat
 from operator import attrgetter, eq, ne, sub
 from typing import Any, Protocol
 
-from tupletree.errors import InternalError, ProcessingError
+from tupletree.errors import InternalError, ProcessingError, ProcessingTimeoutError
 from tupletree.frames import Root
 from tupletree.hashing import KEY_GROUPS, key_group, pack_key, stable_hash, task_of_group
 from tupletree.ids import mix64
@@ -379,8 +379,8 @@ class _Custom:
         for position, value in enumerate(values):
             try:
                 choices.append(self._checked(self._function(value, len(self._tasks))))
-            except Exception as error:  # noqa: BLE001 - user code; it is this tuple's failure
-                failures[position] = error
+            except (Exception, ProcessingTimeoutError) as error:  # noqa: BLE001 - user code; it is this tuple's failure
+                failures[position] = error if isinstance(error, Exception) else ProcessingError(str(error))
                 choices.append(())
         return choices
 

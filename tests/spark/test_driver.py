@@ -27,6 +27,7 @@ from tupletree.runtimes.spark.inspection import all_events
 from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
 from tupletree.runtimes.spark.journal import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
 from tupletree.runtimes.spark.loop import Loop
+from tupletree.runtimes.spark.marks import Marker
 from tupletree.runtimes.spark.program import Control, Program, codecs_of
 from tupletree.runtimes.spark.recovery import Recovered
 from tupletree.runtimes.spark.runtime import SparkRun
@@ -214,12 +215,13 @@ def word(line: Line) -> Word:
     return Word(line.text)
 
 
-def test_untracked_tuples_that_a_stage_loses_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_untracked_tuples_that_a_stage_loses_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     t = Topology("lossy")
     t.bolt("word", word).shuffle(t.spout("lines", Script([]))).stream(Word, unconsumed=True)
     plan = Plan.of(t.build(), Options(), partitions=1)
     control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0)
-    run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0)
+    marker = Marker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
+    run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
     for text in ("a", "b"):
         run._fail(FailureMaker("word", 3), 0, Word(text), ValueError("cannot travel"))
     run.work()

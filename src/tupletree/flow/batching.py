@@ -136,7 +136,8 @@ class BatchTask:
 
     def _results(self, batch: list[Member]) -> list[tuple[Root, Any]]:
         """(anchor, result) of one call."""
-        self._place.root = whole = together(batch)
+        whole = together(batch)
+        self._place.take_in_hand(whole, len(batch))
         answer = self._call([member.value for member in batch])
         results = [] if answer is None else [*answer] if self._returns_many else [answer]
         if len(results) == len(batch):

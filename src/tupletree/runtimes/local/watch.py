@@ -1,4 +1,7 @@
-"""The watch of a run: tasks that stick, and messages that nobody will ever settle, are named in the log."""
+"""The watch of a run: tasks that stick, and messages that nobody will ever settle, are named in the log.
+
+A thread cannot be interrupted, so a task that is at one frame for longer than `processing_timeout_s` is only named.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ __all__ = ["Watch"]
 
 logger = logging.getLogger("tupletree.local")
 
-STUCK_S = 10.0
-"""A task that is at one frame for so long is named with its stack."""
-
 STALL_S = 30.0
 """Without timeouts, open messages that saw no verdict for so long are named."""
 
@@ -27,6 +27,7 @@ class Watch:
 
     def __init__(self, assembly: Assembly, options: Options, clock: Clock) -> None:
         self._assembly = assembly
+        self._limit_s = options.processing_timeout_s
         self._never_expires = options.message_timeout_s is None
         self._clock = clock
         self._since: dict[Executor, tuple[int, int | None, float]] = {}
@@ -48,7 +49,7 @@ class Watch:
         if executor.in_hand is None or executor.handled != handled or executor.in_hand != task:
             self._since[executor] = executor.handled, executor.in_hand, now_s
             self._named.discard(executor)
-        elif now_s - since_s >= STUCK_S and executor not in self._named:
+        elif self._limit_s is not None and now_s - since_s >= self._limit_s and executor not in self._named:
             self._named.add(executor)
             logger.warning(
                 "%s, task %d, has been at one step for %.0f s; other tasks of executor %s wait for it "

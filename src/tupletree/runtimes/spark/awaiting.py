@@ -64,6 +64,7 @@ class AwaitingBoltTask(BoltTask):
             and spec.auto_ack
             and spec.auto_fail
             and not IN_HAND.intersection(spec.inject.values())
+            and not place.wants_roots  # of calls side by side nobody could say which one killed the worker
         )
         self._parameter = spec.value_parameter
         self._ahead: dict[int, deque[_Outcome]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import site
 import sysconfig
@@ -13,7 +14,11 @@ from typing import Any
 import tupletree
 from tupletree.errors import CheckpointError, InternalError, TupletreeError
 
-__all__ = ["Closing", "reason", "stop_query"]
+__all__ = ["Closing", "first_line", "is_final", "reason", "stop_query"]
+
+logger = logging.getLogger("tupletree.spark")
+
+MAX_TRACEBACK = 4_000
 
 _PACKAGE = str(Path(tupletree.__file__).parent)
 
@@ -45,15 +50,27 @@ def reason(error: BaseException, state_dir: Path) -> TupletreeError:
     text = str(error).strip()
     raised: TupletreeError | None = _from_worker(text)
     if raised is None:
+        if (start := text.find("Traceback (most recent call last)")) >= 0:
+            logger.error("a worker broke off: %s", text[start : start + MAX_TRACEBACK])
         failed = InternalError if isinstance(error, AssertionError) else TupletreeError
         raised = failed(
             "the run failed",
             where=_place_of(error),
-            got=f"{type(error).__qualname__}: {text.partition(chr(10))[0][:500]}",
+            got=first_line(error),
             next_step=f"mend the cause and resume with --state-dir {state_dir}: nothing is lost",
         )
     raised.__cause__ = error
     return raised
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Spark's says first; the rest is its plumbing."""
+    return f"{type(error).__qualname__}: {str(error).strip().partition(chr(10))[0][:500]}"
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether Spark stopped over what no other execution would mend: a file of the state directory is damaged."""
+    return isinstance(error, TupletreeError) or _from_worker(str(error).strip()) is not None
 
 
 def _place_of(error: BaseException) -> str:

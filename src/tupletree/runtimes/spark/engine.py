@@ -6,6 +6,7 @@ epochs and takes its `Verdicts` back.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.endings import first_line, is_final
 from tupletree.runtimes.spark.fates import Fates
 from tupletree.runtimes.spark.intake import EpochRecord
 from tupletree.runtimes.spark.journal import (
@@ -35,6 +37,7 @@ from tupletree.runtimes.spark.journal import (
     write_settle,
 )
 from tupletree.runtimes.spark.keeping import files_of, kept_after
+from tupletree.runtimes.spark.marks import blamed
 from tupletree.runtimes.spark.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.program import Control, control_bytes
 from tupletree.runtimes.spark.publishing import Publisher, letter_of, remove
@@ -44,11 +47,17 @@ from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees
 from tupletree.state.versions import StateFile, version_after
 from tupletree.tracking.identity import message_key, plain_id
-from tupletree.tracking.outcomes import Failure, Outcome
+from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
 
 __all__ = ["Engine", "Verdicts"]
+
+logger = logging.getLogger("tupletree.spark")
+
+BROKEN_EXECUTIONS = 4
+"""Jobs in a row that break without a further message being blamed, until the run fails. Where Spark allows a task one
+attempt, the third finds out what kills its workers (`marks`)."""
 
 BASE_EPOCHS = 64
 BASE_MESSAGES = 500_000
@@ -114,6 +123,7 @@ class Engine:
         self._plan = plan
         self._blob = blob
         self._timeout_s = options.message_timeout_s
+        self._processing_timeout_s = options.processing_timeout_s
         self._directory = directory
         self._accounts = accounts
         self._clock = clock
@@ -123,6 +133,8 @@ class Engine:
         self._requested_replays = requested_replays
         self._since_base = (epochs_since_base, 0)
         self._outputs = OutputChooser(plan, sink_directories, directory.run_id)
+        self._is_closing = False
+        self._met_killers = False
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
 
@@ -138,6 +150,8 @@ class Engine:
             CheckpointError: another start of this run has settled the epoch; this one must stop at once.
         """
         counted = self._run_until_it_counts(record, frame)
+        if any(one.kind is FailureKind.POISON for one in counted.settlement.failures.values()):
+            self._met_killers = True
         before_commit()
         with self._accounts.lock:
             entry, verdicts = self._entry(record, counted)
@@ -164,9 +178,20 @@ class Engine:
         remove([*counted.dropped, *counted.chosen.dropped, *superseded])
         return verdicts
 
+    def close(self) -> None:
+        """The loop has ended: a job that breaks is not tried again."""
+        self._is_closing = True
+
     def rehearse(self, frame: Any) -> None:
         """Run the plan over nothing: every worker is started, has imported the topology, and Spark has compiled."""
-        control = Control(run_id=self._directory.run_id, epoch=-1, run=0, generation=0, time_s=0.0)
+        control = Control(
+            run_id=self._directory.run_id,
+            epoch=-1,
+            run=0,
+            generation=0,
+            time_s=0.0,
+            marks_directory=str(self._directory.marks),
+        )
         self._run_plan(frame, control)
 
     def _run_until_it_counts(self, record: EpochRecord, frame: Any) -> _Counted:
@@ -174,7 +199,7 @@ class Engine:
         settlement = Settlement.start(record, accounts.trees)
         dropped: list[Path] = []
         while True:
-            reports = Reports.of(self._execute(record, settlement, frame))
+            reports = Reports.of(self._execute_surely(record, settlement, frame))
             crash_point("settle.after_run")
             if settlement.judge_run(reports, self._outputs.read_sidecar):
                 fates = Fates.of(settlement, self._timeout_s, accounts.pending.is_last_attempt)
@@ -183,6 +208,29 @@ class Engine:
                 return _Counted(settlement, reports, fates, chosen, dropped)
             dropped += self._files_of(reports)
             crash_point("settle.before_rerun")
+
+    def _execute_surely(
+        self, record: EpochRecord, settlement: Settlement, frame: Any
+    ) -> list[tuple[int, bytes, bytes]]:
+        """Give the run to Spark again if it breaks: workers die of messages, shuffles are lost (EPOCHS 3, 19).
+
+        It ends: after `BROKEN_EXECUTIONS` of them that blame no further message, the error comes out.
+        """
+        broken, blamed_before = 0, 0
+        while True:
+            try:
+                return self._execute(record, settlement, frame)
+            except Exception as error:
+                marks, generation = self._directory.marks, self._directory.generation
+                blamed_now = len(blamed(marks, generation, record.epoch))
+                broken = 1 if blamed_now > blamed_before else broken + 1
+                blamed_before = blamed_now
+                if self._is_closing or broken >= BROKEN_EXECUTIONS or is_final(error):
+                    raise
+                logger.warning(
+                    "epoch %d: Spark could not finish it, it is run again: %s", record.epoch, first_line(error)
+                )
+                settlement.broken += 1
 
     def _execute(self, record: EpochRecord, settlement: Settlement, frame: Any) -> list[tuple[int, bytes, bytes]]:
         accounts, header = self._accounts, record.header
@@ -205,6 +253,11 @@ class Engine:
             drain=header.drain,
             retrying_since_s=accounts.retrying_since_s(record.attempts, header.ran_s) if accounts.kept else None,
             timeout_s=self._timeout_s,
+            processing_timeout_s=self._processing_timeout_s,
+            marks_directory=str(self._directory.marks),
+            execution=settlement.broken,
+            expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
+            one_host=frame.sparkSession.sparkContext.master.startswith("local"),
         )
         has_work = bool(header.frames) and (settlement.remaining() or header.untracked)
         if not (has_work or control.has_needs):

@@ -171,6 +171,7 @@ class Loop:
 
     def close(self) -> None:
         """Let Spark's thread go: an epoch that is not committed now runs again at the next start."""
+        self._engine.close()
         with self._called_back:
             self._closing = True
             self._called_back.notify_all()

@@ -46,6 +46,11 @@ class Control(msgspec.Struct, kw_only=True):
         drain: nothing else will come for a while: holders flush.
         retrying_since_s: when the oldest message first went out that is to be tried again, in epoch time.
         timeout_s: the message timeout.
+        processing_timeout_s: how long one call of a bolt may take.
+        marks_directory: where attempts mark what they have in hand.
+        execution: how many executions of the epoch Spark broke off before.
+        one_host: whether all attempts of a task run on one host.
+        expects_killers: messages come again, and some message of this start has killed its workers.
     """
 
     run_id: str
@@ -66,6 +71,11 @@ class Control(msgspec.Struct, kw_only=True):
     drain: bool = False
     retrying_since_s: float | None = None
     timeout_s: float | None = None
+    processing_timeout_s: float | None = None
+    marks_directory: str = ""
+    execution: int = 0
+    one_host: bool = True
+    expects_killers: bool = False
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

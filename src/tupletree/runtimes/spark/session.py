@@ -17,8 +17,9 @@ from tupletree.runtimes.java import check_packages, find_java
 
 __all__ = ["open_session", "partitions_of", "refuse_unsuited"]
 
-TASK_ATTEMPTS = 4
-"""Attempts of one Spark task: an infrastructure hiccup must not fail the query. `local[n]` would allow just one."""
+TASK_ATTEMPTS = 8
+"""Attempts of one Spark task; `local[n]` would allow just one. A message that kills its worker costs three of them
+before it is found out (`marks`). Sessions that allow fewer run the epoch again instead."""
 
 _STREAMING = "spark.sql.streaming"
 _CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -38,6 +39,7 @@ SETTINGS: dict[str, str] = {
     # A second attempt of a stage would mix two executions in one run (docs/semantics.md); an epoch runs again instead.
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
+    "spark.task.maxFailures": str(TASK_ATTEMPTS),
     "spark.driver.maxResultSize": "0",
 }
 

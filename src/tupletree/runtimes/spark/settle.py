@@ -100,6 +100,7 @@ class Settlement:
         runs: how many runs were judged.
         carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
         completed: roots of earlier epochs whose tree completed in the run judged last.
+        broken: how often Spark could not bring a run to its end.
     """
 
     record: EpochRecord
@@ -111,6 +112,7 @@ class Settlement:
     runs: int = 0
     carried: dict[int, int] = field(default_factory=dict)
     completed: list[int] = field(default_factory=list)
+    broken: int = 0
 
     @classmethod
     def start(cls, record: EpochRecord, trees: OpenTrees) -> Settlement:

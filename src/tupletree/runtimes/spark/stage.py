@@ -24,7 +24,7 @@ from tupletree.dispatch import BoltTask
 from tupletree.durable import sync_directory
 from tupletree.effects import ColumnOutput, Output, TaskPlace, Worked
 from tupletree.errors import ProcessingError
-from tupletree.failing import FailureMaker
+from tupletree.failing import FailureMaker, safe_text
 from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, ColumnFrame, Frame, Root, roots_of, segments_of, without
 from tupletree.holding import HeldFrame, Holder
@@ -33,10 +33,12 @@ from tupletree.logs import follow_environment
 from tupletree.plan import Plan, Task
 from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.alarm import Alarm
 from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
 from tupletree.runtimes.spark.edges import Edges
 from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
+from tupletree.runtimes.spark.marks import Marker, MarkingPlace
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
 from tupletree.state.keys import key_functions
@@ -68,12 +70,23 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
     context = TaskContext.get()
     assert context is not None, "a stage runs only inside a Spark task"
     follow_environment()
-    run = StageRun(load_program(blob), control_from(control), index, context.partitionId(), context.taskAttemptId())
-    passed = run.read(batches)
-    if passed:
-        yield wire.rows_to_batch(passed)
-    if run.has_work:
-        yield wire.rows_to_batch(run.work())
+    known = control_from(control)
+    marker = Marker(
+        Path(known.marks_directory),
+        (known.generation, known.epoch, index, context.partitionId()),
+        (known.execution, context.attemptNumber()),
+        one_host=known.one_host,
+        from_first=known.expects_killers,
+    )
+    with marker:
+        run = StageRun(load_program(blob), known, index, context.partitionId(), context.taskAttemptId(), marker)
+        passed = run.read(batches)
+        if passed:
+            yield wire.rows_to_batch(passed)
+        if run.has_work:
+            with Alarm(known.processing_timeout_s, marker.last_words):
+                rows = run.work()
+            yield wire.rows_to_batch(rows)
 
 
 def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,7 +106,9 @@ def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 class StageRun:
     """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
 
-    def __init__(self, program: Program, control: Control, index: int, partition: int, attempt: int) -> None:
+    def __init__(
+        self, program: Program, control: Control, index: int, partition: int, attempt: int, marker: Marker
+    ) -> None:
         self._program = program
         self._plan = program.plan
         self._control = control
@@ -118,6 +133,8 @@ class StageRun:
         self._gone = set(wire.unpack_roots(control.gone).tolist())
         self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
         self._carried = {(link.producer, link.consumer) for link in self._plan.links if link.carried}
+        self._marker = marker
+        self._skip.update(marker.suspicions.roots)
 
     @property
     def _version(self) -> str:
@@ -180,18 +197,35 @@ class StageRun:
         self._inbox.setdefault(frame.task, []).append((source, sequence, frame))
 
     def _place(self, component: ComponentSpec, task: Task) -> TaskPlace:
-        return TaskPlace(
-            topology=self._plan.spec.name,
-            component=component.name,
-            task_id=task.task_id,
-            task_index=task.index,
-            parallelism=self._plan.parallelism(component.name),
-            epoch_time_s=self._control.time_s,
-            retrying_since_s=self._control.retrying_since_s,
-            message_timeout_s=self._control.timeout_s,
-            attempts=self._control.attempts,
-            component_tasks=self._plan.component_tasks,
-        )
+        fields: dict[str, Any] = {
+            "topology": self._plan.spec.name,
+            "component": component.name,
+            "task_id": task.task_id,
+            "task_index": task.index,
+            "parallelism": self._plan.parallelism(component.name),
+            "epoch_time_s": self._control.time_s,
+            "retrying_since_s": self._control.retrying_since_s,
+            "message_timeout_s": self._control.timeout_s,
+            "attempts": self._control.attempts,
+            "component_tasks": self._plan.component_tasks,
+        }
+        if self._marker.is_marking:
+            return MarkingPlace(self._marker, **fields)
+        return TaskPlace(**fields)
+
+    def _fail_killers(self, task: Task, frames: list[Frame], held: list[HeldFrame], fail: FailureMaker) -> list[Frame]:
+        """Fail what killed its workers in this task; returns the frames without the untracked tuples among that."""
+        suspicions = self._marker.suspicions
+        here = {root for root, blame in suspicions.roots.items() if blame.task_id == task.task_id}
+        given = [*frames, *(one.frame for one in held)] if here else []
+        for root, values in (piece for frame in given for piece in frame.segments()):
+            for one in here.intersection(roots_of(root)):
+                here.remove(one)
+                self._failures[one] = suspicions.roots[one].failure(task.component, safe_text(values[0]))
+        frames, dropped = suspicions.drop_untracked(task.task_id, frames)
+        for value, blame in dropped:
+            fail.stray(self._untracked, value, f"lost, for worker processes ended over it: {blame.how}")
+        return frames
 
     def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
@@ -214,9 +248,11 @@ class StageRun:
             if keep is not None:
                 self._keep(keep, held, msgspec.msgpack.decode(keep.memory) if keep.memory else None, None, fail)
             return
+        frames = self._fail_killers(task, frames, held, fail)
         try:
             if holder is not None and keep is not None:
                 holder.restore(held, msgspec.msgpack.decode(keep.memory) if keep.memory else None)
+                holder.forget(self._marker.suspicions.roots)
             self._work(bolt, holder, component, task, frames, fail, is_stateful=state is not None)
         finally:
             _close(bolt, component.name)
@@ -352,6 +388,9 @@ class StageRun:
     def _report(self) -> None:
         if self._untracked.stray_count:
             _log_strays(self._untracked, ", ".join(self._stage.components))
+        for root, blame in self._marker.suspicions.roots.items():
+            if root not in self._failures:  # no frame of it came this time
+                self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
         entries = self._edges.entries()
         if entries is not None:
             self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))

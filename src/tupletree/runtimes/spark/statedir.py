@@ -59,7 +59,17 @@ class StateDirectory:
         self.dead = path / "dead"
         self.history = path / "history"
         self.spools = path / "spools"
-        for folder in (self.epochs, self.settles, self.state, self.kept, self.dead, self.history, self.spools):
+        self.marks = path / "marks"
+        for folder in (
+            self.epochs,
+            self.settles,
+            self.state,
+            self.kept,
+            self.dead,
+            self.history,
+            self.spools,
+            self.marks,
+        ):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     @classmethod

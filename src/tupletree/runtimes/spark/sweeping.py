@@ -18,6 +18,7 @@ from tupletree.runtimes.spark.journal import (
     settle_path,
 )
 from tupletree.runtimes.spark.keeping import Kept, files_of
+from tupletree.runtimes.spark.marks import sweep_marks
 from tupletree.runtimes.spark.publishing import remove
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
@@ -81,6 +82,7 @@ def sweep_orphans(
         kept: the committed version of kept frames.
         waiting: committed candidates, and their sidecars, that are not published yet.
     """
+    sweep_marks(directory.marks, published)
     mine = f"{CANDIDATE_PREFIX}{directory.run_id[:8]}-"
     for folder in sinks.values():
         sweep(

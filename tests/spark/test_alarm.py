@@ -1,0 +1,96 @@
+"""The alarm: a call that takes too long is interrupted where it is, and nothing else is."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+import time
+
+import msgspec
+import pytest
+
+from tupletree import Collector, Topology, bolt
+from tupletree.dispatch import BoltTask
+from tupletree.effects import TaskPlace, Worked
+from tupletree.frames import Frame
+from tupletree.runtimes.spark.alarm import Alarm
+from tupletree.sources import items
+from tupletree.tracking.outcomes import FailureKind
+
+LIMIT_S = 0.1
+
+
+class Item(msgspec.Struct, frozen=True):
+    seconds: float
+
+
+def busy(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@bolt
+def plain(item: Item) -> None:
+    busy(item.seconds)
+
+
+@bolt
+def stubborn(item: Item) -> None:
+    until = time.monotonic() + item.seconds
+    while time.monotonic() < until:
+        try:
+            busy(item.seconds)
+        except Exception:  # noqa: BLE001 - that is what is stubborn
+            continue
+
+
+@bolt
+def emitting(item: Item, out: Collector[Item]) -> None:
+    until = time.monotonic() + item.seconds
+    while time.monotonic() < until:
+        out.emit(item)
+
+
+def work(target: object, *seconds: float) -> Worked:
+    t = Topology("alarmed")
+    words = t.bolt("bolt", target).shuffle(t.spout("items", items([Item(0.0)])))  # type: ignore[arg-type]  # any bolt
+    if target is emitting:
+        words.stream(Item, unconsumed=True)
+    component = t.build().components["bolt"]
+    task = BoltTask(component, TaskPlace("alarmed", "bolt", 1, 0, 1))
+    roots = list(range(1, len(seconds) + 1))
+    frame = Frame(1, "items", "item", [Item(one) for one in seconds], [*roots], roots, 99)
+    with Alarm(LIMIT_S, sys.__stderr__.fileno() if sys.__stderr__ else 2):
+        return task.work(frame)
+
+
+@pytest.mark.parametrize("target", [plain, stubborn, emitting])
+def test_a_call_that_takes_too_long_fails_its_tuple_and_the_others_go_on(target: object) -> None:
+    worked = work(target, 0.0, 60.0, 0.0)
+    (failure,) = worked.failures.values()
+    assert worked.failures.keys() == {2}
+    assert failure.kind is FailureKind.TIMEOUT
+    assert failure.component == "bolt"
+    assert failure.error == f"the call took longer than processing_timeout_s ({LIMIT_S:g} s) and was interrupted"
+    assert "test_alarm.py" in failure.traceback
+    assert failure.failing_tuple == "Item(seconds=60.0)"
+
+
+def test_many_calls_that_take_long_together_are_left_alone() -> None:
+    assert work(plain, *[LIMIT_S / 5] * 20).failures == {}
+
+
+def test_nothing_is_left_of_an_alarm() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    work(plain, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    faulthandler.cancel_dump_traceback_later()
+
+
+def test_without_a_limit_there_is_no_alarm() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with Alarm(None, 2):
+        assert signal.getsignal(signal.SIGALRM) is before

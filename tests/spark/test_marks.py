@@ -1,0 +1,164 @@
+"""Marks: two attempts must have died on a message before it is blamed, and only attempts that came before count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tupletree.frames import Frame
+from tupletree.runtimes.spark.marks import Marker, MarkingPlace, Suspicions, blamed, sweep_marks
+from tupletree.tracking.outcomes import FailureKind
+
+PLACE = (1, 7, 0, 3)
+TASK = 5
+
+
+def die(
+    folder: Path,
+    attempt: int,
+    *given: int | tuple[int, ...] | None,
+    broken: int = 0,
+    place: tuple[int, int, int, int] = PLACE,
+    words: str = "",
+) -> None:
+    """An attempt that is given these roots one after the other, and dies."""
+    marker = Marker(folder, place, (broken, attempt))
+    marker.__enter__()
+    for root in given:
+        place_of(marker).root = root
+    if words:
+        marker.__exit__(RuntimeError, RuntimeError(words), None)
+
+
+def place_of(marker: Marker) -> MarkingPlace:
+    return MarkingPlace(marker, topology="t", component="c", task_id=TASK, task_index=0, parallelism=1)
+
+
+def suspicions(folder: Path, attempt: int, broken: int = 0) -> Suspicions:
+    return Marker(folder, PLACE, (broken, attempt)).suspicions
+
+
+def test_a_message_is_blamed_once_two_attempts_died_on_it(tmp_path: Path) -> None:
+    die(tmp_path, 1, 10, 11)
+    assert suspicions(tmp_path, 2).roots == {}
+    die(tmp_path, 2, 10, 11)
+    assert suspicions(tmp_path, 3).roots.keys() == {11}
+    assert blamed(tmp_path, 1, 7) == {11}
+    assert blamed(tmp_path, 2, 7) == blamed(tmp_path, 1, 8) == set()
+
+
+def test_messages_that_one_attempt_each_died_on_are_innocent(tmp_path: Path) -> None:
+    die(tmp_path, 1, 10)
+    die(tmp_path, 2, 11)
+    assert suspicions(tmp_path, 3).roots == {}
+    die(tmp_path, 3, 10)
+    assert suspicions(tmp_path, 4).roots.keys() == {10}
+
+
+def test_the_first_attempt_marks_nothing_unless_killers_are_expected(tmp_path: Path) -> None:
+    first = Marker(tmp_path, PLACE, (0, 0))
+    with first:
+        assert not first.is_marking
+        assert list(tmp_path.iterdir()) == []
+    assert Marker(tmp_path, PLACE, (0, 0), from_first=True).is_marking
+
+
+def test_an_attempt_that_ends_in_order_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Marker(tmp_path, PLACE, (0, 1)) as marker:
+        place_of(marker).root = 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attempt_that_died_with_nothing_in_hand_accuses_nobody(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        die(tmp_path, attempt, 10, None)
+    assert suspicions(tmp_path, 3).seen == {}
+
+
+def test_attempts_of_other_partitions_and_later_ones_do_not_count(tmp_path: Path) -> None:
+    die(tmp_path, 1, 10)
+    die(tmp_path, 2, 10, place=(1, 7, 0, 4))
+    die(tmp_path, 2, 10, place=(1, 7, 1, 3))
+    die(tmp_path, 2, 10, place=(2, 7, 0, 3))
+    die(tmp_path, 4, 10)
+    assert suspicions(tmp_path, 3).seen == {10: 1}
+
+
+def test_attempts_of_an_execution_that_was_broken_off_count(tmp_path: Path) -> None:
+    die(tmp_path, 0, 10, broken=1)
+    die(tmp_path, 0, 10, broken=2)
+    assert suspicions(tmp_path, 0, broken=3).roots.keys() == {10}
+
+
+def test_a_tuple_of_several_messages_accuses_them_all(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        die(tmp_path, attempt, (10, 11))
+    assert suspicions(tmp_path, 3).roots.keys() == {10, 11}
+
+
+def test_a_batch_that_a_worker_died_in_is_refused_so_that_its_members_come_alone(tmp_path: Path) -> None:
+    die(tmp_path, 1, (10, 11, 12))
+    with Marker(tmp_path, PLACE, (0, 2)) as marker:
+        place = place_of(marker)
+        with pytest.raises(Exception, match="a worker died"):
+            place.take_in_hand((10, 11, 12), 3)
+        assert place.root is None
+        place.take_in_hand((10, 11), 1)  # one tuple of two messages
+        place.take_in_hand((20, 21), 2)
+        assert place.root == (20, 21)
+
+
+def test_an_untracked_tuple_that_kills_is_found_by_its_position_and_dropped(tmp_path: Path) -> None:
+    frames = [
+        Frame(TASK, "s", "s", list("abcd"), [0, 9, 0], [2, 3, 4], 1),
+        Frame(TASK, "s", "s", list("ef"), [0], [2], 2),
+    ]
+    for attempt in (1, 2):
+        die_over(tmp_path, attempt, untracked=2)
+    found = suspicions(tmp_path, 3)
+    kept, dropped = found.drop_untracked(TASK, frames)
+    assert [value for value, _ in dropped] == ["d"]
+    assert [frame.values for frame in kept] == [["a", "b", "c"], ["e", "f"]]
+    # A second one is found although the first is not given any more.
+    for attempt in (3, 4):
+        die_over(tmp_path, attempt, untracked=3)
+    kept, dropped = suspicions(tmp_path, 5).drop_untracked(TASK, frames)
+    assert [value for value, _ in dropped] == ["d", "f"]
+    assert found.drop_untracked(TASK + 1, frames) == (frames, [])
+
+
+def die_over(folder: Path, attempt: int, untracked: int) -> None:
+    """An attempt that is given so many untracked tuples before the one that it dies on."""
+    marker = Marker(folder, PLACE, (0, attempt))
+    marker.__enter__()
+    place = place_of(marker)
+    for _ in range(untracked + 1):
+        place.root = 0
+
+
+def test_the_blame_says_how_the_last_worker_ended(tmp_path: Path) -> None:
+    die(tmp_path, 1, 10)
+    die(tmp_path, 2, 10, words="no space left")
+    failure = suspicions(tmp_path, 3).roots[10].failure("count", "Word('a')")
+    assert (failure.kind, failure.component, failure.task_id) == (FailureKind.POISON, "count", TASK)
+    assert failure.error.endswith("it broke off with RuntimeError: no space left")
+    assert failure.failing_tuple == "Word('a')"
+    die(tmp_path, 3, 10)
+    assert "ended without a word" in suspicions(tmp_path, 4).roots[10].how
+
+
+def test_a_mark_that_was_never_written_or_is_torn_accuses_nobody(tmp_path: Path) -> None:
+    for attempt, length in ((1, 0), (2, 2**20), (3, 2**20 + 6)):
+        die(tmp_path, attempt, 10)
+        (path,) = tmp_path.glob(f"*-{attempt:02d}.mark")
+        with path.open("r+b") as file:
+            file.truncate(length)
+    assert suspicions(tmp_path, 4).seen == {}
+
+
+def test_marks_are_swept_with_their_epoch(tmp_path: Path) -> None:
+    die(tmp_path, 1, 10)
+    die(tmp_path, 1, 10, place=(1, 8, 0, 3))
+    sweep_marks(tmp_path, 7)
+    assert [path.name[7:15] for path in tmp_path.iterdir()] == ["00000008"]
