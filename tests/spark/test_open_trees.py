@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,12 +19,18 @@ from tupletree.frames import Frame, Root, join_segments, roots_of
 from tupletree.holding import HeldFrame
 from tupletree.plan import Plan
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.fates import Fates
+from tupletree.runtimes.spark.intake import EpochRecord
+from tupletree.runtimes.spark.journal import EpochHeader
 from tupletree.runtimes.spark.keeping import Kept, KeptFiles, TaskKeep, files_of, kept_after
 from tupletree.runtimes.spark.program import pack_program
+from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import place_anew
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile, WaitingRows
 from tupletree.sources import items
 from tupletree.topology.streams import Schema
+from tupletree.tracking.ledger import Entries
+from tupletree.tracking.outcomes import Failure, FailureKind
 
 ids = st.integers(1, 6)
 roots = st.one_of(ids, st.sets(ids, min_size=2, max_size=3).map(lambda one: (*sorted(one),)), st.just(0))
@@ -256,3 +263,85 @@ def test_a_kept_file_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "one.kept").unlink()
     with pytest.raises(CheckpointError, match=r"one\.kept"):
         TaskKeep.of("work", 9, 0, KeptFiles(tmp_path, "two.kept"), CODECS, kept["work"][0])
+
+
+FAILURE = Failure(kind=FailureKind.ERROR)
+
+
+def entries(values: dict[int, int]) -> Entries:
+    return np.array([*values], dtype=np.uint64), np.array([*values.values()], dtype=np.uint64)
+
+
+def settlement(openings: dict[int, int], *earlier: OpenTree) -> Settlement:
+    ours, xor = entries(openings)
+    return Settlement.start(
+        EpochRecord(EpochHeader(epoch=5, generation=1, time_s=0.0), ours, (ours, xor)), OpenTrees(earlier)
+    )
+
+
+def test_a_tree_stays_open_with_what_is_kept_and_by_hand_with_anything_else() -> None:
+    judged = settlement({1: 8, 2: 8, 3: 8}, OpenTree(4, 0, xor=32), OpenTree(5, 0, xor=64))
+    reports = Reports(
+        # 1 is done; 2 goes on in a kept frame 16; 3 is in no bolt's report; 4 goes from frame 32 to 128; 5 is done.
+        deltas=[entries({1: 8, 2: 8 ^ 16, 4: 32 ^ 128, 5: 64})],
+        kept_edges=[entries({2: 16, 4: 32 ^ 128, 5: 64})],
+    )
+    assert judged.judge_run(reports, lambda _: [])
+    assert judged.carried == {2: 16, 4: 128}
+    assert judged.open == {3}
+    assert judged.completed == [5]
+    assert judged.acked() == [1]
+
+
+def test_an_epoch_runs_again_without_what_failed_when_a_part_of_it_was_committed() -> None:
+    judged = settlement({1: 8}, OpenTree(4, 0, xor=32))
+    worked = Reports(deltas=[entries({1: 8, 4: 32})], kept_edges=[entries({4: 32})], failures={4: FAILURE})
+    assert not judged.judge_run(worked, lambda _: [])
+    assert judged.left_out == {4}
+    assert judged.judge_run(Reports(deltas=[entries({1: 8})]), lambda _: [])
+    fates = Fates.of(judged, 30.0, lambda _root, _failure: True)
+    assert fates.dead == {4}
+    assert judged.acked() == [1]
+
+
+def test_an_epoch_that_does_not_end_puts_roots_of_earlier_ones_back_too() -> None:
+    judged = settlement({}, *(OpenTree(root, 0, xor=root << 8) for root in range(1, 13)))
+    for failing in (1, 2):
+        alive = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
+        reports = Reports(deltas=[entries(alive)], kept_edges=[entries(alive)], failures={failing: FAILURE})
+        assert not judged.judge_run(reports, lambda _: [])
+    assert len(judged.put_back) == 8
+    left = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
+    assert judged.judge_run(Reports(deltas=[entries(left)], kept_edges=[entries(left)]), lambda _: [])
+    changed = Fates.of(judged, 30.0, lambda _root, _failure: False).what_becomes(100.0, 30.0, set())
+    # They go on at once, in the next epoch, and no attempt was counted.
+    assert {(tree.root, tree.resumes_s, tree.attempt) for tree in changed} == {
+        (one, 100.0, 1) for one in judged.put_back
+    }
+
+
+def test_a_root_is_withheld_while_it_is_complete_and_its_output_waits() -> None:
+    judged = settlement({1: 8, 2: 8}, OpenTree(3, 0, 50.0, xor=64))
+    assert judged.judge_run(
+        Reports(deltas=[entries({1: 8, 2: 8 ^ 16, 3: 64})], kept_edges=[entries({2: 16, 3: 64})]), lambda _: []
+    )
+    fates = Fates.of(judged, 30.0, lambda _root, _failure: False)
+    assert [fates.shows(roots) for roots in ((1,), (2,), (1, 2), (1, 3), ())] == [True, False, False, True, True]
+    changed = {tree.root: tree for tree in fates.what_becomes(100.0, 30.0, {1, 3})}
+    assert changed[1].is_complete
+    assert changed[3].is_complete
+    assert changed[3].expires_s == math.inf
+    assert (changed[2].xor, changed[2].expires_s) == (16, 30.0)
+
+
+def test_completion_beats_expiry_and_a_renewed_timeout_too() -> None:
+    trees = [OpenTree(root, 0, 0.0, xor=64) for root in (1, 2, 3)]
+    judged = settlement({}, *trees)
+    reports = Reports(
+        deltas=[entries({1: 64})], kept_edges=[entries({1: 64})], stats=[wire.StatsReport({}, extended=[2])]
+    )
+    assert judged.judge_run(reports, lambda _: [])
+    fates = Fates.of(judged, 30.0, lambda _root, _failure: False)
+    assert [tree.root for tree in fates.expired] == [3]
+    (renewed,) = fates.what_becomes(100.0, 30.0, set())
+    assert (renewed.root, renewed.expires_s) == (2, 130.0)

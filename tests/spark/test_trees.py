@@ -50,6 +50,9 @@ class Part(msgspec.Struct, frozen=True):
     number: int
 
 
+ONE_BY_ONE = {"epoch_max_messages": 1, "max_spout_pending": 50}
+
+
 def rows_of(out: Path, field: str = "numbers") -> list[Any]:
     """What a plain reader sees; nothing before the folder is there."""
     return [row[field] for row in read_rows(out)] if out.exists() else []
@@ -186,7 +189,7 @@ def test_what_fails_behind_a_batch_goes_on_from_there_and_not_from_its_source(
     seen = t.bolt("see", see).fields(source, "number")
     pairs = t.bolt("by_two", by_two).global_(seen)
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("refuse", refuse_once).shuffle(pairs))
-    result = finish(run_topology, t, tmp_path, epoch_max_messages=1, max_spout_pending=50, max_attempts=4)
+    result = finish(run_topology, t, tmp_path, **ONE_BY_ONE, max_attempts=4)
     rows = result.rows("out")
     # Were a message emitted anew, its state would have seen it before, and its number be negative.
     assert all(number >= 0 for row in rows for number in row["numbers"])
@@ -216,7 +219,7 @@ def test_a_dead_message_holds_back_no_output_that_it_shares_with_a_living_one(
     # 0 and 1 are one row in epoch 1, and wait: their other parts are held until the third message has come.
     t.sink("pairs", jsonl(tmp_path / "pairs")).shuffle(t.bolt("by_two", by_two).global_(parts.stream(Item)))
     t.sink("parts", jsonl(tmp_path / "parts")).shuffle(t.bolt("close", close_two).global_(parts.stream(Part)))
-    result = finish(run_topology, t, tmp_path, epoch_max_messages=1, max_spout_pending=50)
+    result = finish(run_topology, t, tmp_path, **ONE_BY_ONE)
     assert set(result.dead) == {1}
     assert sorted(map(sorted, rows_of(tmp_path / "pairs"))) == [[0, 1], [2]]
     assert sorted(rows_of(tmp_path / "parts", "number")) == [0, 2]
@@ -255,7 +258,7 @@ def test_rows_that_waited_and_new_ones_of_an_epoch_are_one_batch_for_a_sink_that
     parts = t.bolt("in_two", in_two).shuffle(source)
     t.sink("called", foreach(take_pairs)).global_(parts.stream(Part))
     t.sink("held", jsonl(tmp_path / "held")).shuffle(t.bolt("by_three", by_three).global_(parts.stream(Item)))
-    result = finish(run_topology, t, tmp_path, epoch_max_messages=1, max_spout_pending=50)
+    result = finish(run_topology, t, tmp_path, **ONE_BY_ONE)
     assert result.summary.acked == 7
     assert Counter(number for _, number in CALLED) == Counter(range(7))
     by_batch: dict[str, set[int]] = {}
@@ -269,11 +272,13 @@ def forget(pair: Pair) -> Pair:
     return pair
 
 
-def test_a_timeout_of_a_held_message_says_so(tmp_path: Path, run_topology: RunTopology) -> None:
+def test_what_is_kept_by_hand_when_a_part_of_it_is_committed_times_out_and_is_tried_from_there(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
     t = Topology("forgotten")
-    source = t.spout("source", Feed("forgotten", Item, numbered([*map(Item, range(2))])))
+    source = t.spout("source", Feed("forgotten", Item, numbered([*map(Item, range(2))]), batch=1))
     held = t.bolt("by_two", by_two).global_(source)
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("forget", forget).shuffle(held))
-    result = finish(run_topology, t, tmp_path, message_timeout_s=0.3, max_attempts=2)
+    result = finish(run_topology, t, tmp_path, message_timeout_s=0.3, max_attempts=2, **ONE_BY_ONE)
     assert set(result.dead) == {0, 1}
     assert {letter.failure.kind for letter in result.letters} == {FailureKind.TIMEOUT}
