@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import HEARD, Feed, Result, finish, numbered
 from tupletree import Topology, batch_bolt, bolt
 from tupletree.errors import ConnectorError, PermanentError
 from tupletree.runtimes import deadletters
+from tupletree.runtimes.spark import calling
 from tupletree.sinks import foreach, jsonl
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
@@ -280,3 +282,28 @@ def test_a_message_whose_row_is_refused_while_another_row_of_it_waits_dies_when_
     assert result.tally("totals", "total") == Counter([6, 22])
     assert set(HEARD["waiting"].acked) == set(range(1, 8))
     assert result.summary.outputs == {"called": 7, "totals": 2}
+
+
+def test_a_stop_ends_although_a_sink_is_stuck_in_a_call_and_the_next_start_makes_it_again(
+    start_topology: StartTopology, run_topology: RunTopology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "_LEAVE_S", 0.1)
+    stuck, release = threading.Event(), threading.Event()
+
+    def get_stuck(_: SinkBatch[Number]) -> None:
+        if not release.is_set():
+            stuck.set()
+            release.wait(60.0)
+            raise ValueError("the call of a run that is over")
+
+    calls = Calls(get_stuck)
+    handle = start_topology(numbers_topology("stuck", calls, tmp_path), tmp_path / "state")
+    assert stuck.wait(60.0)
+    handle.stop(0.1)
+    assert handle.wait(60.0).open == 0
+    assert HEARD["stuck"].acked == []
+    release.set()
+    result = finish(run_topology, numbers_topology("stuck", calls, tmp_path), tmp_path)
+    assert result.dead == {}
+    assert set(calls.tally()) == set(both(range(60)))
+    assert calls.offered[0] in calls.taken
