@@ -60,6 +60,7 @@ def test_nothing_is_lost_or_twice_after_a_kill(point: str, folder: Path, run_top
     check_ended(folder, resume(folder, run_topology), before)
 
 
+@pytest.mark.nightly
 def test_a_task_runs_in_one_place_after_a_restart_with_fewer_cores(folder: Path, run_topology: RunTopology) -> None:
     die_at(folder, "settle.after_run:4", replace(HOW, master="local[3]"))
     before = check_crashed(folder)
