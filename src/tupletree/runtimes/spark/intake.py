@@ -40,9 +40,6 @@ __all__ = ["EpochRecord", "Intake", "SpoutTask", "openings_of"]
 
 logger = logging.getLogger("tupletree.spark")
 
-FRAME_BYTES = 16 * 1024 * 1024
-"""A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
-
 FRAME_TUPLES = 4096
 """Tuples in a frame that the driver makes: enough to make the fixed cost per frame vanish, few enough to stay small."""
 
@@ -427,7 +424,7 @@ class Intake:
         row = wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, self._sequence, fail)
         if row is None:
             return
-        if len(row[3]) <= FRAME_BYTES or len(frame.values) == 1:
+        if len(row[3]) <= wire.FRAME_BYTES or len(frame.values) == 1:
             yield frame, row
             return
         middle = len(frame.values) // 2

@@ -82,11 +82,11 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
         run = StageRun(load_program(blob), known, index, context.partitionId(), context.taskAttemptId(), marker)
         passed = run.read(batches)
         if passed:
-            yield wire.rows_to_batch(passed)
+            yield from wire.rows_to_batches(passed)
         if run.has_work:
             with Alarm(known.processing_timeout_s, marker.last_words):
                 rows = run.work()
-            yield wire.rows_to_batch(rows)
+            yield from wire.rows_to_batches(rows)
 
 
 def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -332,7 +332,10 @@ class StageRun:
                 self._send(task, frame, fail)
 
     def _send(self, source: Task, frame: Frame, fail: FailureMaker) -> None:
-        """Give a frame its edge id, enter it in the ledger, and deliver it here or put it on the wire."""
+        """Give a frame its edge id, enter it in the ledger, and deliver it here or put it on the wire.
+
+        One that is too long for a row goes as several.
+        """
         control, component, stream = self._control, frame.component, frame.stream
         self._sequence += 1
         frame.id = mix64(control.epoch, control.run, self._stage.index, source.task_id, frame.task, self._sequence)
@@ -341,11 +344,19 @@ class StageRun:
         stays = not is_carried and self._plan.stage_of(target.component) == self._stage.index
         if stays:
             self._deliver(source.task_id, self._sequence, frame)
+        elif frame.size > wire.FRAME_TUPLES:
+            for half in wire.halves(frame):
+                self._send(source, half, fail)
+            return
         else:
             codec = self._program.codecs[component, stream]
             place = self._plan.placement(frame.task)
             row = wire.encode_frame(frame, codec, place, source.task_id, self._sequence, partial(self._fail, fail))
             if row is None:
+                return
+            if len(row[3]) > wire.FRAME_BYTES and frame.size > 1:
+                for half in wire.halves(frame):
+                    self._send(source, half, fail)
                 return
             if is_carried:
                 self._kept_files.carry(target.component, target.index, row)

@@ -7,7 +7,8 @@ Owns the row schema and how frames, ledgers, failures, outputs and state candida
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -44,11 +45,13 @@ __all__ = [
     "decode_frame",
     "encode_frame",
     "frame_roots",
+    "halves",
     "pack_anchors",
     "pack_entries",
     "pack_roots",
     "root_array",
     "rows_to_batch",
+    "rows_to_batches",
     "unpack_anchors",
     "unpack_entries",
     "unpack_roots",
@@ -72,6 +75,15 @@ STATE: Final = 5
 STATS: Final = 6
 KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, root by root
 WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""Rows of a stage go to Spark in batches of so many bytes, or of one row if that is longer."""
+
+FRAME_BYTES = 16 * 1024 * 1024
+"""A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
+
+FRAME_TUPLES = 65_536
+"""A frame of more tuples is halved before it is encoded: so many bytes as it may have need not fit into memory."""
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 Row = tuple[int, int, bytes, "bytes | memoryview"]
@@ -144,6 +156,37 @@ def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
             pa.array(bodies, pa.binary()),
         ],
         schema=ROW_SCHEMA,
+    )
+
+
+def rows_to_batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches of bounded size: a binary column ends at 2 GB, and Spark holds a whole batch at a time."""
+    start = size = 0
+    for position, (_, _, head, body) in enumerate(rows):
+        length = len(head) + len(body)
+        if size and size + length > BATCH_BYTES:
+            yield rows_to_batch(rows[start:position])
+            start, size = position, 0
+        size += length
+    if rows[start:]:
+        yield rows_to_batch(rows[start:])
+
+
+def halves(frame: Frame) -> tuple[Frame, Frame]:
+    """A frame of several tuples as two without ids. A segment that is cut stands in both."""
+    middle = frame.size // 2
+    if isinstance(frame, ColumnFrame):
+        parts = [frame.columns.slice(0, middle), frame.columns.slice(middle, frame.size)]
+        first, second = (ColumnFrame(frame.task, frame.component, frame.stream, part, 0) for part in parts)
+        return first, second
+    cut = bisect_left(frame.ends, middle)
+    is_cut_within = frame.ends[cut] != middle
+    later = cut if is_cut_within else cut + 1
+    ends = [*frame.ends[:cut], middle]
+    rest = [end - middle for end in frame.ends[later:]]
+    return (
+        Frame(frame.task, frame.component, frame.stream, frame.values[:middle], frame.roots[: cut + 1], ends, 0),
+        Frame(frame.task, frame.component, frame.stream, frame.values[middle:], frame.roots[later:], rest, 0),
     )
 
 

@@ -1,0 +1,31 @@
+"""Frames and batches that are too long for Spark go as several, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tupletree.frames import Frame, Root
+from tupletree.runtimes.spark import wire
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8).filter(lambda widths: sum(widths) > 1))
+def test_halves_of_a_frame_have_every_tuple_with_its_root(widths: list[int]) -> None:
+    ends = [sum(widths[: count + 1]) for count in range(len(widths))]
+    roots: list[Root] = [(number, 99) if number % 2 else number for number in range(len(widths))]
+    frame = Frame(3, "c", "s", list(range(ends[-1])), roots, ends, 7)
+    owners = [(root, value) for root, values in frame.segments() for value in values]
+    first, second = wire.halves(frame)
+    assert first.size == frame.size // 2
+    assert [(root, value) for half in (first, second) for root, values in half.segments() for value in values] == owners
+    assert {(half.task, half.component, half.stream) for half in (first, second)} == {(3, "c", "s")}
+
+
+def test_rows_go_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "BATCH_BYTES", 10)
+    rows = [(0, wire.FRAME, b"", b"x" * length) for length in (4, 4, 4, 25, 1, 9, 1)]
+    batches = list(wire.rows_to_batches(rows))
+    assert [batch.num_rows for batch in batches] == [2, 1, 1, 2, 1]
+    assert [body.as_py() for batch in batches for body in batch.column("body")] == [row[3] for row in rows]
+    assert list(wire.rows_to_batches([])) == []
