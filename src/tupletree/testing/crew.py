@@ -6,7 +6,6 @@ which order, is for the test kit and the simulator to say.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -26,6 +25,7 @@ from tupletree.flow.shares import ShareDraw
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
+from tupletree.runtimes.instances import own_instance
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.testing.scripts import AsyncScriptedSpout, ScriptedSpout
 from tupletree.testing.watching import (
@@ -189,4 +189,5 @@ class Crew:
     def _instance(self, component: ComponentSpec) -> Spout[Any] | AsyncSpout[Any]:
         body: Spout[Any] | AsyncSpout[Any] = component.body
         shared = isinstance(body, ScriptedSpout | AsyncScriptedSpout) or self._plan.parallelism(component.name) == 1
-        return copy.copy(body) if shared else copy.deepcopy(body)
+        instance: Spout[Any] | AsyncSpout[Any] = own_instance(component, shared=shared)
+        return instance

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
+from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for
 from tupletree.state.cells import ValueCell, cell_of
@@ -176,7 +176,7 @@ class _Maker:
             return SinkMachine(
                 self._plan,
                 task,
-                _instance(component.body, self._plan.parallelism(task.component)),
+                own_instance(component, shared=self._plan.parallelism(task.component) == 1),
                 run=self._run_id,
                 incarnation=self._legacy.starts,
                 linger_s=GATHER_S if component.body.gathers else 0.0,
@@ -187,7 +187,7 @@ class _Maker:
         return machine(
             self._plan,
             task,
-            _instance(component.body, self._plan.parallelism(task.component)),
+            own_instance(component, shared=self._plan.parallelism(task.component) == 1),
             self._options,
             random_bits=own.getrandbits,
             random=own.random,
@@ -225,8 +225,3 @@ class _Maker:
             cell=cell,
             timeout_s=self._options.message_timeout_s,
         )
-
-
-def _instance(body: Any, parallelism: int) -> Any:
-    """An object for one task. What a single task holds (queues, clients) stays its maker's; several get copies."""
-    return copy.copy(body) if parallelism == 1 else copy.deepcopy(body)

@@ -9,7 +9,6 @@ connection never changes its thread. The thread that settles epochs waits for it
 
 from __future__ import annotations
 
-import copy
 import logging
 import queue
 import random
@@ -24,11 +23,12 @@ import msgspec
 
 from tupletree.durable import replace_file
 from tupletree.effects import TaskPlace
-from tupletree.errors import ConnectorError, PermanentError, TopologyError
+from tupletree.errors import ConnectorError, PermanentError
 from tupletree.failing import FailureMaker
 from tupletree.frames import Root, all_failed, roots_of
 from tupletree.plan import Plan, Task
 from tupletree.runtimes.crash import crash_point
+from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.journal import OutputFile
 from tupletree.runtimes.spark.sinking import read_sidecar, sidecar_of
@@ -126,7 +126,7 @@ class CalledSinks:
         """Open a copy of each sink per task. Raises what their `open` raises."""
         for name, component in self._components.items():
             for task in self._plan.tasks_of(name):
-                sink = _own_copy(component.body, self._plan.parallelism(name), f"sink {name!r} ({component.where})")
+                sink = own_instance(component, shared=self._plan.parallelism(name) == 1)
                 place = TaskPlace(
                     self._plan.spec.name,
                     name,
@@ -306,19 +306,6 @@ class _Thread:
                 future.set_exception(error)
             else:
                 future.set_result(result)
-
-
-def _own_copy(sink: Sink[Any], parallelism: int, where: str) -> Sink[Any]:
-    """A sink for one task. What a single task holds (queues, clients) stays its maker's; several get copies."""
-    try:
-        return copy.copy(sink) if parallelism == 1 else copy.deepcopy(sink)
-    except Exception as error:
-        raise TopologyError(
-            "a sink cannot be copied for its tasks",
-            where=where,
-            got=f"{type(error).__name__}: {error}",
-            next_step="acquire locks, files and connections in `open`, not in `__init__`",
-        ) from error
 
 
 def _ledger_at(path: Path) -> _Ledger:

@@ -6,7 +6,6 @@ Owns the run handle. The work itself is the `loop`'s, in the run's own thread, a
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import shutil
 import threading
@@ -25,6 +24,7 @@ from tupletree.flow.holders import is_holder
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
+from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
@@ -45,10 +45,9 @@ from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
-from tupletree.topology.components import Spout
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.holding_check import max_pending, refuse_stuck
-from tupletree.topology.model import ComponentSpec, TopologySpec
+from tupletree.topology.model import TopologySpec
 from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RestartPolicy, RetryPolicy
@@ -341,7 +340,12 @@ class SparkRun(RunHandle):
             if component.kind == "spout":
                 (stream,) = component.outputs
                 spouts += [
-                    SpoutTask(task, component.name, stream, _own_copy(component))
+                    SpoutTask(
+                        task,
+                        component.name,
+                        stream,
+                        own_instance(component, shared=plan.parallelism(component.name) == 1),
+                    )
                     for task in plan.tasks_of(component.name)
                 ]
         return spouts
@@ -433,17 +437,3 @@ def _outlives_epochs(plan: Plan, options: Options) -> bool:
     components = plan.spec.components.values()
     holds = any(component.kind == "bolt" and is_holder(component) for component in components)
     return holds or any(link.carried for link in plan.links) or bool(Ticking(plan.spec, options, 0.0))
-
-
-def _own_copy(component: ComponentSpec) -> Spout[Any]:
-    """A spout for one task: each has an instance of its own, as if the component had been shipped to it."""
-    try:
-        spout: Spout[Any] = copy.deepcopy(component.body)
-    except Exception as error:
-        raise TopologyError(
-            "a spout cannot be copied for its tasks",
-            where=f"spout {component.name!r} ({component.where})",
-            got=f"{type(error).__name__}: {error}",
-            next_step="acquire locks, files and connections in `open`, not in `__init__`",
-        ) from error
-    return spout

@@ -1,0 +1,33 @@
+"""Instances: the object of a spout or sink that one task works with, alike on every runtime."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tupletree.errors import TopologyError
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["own_instance"]
+
+
+def own_instance(component: ComponentSpec, *, shared: bool) -> Any:
+    """An object for one task of a spout or sink, made anew for each life of the topology.
+
+    Args:
+        component: the spout or sink.
+        shared: what it holds (queues, clients) stays its maker's: for a component with a single task. Tasks of several
+            get copies, all the way down.
+
+    Raises:
+        TopologyError: it cannot be copied.
+    """
+    try:
+        return copy.copy(component.body) if shared else copy.deepcopy(component.body)
+    except Exception as error:
+        raise TopologyError(
+            f"a {component.kind} cannot be copied for its tasks",
+            where=f"{component.kind} {component.name!r} ({component.where})",
+            got=f"{type(error).__name__}: {error}",
+            next_step="acquire locks, files and connections in `open`, not in `__init__`",
+        ) from error
