@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.flow.streams import Line, Script, Word
-from tupletree import Topology, bolt
+from tupletree import Emit, Topology, bolt
 from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError
@@ -208,6 +208,16 @@ def test_an_untracked_value_that_cannot_be_sent_is_named_in_the_log(
     record, _ = intake.cut(0, 1)
     assert record.failures == {}
     assert "lines: an untracked value is lost: the spout emitted a Word, its stream is Line" in caplog.text
+
+
+def test_the_first_epoch_is_limited_in_bytes_too(source: Source) -> None:
+    clock: Any = SystemClock()
+    source.spout.spout = Script([[Emit(Line("x" * 2**20), "long")]])
+    source.spout.ended = False
+    intake = Intake(source.plan, Options(epoch_max_bytes=2**20), source.accounts, [source.spout], clock, lambda _: None)
+    assert not intake.is_full
+    intake.pull()
+    assert intake.is_full
 
 
 @bolt

@@ -217,6 +217,8 @@ class Intake:
                     got=safe_text(one, 200),
                     expected="an Emit, a Reject, a list of them, or None",
                 )
+        if values and not self._bytes_per_message:  # nothing is known from an epoch yet
+            self._bytes_per_message = wire.length_of(self._codecs[spout.name, spout.stream], values[-1])
         if spout.position is None and spout.spout.snapshot() is None:
             given = [*ids, *(message_id for message_id, _ in rejected)]
             self._delivered.update((spout.task.task_id, message_key(message_id)) for message_id in given)

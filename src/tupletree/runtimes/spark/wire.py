@@ -46,6 +46,7 @@ __all__ = [
     "encode_frame",
     "frame_roots",
     "halves",
+    "length_of",
     "pack_anchors",
     "pack_entries",
     "pack_roots",
@@ -170,6 +171,14 @@ def rows_to_batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
         size += length
     if rows[start:]:
         yield rows_to_batch(rows[start:])
+
+
+def length_of(codec: ArrowCodec[Any], value: object) -> float:
+    """About how many bytes a value takes in a frame; 0 for one that cannot travel."""
+    try:
+        return float(len(codec.encode([value])))
+    except EncodeError:
+        return 0.0
 
 
 def halves(frame: Frame) -> tuple[Frame, Frame]:
