@@ -49,7 +49,8 @@ def groups(runtime: RuntimeUnderTest, scenarios: Iterable[Scenario]) -> list[lis
     """Scenarios that may share a run: with equal options, and none with a gap or a run of a kind of its own."""
     shared: dict[Any, list[Scenario]] = {}
     for scenario in scenarios:
-        alone = bool(gaps_of(scenario, runtime)) or scenario.starts_inactive or scenario.allow_cycle
+        alone = scenario.runs_alone or scenario.starts_inactive or scenario.allow_cycle
+        alone = alone or bool(gaps_of(scenario, runtime))
         key: Any = scenario if alone else frozenset(scenario.options(runtime).items())
         shared.setdefault(key, []).append(scenario)
     return list(shared.values())

@@ -93,12 +93,14 @@ class Scenario(ABC):
         needs: what not every runtime has.
         starts_inactive: the run begins with inactive spouts.
         allow_cycle: its tuples flow in circles.
+        runs_alone: it shares a run with no other, because what others do may change what comes of it.
     """
 
     name: str = ""
     needs: ClassVar[frozenset[Need]] = frozenset()
     starts_inactive: ClassVar[bool] = False
     allow_cycle: ClassVar[bool] = False
+    runs_alone: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return self.name
