@@ -212,6 +212,23 @@ def test_batches_are_flushed_at_the_end_and_one_bad_tuple_fails_alone() -> None:
     assert [message.dead for message in run.messages["lines"]] == [False, True, False, False]
 
 
+@batch_bolt(size=2)
+def unless_x(lines: list[Line]) -> list[Word] | None:
+    return None if lines[0].text == "x" else [Word(line.text) for line in lines]
+
+
+@batch_bolt(size=2)
+def joined(lines: list[Line]) -> Word | None:
+    return None if lines[0].text == "x" else Word("".join(line.text for line in lines))
+
+
+@pytest.mark.parametrize(("subject", "given"), [(unless_x, ["a", "b", "c"]), (joined, ["ab", "c"])])
+def test_a_batch_bolt_may_give_nothing_or_one_tuple_for_a_whole_batch(subject: Any, given: list[str]) -> None:
+    run = testing.run(one_bolt(subject, max_attempts=1), {"lines": [Line(text) for text in "abxyc"]})
+    assert [word.text for word in run.outputs["out"]] == given
+    assert not any(message.dead for message in run.messages["lines"])
+
+
 @bolt(tick_interval_s=5.0)
 def every_five(value: Line | Tick) -> Word | None:
     return Word("tick") if isinstance(value, Tick) else None

@@ -127,7 +127,7 @@ class Tracer:
                 named[name] = _TracedCollector(named[name], self, value)
             result = target(*arguments, **named)
             if spec.style == "batch":
-                return self._follow_batch(result, value)
+                return self._follow_batch(result, value, many=spec.returns == "many")
             return self.follow(result, value, many=spec.returns == "many")
 
         return call
@@ -181,12 +181,12 @@ class Tracer:
                 self.note(task, [value], one)
         return result
 
-    def _follow_batch(self, answer: Any, values: list[Any]) -> list[Any]:
-        results = [] if answer is None else [*answer]
+    def _follow_batch(self, answer: Any, values: list[Any], *, many: bool) -> Any:
+        results = [] if answer is None else [*answer] if many else [answer]
         for index, result in enumerate(results):
             if result is not None:
                 self.note(self.task, [values[index]] if len(results) == len(values) else values, result)
-        return results
+        return results if many and answer is not None else answer
 
 
 def injure(fail: Fail | None, value: Any) -> None:
