@@ -148,12 +148,14 @@ def stumble(counted: Count, context: TaskContext) -> Count:
     return counted
 
 
-def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topology:
+def topology(
+    folder: Path, batch_size: int = 10, source: str = "file", split_tasks: int = 3, count_tasks: int = 2
+) -> Topology:
     """Count the words of `text` in the folder."""
     t = Topology("crash-count")
     lines = t.spout("source", SOURCES[source](folder, batch_size))
-    words = t.bolt("split", split, parallelism=3).shuffle(lines)
-    counts = t.bolt("count", count, parallelism=2).fields(words, "word")
+    words = t.bolt("split", split, parallelism=split_tasks).shuffle(lines)
+    counts = t.bolt("count", count, parallelism=count_tasks).fields(words, "word")
     passed = t.bolt("stumble", stumble).shuffle(counts)
     t.sink("lines", jsonl(folder / "lines")).shuffle(passed)
     t.sink("columns", parquet(folder / "columns")).shuffle(passed)
@@ -213,7 +215,7 @@ def main(plan: dict[str, Any]) -> None:
     options = resolve_options(code={**QUICK, **plan["options"]})
     module = importlib.import_module(plan["topology"])
     handle = base.run(
-        module.topology(folder, plan["batch_size"], plan["source"]),
+        module.topology(folder, plan["batch_size"], plan["source"], *plan["tasks"]),
         options=options,
         target=target(),
         state_dir=folder / "state",

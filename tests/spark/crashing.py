@@ -43,6 +43,7 @@ class How:
         options: on top of `OPTIONS`.
         batch_size: lines that the source gives at once.
         topology: module whose `topology` is run.
+        tasks: of the bolts `split` and `count`, if not as many as the module says.
     """
 
     base_epochs: int = 64
@@ -52,6 +53,7 @@ class How:
     options: dict[str, Any] = field(default_factory=dict)
     batch_size: int = EPOCH_LINES
     topology: str = "tests.spark.counting"
+    tasks: tuple[int, ...] = ()
 
 
 def start_process(folder: Path, how: How, crash: str = "") -> subprocess.Popen[bytes]:

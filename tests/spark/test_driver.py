@@ -22,9 +22,10 @@ from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.archive import ArchivedEpoch, archive
+from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
 from tupletree.runtimes.spark.engine import Verdicts
 from tupletree.runtimes.spark.inspection import all_events
-from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
+from tupletree.runtimes.spark.intake import EpochRecord, Intake
 from tupletree.runtimes.spark.journal import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
 from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.marks import Marker
@@ -68,7 +69,7 @@ class Source:
     def loop(self, *records: EpochRecord, retold: tuple[AlreadySettled, ...] = ()) -> Loop:
         told = deque(retold)
         clock: Any = SystemClock()
-        intake = Intake(self.plan, self.options, self.accounts, [self.spout], clock, told.append)
+        intake = Intake(Dealer(self.plan, [self.spout]), self.options, self.accounts, [self.spout], clock, told.append)
         unused: Any = None
         next_epoch = len(records)
         return Loop(
@@ -204,7 +205,9 @@ def test_an_untracked_value_that_cannot_be_sent_is_named_in_the_log(
 ) -> None:
     source.spout.untracked = [Word("no line")]
     clock: Any = SystemClock()
-    intake = Intake(source.plan, source.options, source.accounts, [source.spout], clock, lambda _: None)
+    intake = Intake(
+        Dealer(source.plan, [source.spout]), source.options, source.accounts, [source.spout], clock, lambda _: None
+    )
     record, _ = intake.cut(0, 1)
     assert record.failures == {}
     assert "lines: an untracked value is lost: the spout emitted a Word, its stream is Line" in caplog.text
@@ -214,7 +217,9 @@ def test_the_first_epoch_is_limited_in_bytes_too(source: Source) -> None:
     clock: Any = SystemClock()
     source.spout.spout = Script([[Emit(Line("x" * 2**20), "long")]])
     source.spout.ended = False
-    intake = Intake(source.plan, Options(epoch_max_bytes=2**20), source.accounts, [source.spout], clock, lambda _: None)
+    options = Options(epoch_max_bytes=2**20)
+    dealer = Dealer(source.plan, [source.spout])
+    intake = Intake(dealer, options, source.accounts, [source.spout], clock, lambda _: None)
     assert not intake.is_full
     intake.pull()
     assert intake.is_full

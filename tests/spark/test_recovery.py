@@ -140,12 +140,12 @@ def test_a_missing_log_of_an_epoch_that_is_to_run_is_named(folder: Path, run_top
 
 def test_a_changed_topology_is_refused_with_every_difference(folder: Path, run_topology: RunTopology) -> None:
     t = Topology("tapped")
-    words = t.bolt("split", split, parallelism=3).shuffle(t.spout("tap", Tap("stopped")))
+    words = t.bolt("split", split, parallelism=2).shuffle(t.spout("tap", Tap("stopped"), parallelism=3))
     t.sink("results", jsonl(folder / "out")).shuffle(t.bolt("count", count, parallelism=2).fields(words, "word"))
     with pytest.raises(CheckpointError) as raised:
         run_topology(t, folder / "state", **OPTIONS)
     said = str(raised.value)
-    assert "split: parallelism changed from 2 to 3" in said
+    assert "tap: parallelism changed from None to 3" in said
     assert "component 'out' was removed" in said
     assert "component 'results' was added" in said
 

@@ -19,9 +19,11 @@ from tupletree.config import Options
 from tupletree.plan import Plan
 from tupletree.runtimes.history import why
 from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.dealing import Dealer
 from tupletree.runtimes.spark.inspection import all_events
 from tupletree.runtimes.spark.program import codecs_of
 from tupletree.runtimes.spark.recovery import recover
+from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources.text import Line
@@ -158,7 +160,9 @@ def _time_left_s(topology: Topology, folder: Path, seconds_later: float) -> floa
     directory = StateDirectory.open(folder / "state", plan.spec.name, fingerprint(plan.spec))
     clock = ManualClock(monotonic=5.0, wall=SystemClock().wall() + seconds_later)
     sinks = {name: str(folder / name) for name in ("direct", "held")}
-    recover(directory, accounts, codecs_of(plan), sinks, clock)
+    codecs = codecs_of(plan)
+    redealer = Redealer(directory, plan, Dealer(plan, []), [], codecs)
+    recover(directory, accounts, codecs, sinks, clock, redealer)
     directory.close()
     assert len(accounts.trees) == 2
     assert len(accounts.waiting) == 1

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,29 +18,20 @@ import numpy as np
 from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput
-from tupletree.failing import FailureMaker, safe_text
-from tupletree.frames import UNTRACKED, Frame, Root
-from tupletree.ids import mix64
-from tupletree.payloads import to_jsonable
-from tupletree.plan import Plan, Task
-from tupletree.routing import Batch, Router
-from tupletree.runtimes.spark import wire
+from tupletree.failing import safe_text
 from tupletree.runtimes.spark.accounts import Accounts
-from tupletree.runtimes.spark.journal import EpochHeader, Messages, Unsendable
-from tupletree.runtimes.spark.program import codecs_of
-from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.journal import EpochHeader, Messages
+from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.holding_check import max_pending
 from tupletree.tracking.identity import message_key, plain_id
-from tupletree.tracking.ledger import Entries, combine
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.ledger import Entries
+from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.verdicts import AlreadySettled, Emission
 
-__all__ = ["EpochRecord", "Intake", "SpoutTask", "openings_of"]
+__all__ = ["EpochRecord", "Intake"]
 
 logger = logging.getLogger("tupletree.spark")
-
-FRAME_TUPLES = 4096
-"""Tuples in a frame that the driver makes: enough to make the fixed cost per frame vanish, few enough to stay small."""
 
 
 @dataclass
@@ -72,57 +62,29 @@ class EpochRecord:
         self.header.ended = [task for task in self.header.ended if task != spout_task]
 
 
-@dataclass
-class SpoutTask:
-    """One spout task in the driver: the user's object and what it gave that has no epoch yet."""
-
-    task: Task
-    name: str
-    stream: str
-    spout: Spout[Any]
-    ids: list[MessageId] = field(default_factory=list)
-    roots: list[int] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-    rejected: dict[int, Reject] = field(default_factory=dict)
-    untracked: list[Any] = field(default_factory=list)
-    fresh: int = 0
-    position: Any = None
-    ended: bool = False
-
-    @property
-    def buffered(self) -> int:
-        """Messages without an epoch."""
-        return len(self.roots) + len(self.untracked)
-
-
 class Intake:
     """See the module docstring. Its methods are called by the driver's loop only."""
 
     def __init__(
         self,
-        plan: Plan,
+        dealer: Dealer,
         options: Options,
         accounts: Accounts,
         spouts: Sequence[SpoutTask],
         clock: Clock,
         retell: Callable[[AlreadySettled], None],
     ) -> None:
-        self._plan = plan
         self._accounts = accounts
-        self._spouts = {spout.task.task_id: spout for spout in spouts}
+        self._spouts = {spout.number: spout for spout in spouts}
         self._clock = clock
         self._retell = retell
-        self._codecs = codecs_of(plan)
-        self._routers = {spout.task.task_id: Router.of(plan, spout.task.task_id, spout.stream) for spout in spouts}
-        self._fail = {spout.task.task_id: FailureMaker(spout.name, spout.task.task_id) for spout in spouts}
-        self._pending_limit = max_pending(plan.spec, options, 2 * options.epoch_max_messages)
+        self._dealer = dealer
+        self._pending_limit = max_pending(dealer.plan.spec, options, 2 * options.epoch_max_messages)
         self._tracked = options.acker_tasks > 0
         self._max_messages = options.epoch_max_messages
         self._max_bytes = options.epoch_max_bytes
         self.limit = options.epoch_max_messages
         self._bytes_per_message = 0.0
-        self._sequence = 0
         self._delivered: set[tuple[int, Hashable]] = set()
 
     @property
@@ -218,16 +180,16 @@ class Intake:
                     expected="an Emit, a Reject, a list of them, or None",
                 )
         if values and not self._bytes_per_message:  # nothing is known from an epoch yet
-            self._bytes_per_message = wire.length_of(self._codecs[spout.name, spout.stream], values[-1])
+            self._bytes_per_message = self._dealer.length_of(spout, values[-1])
         if spout.position is None and spout.spout.snapshot() is None:
             given = [*ids, *(message_id for message_id, _ in rejected)]
-            self._delivered.update((spout.task.task_id, message_key(message_id)) for message_id in given)
+            self._delivered.update((spout.number, message_key(message_id)) for message_id in given)
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         accounts = self._accounts
         with accounts.lock:
             accounts.pending.counters.untracked += len(batch) - len(ids) - len(rejected)
             try:
-                out = accounts.pending.emit_many(spout.task.task_id, ids, values, now_s, wall_s)
+                out = accounts.pending.emit_many(spout.number, ids, values, now_s, wall_s)
             except ConnectorError as error:
                 found = [replace(finding, where=f"spout {spout.name!r}") for finding in error.findings]
                 raise ConnectorError(error.what, findings=found) from error
@@ -238,7 +200,7 @@ class Intake:
             spout.fresh += out.attempts.count(1)
             known = list(out.known)
             for message_id, reject in rejected:
-                emission = accounts.pending.emit(spout.task.task_id, message_id, reject.payload, now_s, wall_s)
+                emission = accounts.pending.emit(spout.number, message_id, reject.payload, now_s, wall_s)
                 if isinstance(emission, Emission):
                     spout.rejected[emission.root] = reject
                     spout.fresh += 1
@@ -284,26 +246,19 @@ class Intake:
             generation=generation,
             time_s=time_s,
             ran_s=ran_s,
-            partitions=self._plan.partitions,
+            partitions=self._dealer.plan.partitions,
             ticks=[*ticks],
             drain=drain,
+            tasks=self._dealer.tasks,
         )
         failures: dict[int, Failure] = {}
-        rows: list[wire.Row] = []
-        edges: list[int] = []
-        edge_roots: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+        dealt = Dealt()
         columns = _Columns()
         for task_id, spout in self._spouts.items():
             header.untracked += len(spout.untracked)
             header.fresh += spout.fresh
             columns.add(spout, self._accounts)
-            for frame in self._frames(epoch, spout, failures):
-                for sent, row in self._encode(epoch, spout, frame, failures):
-                    rows.append(row)
-                    edges.append(sent.id)
-                    edge_roots.append(wire.root_array(sent.roots))
-            if failures:
-                header.unsendable += self._unsendable(spout, failures)
+            header.unsendable += self._dealer.deal(epoch, spout, failures, dealt)
             # Everything pulled is in this epoch, so the position behind it is the one of now.
             spout.position = spout.spout.snapshot()
             if spout.position is not None:
@@ -314,128 +269,19 @@ class Intake:
             spout.rejected, spout.untracked, spout.fresh = {}, [], 0
         header.positions = dict(self._accounts.positions)
         header.ended = sorted(self._accounts.ended)
-        sections = self._sections(header, columns, rows)
+        sections = self._sections(header, columns, dealt)
         roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
-        record = EpochRecord(header, roots, openings_of(roots, edges, edge_roots), columns.retried(), failures)
+        record = EpochRecord(header, roots, dealt.openings(roots), columns.retried(), failures)
         return record, sections
 
-    def _unsendable(self, spout: SpoutTask, failures: dict[int, Failure]) -> list[Unsendable]:
-        """What failed before any bolt saw it.
-
-        A value that cannot travel cannot wait for another attempt either: it could not be read back from the journal,
-        and no attempt would carry it.
-        """
-        codec = self._codecs[spout.name, spout.stream]
-        found: list[Unsendable] = []
-        for root, value in zip(spout.roots, spout.values, strict=True):
-            failure = failures.get(root)
-            if failure is None:
-                continue
-            if not failure.permanent and codec.check_each([value]):
-                failure = failures[root] = msgspec.structs.replace(failure, permanent=True)
-            found.append(Unsendable(root, to_jsonable(value), failure))
-        return found
-
-    def _sections(self, header: EpochHeader, columns: _Columns, rows: list[wire.Row]) -> list[bytes]:
+    def _sections(self, header: EpochHeader, columns: _Columns, dealt: Dealt) -> list[bytes]:
         messages = columns.encode()
         header.messages, header.messages_length = len(columns.roots), len(messages)
-        sections = [messages]
-        offset = len(messages)
-        for place, _, head, body in rows:
-            header.frames.append((place, offset, len(head), len(body)))
-            sections += [head, bytes(body)]
-            offset += len(head) + len(body)
+        sections = dealt.sections(header, messages)
         if header.messages:
-            average = offset / header.messages
+            average = sum(map(len, sections)) / header.messages
             self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
         return sections
-
-    def _sendable(self, spout: SpoutTask, failures: dict[int, Failure]) -> tuple[list[Any], list[Root]]:
-        """What goes to bolts: everything but what the source rejected."""
-        values: list[Any] = spout.values
-        roots: list[Root] = list(spout.roots)
-        if spout.rejected:
-            kept = [(value, root) for value, root in zip(values, roots, strict=True) if root not in spout.rejected]
-            values, roots = [value for value, _ in kept], [root for _, root in kept]
-            for root, reject in spout.rejected.items():
-                failures[root] = Failure(
-                    kind=FailureKind.REJECTED,
-                    component=spout.name,
-                    task_id=spout.task.task_id,
-                    error=safe_text(reject.reason),
-                    failing_tuple=safe_text(reject.payload),
-                    permanent=True,
-                )
-        if spout.untracked:
-            values = values + spout.untracked
-            roots = roots + [0] * len(spout.untracked)
-        return values, roots
-
-    def _frames(self, epoch: int, spout: SpoutTask, failures: dict[int, Failure]) -> list[Frame]:
-        values, roots = self._sendable(spout, failures)
-        if not values:
-            return []
-        values, roots = self._of_class(spout, values, roots, failures)
-        ends = list(range(1, len(values) + 1))
-        batches, refused = self._routers[spout.task.task_id].route(values, roots, ends)
-        for position, error in refused:
-            self._note(spout, failures, roots[position], values[position], error)
-        frames: list[Frame] = []
-        for batch in batches:
-            for piece in _chunks(batch):
-                self._sequence += 1
-                edge = mix64(epoch, 0, -1, spout.task.task_id, piece.task, self._sequence)
-                frames.append(Frame(piece.task, spout.name, spout.stream, piece.values, piece.roots, piece.ends, edge))
-        return frames
-
-    def _note(
-        self, spout: SpoutTask, failures: dict[int, Failure], root: Root, value: object, error: BaseException | str
-    ) -> None:
-        if root == UNTRACKED:
-            logger.warning("%s: an untracked value is lost: %s", spout.name, safe_text(str(error), 500))
-        self._fail[spout.task.task_id].note(failures, root, value, error)
-
-    def _of_class(
-        self, spout: SpoutTask, values: list[Any], roots: list[Root], failures: dict[int, Failure]
-    ) -> tuple[list[Any], list[Root]]:
-        """Drop what is not of the stream's class; its root fails."""
-        expected = self._plan.spec.components[spout.name].outputs[spout.stream].schema.cls
-        if set(map(type, values)) <= {expected}:
-            return values, roots
-        kept_values: list[Any] = []
-        kept_roots: list[Root] = []
-        for value, root in zip(values, roots, strict=True):
-            if type(value) is expected:
-                kept_values.append(value)
-                kept_roots.append(root)
-            else:
-                error = TypeError(
-                    f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}"
-                )
-                self._note(spout, failures, root, value, error)
-        return kept_values, kept_roots
-
-    def _encode(
-        self, epoch: int, spout: SpoutTask, frame: Frame, failures: dict[int, Failure]
-    ) -> Iterator[tuple[Frame, wire.Row]]:
-        """The frame as a row; one that is too long for a row is halved until its parts are not."""
-        source = spout.task.task_id
-        fail = partial(self._note, spout, failures)
-        codec = self._codecs[spout.name, spout.stream]
-        self._sequence += 1
-        row = wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, self._sequence, fail)
-        if row is None:
-            return
-        if len(row[3]) <= wire.FRAME_BYTES or len(frame.values) == 1:
-            yield frame, row
-            return
-        middle = len(frame.values) // 2
-        for part in (slice(None, middle), slice(middle, None)):
-            values, roots = frame.values[part], frame.roots[part]  # spout tuples are one to a segment
-            edge = mix64(epoch, 0, -1, source, frame.task, self._sequence)
-            ends = list(range(1, len(values) + 1))
-            half = Frame(frame.task, frame.component, frame.stream, values, roots, ends, edge)
-            yield from self._encode(epoch, spout, half, failures)
 
 
 class _Columns:
@@ -450,7 +296,7 @@ class _Columns:
 
     def add(self, spout: SpoutTask, accounts: Accounts) -> None:
         count = len(spout.roots)
-        self.tasks.extend([spout.task.task_id] * count)
+        self.tasks.extend([spout.number] * count)
         self.ids.extend(spout.ids)
         self.roots.extend(spout.roots)
         self.attempts.extend(spout.attempts)
@@ -476,24 +322,3 @@ class _Columns:
             attempts=self.attempts.tobytes(),
             first_emitted_s=self.first_emitted.tobytes(),
         )
-
-
-def openings_of(
-    roots: np.ndarray[Any, np.dtype[np.uint64]],
-    edges: Sequence[int],
-    edge_roots: Sequence[np.ndarray[Any, np.dtype[np.uint64]]],
-) -> Entries:
-    """The XOR of the first edges of every root. A root that went to nobody has none: its tree is complete at once."""
-    return combine([*edges, 0], [*edge_roots, roots])
-
-
-def _chunks(batch: Batch) -> list[Batch]:
-    """Cut a target's batch into frames of bounded size. Spout tuples are one to a segment."""
-    if len(batch.values) <= FRAME_TUPLES:
-        return [batch]
-    pieces: list[Batch] = []
-    for start in range(0, len(batch.values), FRAME_TUPLES):
-        values = batch.values[start : start + FRAME_TUPLES]
-        roots = batch.roots[start : start + FRAME_TUPLES]
-        pieces.append(Batch(batch.task, values, roots, list(range(1, len(values) + 1))))
-    return pieces

@@ -91,6 +91,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
         untracked: how many untracked messages went in.
         fresh: how many messages stand in an epoch for the first time.
         unsendable: messages that are in no frame because they failed already.
+        tasks: component → first id and number of the tasks that the frames are addressed to.
         positions: spout task → where it stands after this epoch.
         ended: spout tasks that have no more input.
         frames: (partition, offset, head length, body length) of each frame in the sections.
@@ -108,6 +109,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     untracked: int = 0
     fresh: int = 0
     unsendable: list[Unsendable] = []
+    tasks: dict[str, tuple[int, int]] = {}
     positions: dict[int, Any] = {}
     ended: list[int] = []
     frames: list[tuple[int, int, int, int]] = []

@@ -21,9 +21,10 @@ from tupletree.errors import CheckpointError, InternalError
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.dealing import SpoutTask
 from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.engine import Engine, Verdicts
-from tupletree.runtimes.spark.intake import EpochRecord, Intake, SpoutTask
+from tupletree.runtimes.spark.intake import EpochRecord, Intake
 from tupletree.runtimes.spark.journal import write_epoch
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.statedir import StateDirectory
@@ -81,7 +82,7 @@ class Loop:
         self._engine = engine
         self._replays = replays
         self._meter = meter
-        self._spouts = {spout.task.task_id: spout for spout in spouts}
+        self._spouts = {spout.number: spout for spout in spouts}
         self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._records = {record.epoch: record for record in records}
         self._next_epoch = next_epoch

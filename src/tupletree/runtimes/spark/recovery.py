@@ -16,22 +16,25 @@ import numpy as np
 
 from tupletree.clock import Clock
 from tupletree.codec import ArrowCodec
-from tupletree.durable import missing
+from tupletree.durable import missing, read_header
 from tupletree.errors import CheckpointError
 from tupletree.frames import roots_of
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
-from tupletree.runtimes.spark.intake import EpochRecord, openings_of
+from tupletree.runtimes.spark.dealing import openings_of
+from tupletree.runtimes.spark.intake import EpochRecord
 from tupletree.runtimes.spark.journal import (
     EpochHeader,
     FailedAttempt,
     Messages,
     SettleEntry,
+    epoch_path,
     numbered,
     read_epoch,
     read_settle,
 )
 from tupletree.runtimes.spark.keeping import missing_files
+from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.sinking import read_sidecar
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile
@@ -75,9 +78,14 @@ class LoggedMessage:
 
 
 def recover(
-    directory: StateDirectory, accounts: Accounts, codecs: Codecs, sinks: Mapping[str, str], clock: Clock
+    directory: StateDirectory,
+    accounts: Accounts,
+    codecs: Codecs,
+    sinks: Mapping[str, str],
+    clock: Clock,
+    redealer: Redealer,
 ) -> Recovered:
-    """Fill the accounts; `sinks` has the folder of each.
+    """Fill the accounts; `sinks` has the folder of each, and `redealer` deals anew what was for other tasks.
 
     Raises CheckpointError, naming the file, for anything missing or damaged.
     """
@@ -89,11 +97,14 @@ def recover(
         _fold(entries, accounts, sinks, clock)
         _check_state(directory, accounts)
     epochs = numbered(directory.epochs, ".epoch")
+    if epochs:
+        before, _ = read_header(epoch_path(directory.epochs, epochs[-1]), EpochHeader)
+        redealer.check(before.tasks, accounts, is_settled=epochs[-1] <= accounts.settled)
     for epoch in (one for one in epochs if one > accounts.settled):
         expected = accounts.settled + 1 + len(found.records)
         if epoch != expected:
             raise _gap(directory, f"epoch log {expected}", f"epoch log {epoch} is there")
-        found.records.append(_readopt(directory, epoch, accounts, codecs, clock))
+        found.records.append(_readopt(directory, epoch, accounts, codecs, clock, redealer))
     newest = found.records[-1].header if found.records else None
     if newest is None and found.last is not None:
         newest, _ = read_epoch(directory.epochs, found.last.epoch)
@@ -226,8 +237,14 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
                 _adopt(message, values, accounts, clock)
 
 
-def _readopt(directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock) -> EpochRecord:
+def _readopt(
+    directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, redealer: Redealer
+) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
+    if redealer.is_due(header):
+        logged = logged_messages(body[: header.messages_length])
+        redealer.redeal(header, body, {message.root: message.task for message in logged})
+        header, body = read_epoch(directory.epochs, epoch)
     values = values_of(header, body, codecs)
     messages = logged_messages(body[: header.messages_length])
     task_of = {message.root: message.task for message in messages}

@@ -29,14 +29,16 @@ from tupletree.runtimes.java import find_java
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.calling import CalledSinks
+from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
 from tupletree.runtimes.spark.endings import reason, stop_query
 from tupletree.runtimes.spark.engine import Engine
-from tupletree.runtimes.spark.intake import Intake, SpoutTask
+from tupletree.runtimes.spark.intake import Intake
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.publishing import Publisher
 from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, recover
+from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.spooling import make_spools
@@ -250,9 +252,10 @@ class SparkRun(RunHandle):
         plan = Plan.of(self._spec, self._options, partitions_of(session))
         spouts = self._make_spouts(plan)
         accounts = self._make_accounts(spouts)
-        self._directory.name_spouts(accounts.spout_of)
         codecs = codecs_of(plan)
-        recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock)
+        dealer = Dealer(plan, spouts)
+        redealer = Redealer(self._directory, plan, dealer, spouts, codecs)
+        recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, redealer)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
@@ -284,7 +287,7 @@ class SparkRun(RunHandle):
             self._finish_last(recovered, publisher, spouts)
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
-            intake = Intake(plan, self._options, accounts, spouts, self._clock, retold.append)
+            intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append)
             loop = self._loop = Loop(
                 intake,
                 accounts,
@@ -348,6 +351,9 @@ class SparkRun(RunHandle):
                     )
                     for task in plan.tasks_of(component.name)
                 ]
+        numbers = self._directory.number_spouts([(spout.task.task_id, spout.name) for spout in spouts])
+        for spout, number in zip(spouts, numbers, strict=True):
+            spout.number = number
         return spouts
 
     def _make_accounts(self, spouts: list[SpoutTask]) -> Accounts:
@@ -355,8 +361,8 @@ class SparkRun(RunHandle):
         policy = RetryPolicy.from_options(self._options)
         pending = Pending(policy, randomness.getrandbits, randomness.random, record_changes=True)
         for spout in spouts:
-            pending.register(spout.task.task_id, spout.name, self._spec.components[spout.name].replay)
-        return Accounts(self._spec, pending, {spout.task.task_id: spout.name for spout in spouts})
+            pending.register(spout.number, spout.name, self._spec.components[spout.name].replay)
+        return Accounts(self._spec, pending, {spout.number: spout.name for spout in spouts})
 
     def _open(self, spout: SpoutTask, plan: Plan, accounts: Accounts) -> None:
         task = spout.task
@@ -370,19 +376,19 @@ class SparkRun(RunHandle):
             component_tasks=plan.component_tasks,
         )
         spout.spout.open(place)
-        if task.task_id in accounts.positions:
+        if spout.number in accounts.positions:
             # Its input may have grown since it ended: it knows where to go on, and says at once if there is nothing.
-            spout.position = accounts.positions[task.task_id]
+            spout.position = accounts.positions[spout.number]
             spout.spout.restore(spout.position)
         else:
-            spout.ended = task.task_id in accounts.ended
+            spout.ended = spout.number in accounts.ended
 
     def _finish_last(self, recovered: Recovered, publisher: Publisher, spouts: list[SpoutTask]) -> None:
         """Finish what the last settled epoch left undone, and clear away what killed starts left behind."""
         entry = recovered.last
         if entry is not None:
             entry, _ = publisher.finish(entry)
-            self._tell_again(entry, {spout.task.task_id: spout for spout in spouts})
+            self._tell_again(entry, {spout.number: spout for spout in spouts})
         sweep_drafts(self._directory)
 
     def _tell_again(self, entry: SettleEntry, spouts: dict[int, SpoutTask]) -> None:
@@ -402,7 +408,7 @@ class SparkRun(RunHandle):
         accounts = self._accounts
         assert accounts is not None
         for spout in spouts:
-            task = spout.task.task_id
+            task = spout.number
             for message_id, failure in accounts.pending.awaited(task):
                 spout.spout.fail(message_id, failure)
                 spout.ended = False

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,17 @@ class StateDirectory:
         """Spark's own checkpoint of this generation. Disposable: the journal is what recovery reads."""
         return self.path / "spark" / f"{self.generation:06d}"
 
-    def name_spouts(self, spout_of: Mapping[int, str]) -> None:
-        """Write down which spout task is which component, for readers from outside."""
-        write_once(self.path / "spouts.json", msgspec.json.encode({str(task): name for task, name in spout_of.items()}))
+    def number_spouts(self, tasks: Sequence[tuple[int, str]]) -> list[int]:
+        """What the journal calls these spout tasks: the ids that they had at the first start.
+
+        Args:
+            tasks: id and component of each, by component and index.
+        """
+        path = self.path / "spouts.json"
+        write_once(path, msgspec.json.encode({str(task): name for task, name in tasks}))
+        stored = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+        free = {name: iter(sorted(one for one in stored if stored[one] == name)) for _, name in tasks}
+        return [next(free[name]) for _, name in tasks]
 
     def close(self) -> None:
         """Release the lock."""
@@ -168,7 +176,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             expected=f"format {FORMAT}",
             next_step="use the version of Tupletree that wrote it",
         )
-    changes = differences(identity.fingerprint, plain)
+    changes = differences(_lasting(identity.fingerprint), _lasting(plain))
     if identity.topology != topology:
         changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
     if changes:
@@ -180,6 +188,14 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             next_step="go back to that topology, or start with a fresh --state-dir",
         )
     return identity
+
+
+def _lasting(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """What may not change: how many tasks bolts and sinks have, may (see `redealing`)."""
+    return {
+        name: {part: value for part, value in one.items() if part != "parallelism" or one["kind"] == "spout"}
+        for name, one in fingerprint.items()
+    }
 
 
 def _claim(path: Path) -> int:
