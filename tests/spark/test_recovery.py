@@ -145,7 +145,7 @@ def test_a_changed_topology_is_refused_with_every_difference(folder: Path, run_t
     with pytest.raises(CheckpointError) as raised:
         run_topology(t, folder / "state", **OPTIONS)
     said = str(raised.value)
-    assert "tap: parallelism changed from None to 3" in said
+    assert "tap: parallelism changed from 1 to 3" in said
     assert "component 'out' was removed" in said
     assert "component 'results' was added" in said
 
