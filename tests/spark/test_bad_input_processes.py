@@ -244,7 +244,7 @@ def test_what_can_be_neither_copied_nor_sent_is_named_with_the_way_out(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     t = Topology("locked")
-    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("locked-source", Locked("locked")))
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("locked-source", Locked("locked"), parallelism=2))
     with pytest.raises(TopologyError, match=r"locked-source[\s\S]*lock[\s\S]*in `open`"):
         run_topology(t, tmp_path / "state")
     t = Topology("unsendable")
