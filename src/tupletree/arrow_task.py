@@ -155,12 +155,12 @@ class ArrowTask:
                 self._place.take_in_hand(roots[0], len(columns))
             keyed = self._keyed(columns, source)
             results = self._results(columns, keyed)
+            if keyed is not None:
+                keyed.keep()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             return error
-        if keyed is not None:
-            keyed.keep()
         made += results
         return None
 
@@ -292,12 +292,19 @@ class _KeysInHand:
         return Anchored(batch, pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(order)))
 
     def keep(self) -> None:
-        """The call has returned: what it set counts."""
+        """The call has returned: what it set counts, if it can be stored."""
         if self._values is not None:
-            changed = self._state.changed
-            for key, held, value in zip(self.keys, self._held, self._values, strict=True):
-                if value is not held:
-                    changed[key] = value
+            changed, check = self._state.changed, self._state.check
+            new = [
+                (key, value)
+                for key, held, value in zip(self.keys, self._held, self._values, strict=True)
+                if value is not held
+            ]
+            if check is not None:
+                for key, value in new:
+                    check(key, value)
+            for key, value in new:
+                changed[key] = value
 
 
 ATOMS = frozenset(

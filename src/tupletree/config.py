@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tupletree.errors import ConfigError, Finding
 
@@ -25,7 +25,7 @@ ENVIRONMENT_PREFIX = "TUPLETREE_"
 
 
 def _option(
-    default: float | None,
+    default: float | str | None,
     unit: str,
     meaning: str,
     *,
@@ -144,6 +144,12 @@ class Options:
         256 * 1024 * 1024, "bytes", "how much of the per-message history is kept for `tupletree why`", at_least=0
     )
     drain_timeout_s: float = _option(30.0, "seconds", "how long a stop waits for what is in flight", at_least=0)
+    state_guarantee: Literal["exactly_once", "at_least_once"] = _option(
+        "exactly_once",
+        "guarantee",
+        "on Spark: exactly_once runs an epoch again without a message that failed after it touched state; "
+        "at_least_once lets what it did stay, as the local runtime does, and saves that run",
+    )
     tick_interval_s: float | None = _option(
         None,
         "seconds",
@@ -192,7 +198,7 @@ def describe_options() -> list[OptionInfo]:
     return [
         OptionInfo(
             name=declared.name,
-            type=declared.kind.__name__ + (" or none" if declared.optional else ""),
+            type=("text" if declared.choices else declared.kind.__name__) + (" or none" if declared.optional else ""),
             default="none" if declared.default is None else str(declared.default),
             unit=declared.unit,
             expected=declared.expected,
@@ -253,18 +259,21 @@ class _Declared:
     """One field of Options with its type and metadata resolved."""
 
     name: str
-    kind: type[int | float]
+    kind: type[int | float | str]
     optional: bool
-    default: float | None
+    default: float | str | None
     unit: str
     meaning: str
     storm: str
     at_least: float | None
     above: float | None
     at_most: float | None
+    choices: tuple[str, ...] = ()
 
     @property
     def expected(self) -> str:
+        if self.choices:
+            return " or ".join(self.choices)
         kind = "a whole number" if self.kind is int else "a number"
         bounds = [
             f"{word} {bound:g}"
@@ -273,14 +282,18 @@ class _Declared:
         ]
         return " ".join([kind, " and ".join(bounds), "or none" if self.optional else ""]).strip()
 
-    def accept(self, value: object) -> float | None:
+    def accept(self, value: object) -> float | str | None:
         """The value as the field's type. Raises ValueError, with what was expected, for anything that is not one."""
+        if self.choices:
+            if value not in self.choices:
+                raise ValueError(self.expected)
+            return str(value)
         parsed = self._parse(value) if isinstance(value, str) else value
         if parsed is None and self.optional:
             return None
         if self.kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
             parsed = float(parsed)
-        if not isinstance(parsed, self.kind) or isinstance(parsed, bool) or not math.isfinite(parsed):
+        if not isinstance(parsed, int | float) or type(parsed) is not self.kind or not math.isfinite(parsed):
             raise ValueError(self.expected)
         if (
             (self.at_least is not None and parsed < self.at_least)
@@ -290,7 +303,7 @@ class _Declared:
             raise ValueError(self.expected)
         return parsed
 
-    def _parse(self, text: str) -> float | None:
+    def _parse(self, text: str) -> float | str | None:
         if text.strip().lower() == "none":
             return None
         try:
@@ -305,12 +318,14 @@ def _declared_options() -> dict[str, _Declared]:
     for described in fields(Options):
         hint = hints[described.name]
         members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
         assert described.default is not MISSING
         table[described.name] = _Declared(
             name=described.name,
-            kind=int if int in members else float,
+            kind=str if choices else int if int in members else float,
             optional=type(None) in members,
             default=described.default,
+            choices=choices,
             **described.metadata,
         )
     return table

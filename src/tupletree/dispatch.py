@@ -7,6 +7,7 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -48,6 +49,7 @@ class BoltTask:
         self._stream_of = {stream.schema.cls: name for name, stream in component.outputs.items()}
         self._fail = FailureMaker(component.name, place.task_id)
         self._bolt: Bolt[Any] | None = None
+        self._is_checked = False
         self._collecting: CollectingCall | None = None
         # The commonest stateful bolt, `fn(value, state)`, is called as it is; others through what `_prepare` binds.
         self._keyed_call: Callable[[Any, Any], Any] = lambda value, _: self._call(value)
@@ -114,6 +116,8 @@ class BoltTask:
         if self._state is not None:
             frame, keys = self._with_keys(frame, worked)
             self._state.prepare(keys, self._place.epoch_time_s)
+        if self._state is not None and self._state.check is not None and not self._is_checked:
+            self._check_calls(self._state, self._state.check)
         if self._collecting is not None:
             self._collecting.run(frame, self._call, self._state, keys, worked)
             return worked
@@ -125,6 +129,26 @@ class BoltTask:
         else:
             self._run_keyed(frame, keys, self._state, worked)
         return worked
+
+    def _check_calls(self, state: StateCell, check: Callable[[Any, Any], None]) -> None:
+        """Let a call fail that leaves a value which cannot be stored, and leave the key as it was."""
+        self._is_checked = True
+        call = self._call
+
+        def checked(value: Any) -> Any:
+            before = copy.deepcopy(state.value)
+            try:
+                result = call(value)
+                if hasattr(result, "__next__"):
+                    result = list(result)  # what yields has not run yet
+                check(state.key, state.value)
+            except BaseException:
+                state.changed[state.key] = before
+                raise
+            return result
+
+        self._call = checked
+        self._keyed_call = lambda value, _: checked(value)
 
     def tick(self, time_s: float) -> Worked:
         """Tell the bolt that time passed: a class bolt's `tick` is called, a function gets a `Tick`, untracked.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,11 +16,16 @@ MAX_STRAYS_KEPT = 3
 
 
 class StateCell(Protocol):
-    """What keyed state must let dispatch do: put a key and its value in hand, and take the value back."""
+    """What keyed state must let dispatch do: put a key and its value in hand, and take the value back.
+
+    `check`, if there is one, raises ProcessingError for a (key, value) that could not be stored; it is asked after each
+    call, so that the call which left the value fails, and no other.
+    """
 
     key: Any
     value: Any
     changed: dict[Any, Any]
+    check: Callable[[Any, Any], None] | None
 
     def prepare(self, keys: list[Any], time_s: float) -> None:
         """Tuples with these keys come next, at this time."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.dispatch.bench import Count, Word, frame, words
+from tests.dispatch.bench import Count, frame
 from tupletree import KeyedState, Topology, bolt
 from tupletree.config import Options
 from tupletree.dispatch import BoltTask
 from tupletree.effects import TaskPlace
+from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker
 from tupletree.frames import Frame
 from tupletree.plan import Plan
@@ -24,9 +26,18 @@ from tupletree.state.versions import StateFile, version_after
 from tupletree.tracking.outcomes import Failure
 
 
+class Word(msgspec.Struct, frozen=True):
+    text: str
+    shout: bool = False
+
+
+def words(*texts: str) -> list[Word]:
+    return [Word(text) for text in texts]
+
+
 @bolt(state=int)
 def count(word: Word, total: KeyedState[int]) -> Count:
-    if word.text == "odd":
+    if word.text == "odd" and not word.shout:
         total.value = "no number"  # type: ignore[assignment]  # the fault under test
     else:
         total.value += 1
@@ -36,10 +47,10 @@ def count(word: Word, total: KeyedState[int]) -> Count:
 class Epochs:
     """Runs of one task of `count`, each with a file name of its own, as a stage makes them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, what: Any = count) -> None:
         topology = Topology("count-words")
         source = topology.spout("words", items([Word("a")]))
-        counting = topology.bolt("count", count).fields(source, "text")
+        counting = topology.bolt("count", what).fields(source, "text")
         counting.stream(Count, unconsumed=True)
         self.plan = Plan.of(topology.build(), Options(), partitions=1)
         self.folder = folder
@@ -47,7 +58,7 @@ class Epochs:
         self.files: list[StateFile] = []
         self.runs = 0
 
-    def run(self, *frames: Frame) -> tuple[StateReport | None, dict[int, Failure]]:
+    def run(self, *frames: Frame, checked: bool = False) -> tuple[StateReport | None, dict[int, Failure]]:
         self.runs += 1
         control = Control(
             run_id="0123456789",
@@ -56,6 +67,7 @@ class Epochs:
             generation=1,
             time_s=0.0,
             state={"count": self.files},
+            checked=["count"] if checked else [],
             state_directory=str(self.folder),
         )
         component = self.plan.spec.components["count"]
@@ -63,9 +75,9 @@ class Epochs:
         state = StatefulTask.of(component, task, self.plan, control, attempt=0)
         assert state is not None
         bolt_task = BoltTask(component, TaskPlace("t", "count", 1, 0, 1), state.cell, state.key_functions)
-        for one in frames:
-            assert not bolt_task.work(one).failures
         failures: dict[int, Failure] = {}
+        for one in frames:
+            failures.update(bolt_task.work(one).failures)
         fail = FailureMaker("count", 1)
         report = state.write(list(frames), lambda root, value, error: fail.note(failures, root, value, error))
         return report, failures
@@ -124,31 +136,64 @@ def test_none_is_a_key_although_the_field_says_text(tmp_path: Path) -> None:
     assert epochs.values()[None] == 2
 
 
-def test_a_value_that_cannot_be_stored_fails_every_root_that_touched_its_key(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_does_not_check_asks_for_one_that_does(tmp_path: Path) -> None:
     epochs = Epochs(tmp_path)
-    with caplog.at_level(logging.WARNING, "tupletree.spark.state"):
-        report, failures = epochs.run(frame((1, words("a")), (2, words("b", "odd"))), frame(((3, 4), words("odd"))))
+    with pytest.raises(ProcessingError, match="expected: int"):
+        epochs.run(frame((1, words("a")), (2, words("odd"))))
+    assert list((tmp_path / "count").iterdir()) == []
+
+
+def test_a_value_that_cannot_be_stored_fails_whose_call_left_it_and_nobody_else(tmp_path: Path) -> None:
+    """The word "odd" leaves a text where a number belongs; "odd!" has the same key, and does not."""
+    epochs = Epochs(tmp_path)
+    report, failures = epochs.run(
+        frame((1, words("a")), (2, words("b", "odd")), (5, [Word("odd", shout=True)])),
+        frame(((3, 4), words("odd")), (6, [Word("odd", shout=True)])),
+        checked=True,
+    )
 
     assert set(failures) == {2, 3, 4}
     assert "expected: int" in failures[2].error
-    assert failures[2].failing_tuple == "Word(text='odd')"
+    assert failures[2].failing_tuple == "Word(text='odd', shout=False)"
     assert report is not None
-    assert "cannot be stored" in caplog.text
+    epochs.files = [report.file]
+    assert epochs.values() == {"a": 1, "b": 1, "odd": 2, None: 0}
 
 
 def test_an_untracked_tuple_with_an_unstorable_value_costs_nobody_else_their_state(tmp_path: Path) -> None:
     epochs = Epochs(tmp_path)
-    epochs.commit(frame((1, words("a")), (0, words("odd"))))
+    report, failures = epochs.run(frame((1, words("a")), (0, words("odd"))), checked=True)
 
+    assert report is not None
+    assert not failures
+    epochs.files = [report.file]
     assert epochs.values() == {"a": 1, "b": 0, "odd": 0, None: 0}
 
 
 def test_a_run_that_changed_nothing_that_can_be_stored_writes_no_file(tmp_path: Path) -> None:
     epochs = Epochs(tmp_path)
-    report, failures = epochs.run(frame((1, words("odd"))))
+    report, failures = epochs.run(frame((1, words("odd"))), checked=True)
 
     assert report is None
     assert set(failures) == {1}
     assert list((tmp_path / "count").iterdir()) == []
+
+
+@bolt(state=list)
+def gather(word: Word, seen: KeyedState[list[int]]) -> Iterator[Count]:
+    """Changes its state in place, while it yields."""
+    seen.value.append(1)
+    yield Count(word.text, len(seen.value))
+    if not word.shout:
+        seen.value.append("no number")  # type: ignore[arg-type]  # the fault under test
+
+
+def test_what_is_changed_in_place_and_while_yielding_is_checked_and_taken_back(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path, gather)
+    loud = [Word("a", shout=True)]
+    report, failures = epochs.run(frame((1, loud), (2, words("a")), (3, loud)), checked=True)
+
+    assert set(failures) == {2}
+    assert report is not None
+    epochs.files = [report.file]
+    assert epochs.values()["a"] == [1, 1]

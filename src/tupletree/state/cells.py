@@ -61,6 +61,7 @@ class ValueCell(Generic[V]):
     Attributes:
         key, value: of the tuple in hand; there is no value before the first tuple.
         changed: key → value, what this run changed so far.
+        check: raises for a (key, value) that could not be stored; None where that is found out later.
         handed_out: keys whose stored value was handed out and could be changed in place: maybe it was not.
     """
 
@@ -71,6 +72,7 @@ class ValueCell(Generic[V]):
         "_looked_for",
         "_tidy_at",
         "changed",
+        "check",
         "handed_out",
         "key",
         "value",
@@ -85,6 +87,7 @@ class ValueCell(Generic[V]):
         self.key: Any = None
         self.value: V
         self.changed: dict[Any, V] = {}
+        self.check: Callable[[Any, Any], None] | None = None
         self.handed_out: list[Any] = []
         self._committed: dict[Any, V] | Mapping[Any, V] = committed if look_up is None else dict(committed)
         self._default = default

@@ -123,6 +123,7 @@ class Engine:
         self._plan = plan
         self._blob = blob
         self._timeout_s = options.message_timeout_s
+        self._exact_state = options.state_guarantee == "exactly_once"
         self._processing_timeout_s = options.processing_timeout_s
         self._directory = directory
         self._accounts = accounts
@@ -196,7 +197,7 @@ class Engine:
 
     def _run_until_it_counts(self, record: EpochRecord, frame: Any) -> _Counted:
         accounts = self._accounts
-        settlement = Settlement.start(record, accounts.trees)
+        settlement = Settlement.start(record, accounts.trees, exact_state=self._exact_state)
         dropped: list[Path] = []
         while True:
             reports = Reports.of(self._execute_surely(record, settlement, frame))
@@ -243,6 +244,7 @@ class Engine:
             left_out=wire.pack_roots(settlement.left_out),
             attempts={**accounts.trees.attempts, **record.attempts},
             state=accounts.state,
+            checked=sorted(settlement.checked),
             state_directory=str(self._directory.state),
             sink_directories=self._sinks,
             kept=accounts.kept,
@@ -415,7 +417,8 @@ class Engine:
 
     def _letter(self, died: Died, fates: Fates) -> Any:
         stateful = any(getattr(one.body, "state", None) for one in self._plan.spec.components.values())
-        note = "keyed state does not hold this message" if stateful else ""
+        verb = "does not" if self._exact_state else "may"
+        note = f"keyed state {verb} hold this message" if stateful else ""
         if died.root in fates.dead:
             note = "it failed after a part of it was committed: what it did before, to keyed state too, stays"
         return letter_of(died, self._accounts, note, self._redact)

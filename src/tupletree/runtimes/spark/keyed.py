@@ -30,7 +30,8 @@ class StatefulTask:
 
     def __init__(self, component: ComponentSpec, task: Task, plan: Plan, control: Control, attempt: int) -> None:
         spec = component.body.state
-        self._component = component
+        self._spec = spec
+        self.component = component.name
         self._task = task
         folder = Path(control.state_directory) / component.name
         version = control.state.get(component.name, [])
@@ -50,6 +51,9 @@ class StatefulTask:
         )
         _segments.keep_only(folder, (file.name for file in version))
         self.cell: ValueCell[Any] = cell_of(spec, self._store.load)
+        self.is_checked = component.name in control.checked
+        if self.is_checked:
+            self.cell.check = self._check
 
     @classmethod
     def of(
@@ -59,26 +63,33 @@ class StatefulTask:
         return cls(component, task, plan, control, attempt) if component.body.state is not None else None
 
     def write(self, frames: list[Frame], fail: FailRoot) -> StateReport | None:
-        """Write what changed. A value that cannot be stored fails every root that touched its key in this run."""
+        """Write what changed.
+
+        Raises:
+            ProcessingError: a value cannot be stored, and this run did not look whose doing that is: it is to run again
+                with checks after each tuple. In such a run the value came about outside of the calls, and every root
+                that touched its key fails.
+        """
         changed = self.cell.delta()
         try:
             encoded = self._store.encode(changed)
         except ProcessingError:
+            if not self.is_checked:
+                raise
             encoded = self._store.encode(self._storable(changed, frames, fail))
         handed_out = [key for key in self.cell.handed_out if key in encoded]
-        if handed_out and self._component.body.state.ttl_s is None:  # what expires is written to last longer
+        if handed_out and self._spec.ttl_s is None:  # what expires is written to last longer
             encoded = self._store.without_unchanged(encoded, handed_out)
         if not encoded:
             return None
         written = self._store.write(self._name, encoded)
-        return StateReport(self._component.name, self._task.index, written.file, written.merged, self._store.bytes_read)
+        return StateReport(self.component, self._task.index, written.file, written.merged, self._store.bytes_read)
+
+    def _check(self, key: Any, value: Any) -> None:
+        self._store.encode({key: value})
 
     def _storable(self, changed: dict[Any, Any], frames: list[Frame], fail: FailRoot) -> dict[Any, Any]:
-        """`changed` without the values that cannot be stored, whose roots fail.
-
-        Those roots touched state, so settle runs the epoch again without them. Untracked tuples have nobody who could
-        be told: their change is lost, as their failure would be, and logged.
-        """
+        """`changed` without the values that cannot be stored; every root that touched their keys fails."""
         bad: dict[Any, ProcessingError] = {}
         for key, value in changed.items():
             try:
@@ -86,7 +97,7 @@ class StatefulTask:
             except ProcessingError as error:
                 bad[key] = error
         logger.warning(
-            "%s: %d values cannot be stored, the first: %s", self._component.name, len(bad), next(iter(bad.values()))
+            "%s: %d values cannot be stored, the first: %s", self.component, len(bad), next(iter(bad.values()))
         )
         for frame in frames:
             keys_of = self.key_functions[frame.component, frame.stream]

@@ -36,6 +36,7 @@ class Control(msgspec.Struct, kw_only=True):
         left_out: roots that this run must not touch, packed unsigned 64-bit.
         attempts: root → attempt number, for those beyond the first.
         state: component → segments of the committed version.
+        checked: components whose values are checked after each tuple.
         state_directory: where state files are.
         sink_directories: sink → absolute folder.
         kept: component → task index → what is kept for it.
@@ -61,6 +62,7 @@ class Control(msgspec.Struct, kw_only=True):
     left_out: bytes = b""
     attempts: dict[int, int] = {}
     state: dict[str, list[StateFile]] = {}
+    checked: list[str] = []
     state_directory: str = ""
     sink_directories: dict[str, str] = {}
     kept: dict[str, dict[int, Kept]] = {}

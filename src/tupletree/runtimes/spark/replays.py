@@ -80,6 +80,8 @@ class Replays:
     def _clear(self, request: Request) -> None:
         """A letter that could not be brought back stays where it is."""
         carried_out(self._state_dir, request.id, list(self._replayable(request)))
+        # It has left the inbox durably, so it cannot come again, and need not be known for ever.
+        self._accounts.replays.discard(request.id)
 
     def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
         """The letters to bring back, with their spout task and value; of the others the log says why."""

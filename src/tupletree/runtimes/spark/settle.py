@@ -51,6 +51,7 @@ class Reports:
     failures: dict[int, Failure] = field(default_factory=dict)
     outputs: list[wire.OutputReport] = field(default_factory=list)
     states: list[wire.StateReport] = field(default_factory=list)
+    unstorable: list[str] = field(default_factory=list)
     stats: list[wire.StatsReport] = field(default_factory=list)
     kept: list[KeptReport] = field(default_factory=list)
     kept_edges: list[Entries] = field(default_factory=list)
@@ -72,6 +73,8 @@ class Reports:
                 reports.outputs.append(_output.decode(head))
             elif kind == wire.STATE:
                 reports.states.append(_state.decode(head))
+            elif kind == wire.UNSTORABLE:
+                reports.unstorable.append(bytes(head).decode())
             elif kind == wire.STATS:
                 reports.stats.append(_stats.decode(head))
             elif kind == wire.KEPT:
@@ -101,6 +104,9 @@ class Settlement:
         carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
         completed: roots of earlier epochs whose tree completed in the run judged last.
         broken: how often Spark could not bring a run to its end.
+        exact_state: what a failed root did to state is taken back.
+        checked: components whose values are checked after each tuple from now on: one of them could not be stored, and
+            a run without these checks does not know by whose doing.
     """
 
     record: EpochRecord
@@ -113,11 +119,13 @@ class Settlement:
     carried: dict[int, int] = field(default_factory=dict)
     completed: list[int] = field(default_factory=list)
     broken: int = 0
+    exact_state: bool = True
+    checked: set[str] = field(default_factory=set)
 
     @classmethod
-    def start(cls, record: EpochRecord, trees: OpenTrees) -> Settlement:
+    def start(cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True) -> Settlement:
         """Before the first run: what failed at the spout."""
-        return cls(record, trees, dict(record.failures))
+        return cls(record, trees, dict(record.failures), exact_state=exact_state)
 
     @property
     def left_out(self) -> set[int]:
@@ -147,9 +155,10 @@ class Settlement:
         for stats in reports.stats:
             self.extended.update(stats.extended)
         bad = failed.keys() | lost
-        if not bad or not self._taints(bad, reports, read_sidecar):
+        if not reports.unstorable and (not bad or not self._taints(bad, reports, read_sidecar)):
             return True
-        if self.runs >= FULL_RUNS:
+        self.checked.update(reports.unstorable)
+        if not reports.unstorable and self.runs >= FULL_RUNS + bool(self.checked):
             # A message that went to nobody is complete whatever runs, and no frame could bring its value back.
             roots, xor = self.record.openings
             complete = set(roots[xor == 0].tolist())
@@ -174,7 +183,7 @@ class Settlement:
         if any(root in self.trees for root in bad):
             return True  # what was kept of it is used up in this run, and stays kept in one without it
         members = np.array(list(bad), dtype=np.uint64)
-        if any(bool(np.isin(members, touched).any()) for touched in reports.touched):
+        if self.exact_state and any(bool(np.isin(members, touched).any()) for touched in reports.touched):
             return True
         if any(bool(np.isin(members, edges[0]).any()) for edges in reports.kept_edges):
             return True

@@ -389,7 +389,12 @@ class StageRun:
             self._rows.append(self._row(wire.OUTPUT, wire.encode_report(report)))
 
     def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: list[Frame]) -> None:
-        report = state.write(frames, partial(self._fail, fail))
+        try:
+            report = state.write(frames, partial(self._fail, fail))
+        except ProcessingError as error:
+            logger.info("%s: the epoch runs again to find out whose doing it is: %s", state.component, error)
+            self._rows.append(self._row(wire.UNSTORABLE, state.component.encode()))
+            return
         if report is not None:
             self._rows.append(self._row(wire.STATE, wire.encode_report(report)))
 

@@ -33,6 +33,7 @@ __all__ = [
     "STATE",
     "STATS",
     "TOUCHED",
+    "UNSTORABLE",
     "WAKE",
     "FailRoot",
     "FailureReport",
@@ -75,6 +76,7 @@ OUTPUT: Final = 4
 STATE: Final = 5
 STATS: Final = 6
 KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, root by root
+UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
 WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
 
 BATCH_BYTES = 64 * 1024 * 1024
