@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         work=options.work.resolve(),
         master=options.master,
         words=options.words,
+        keys=options.keys,
         messages=options.messages,
         epoch_lines=options.epoch_lines,
         rounds=options.rounds,
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("benchmarks", nargs="*", type=benchmark_name, help=f"of {', '.join(BENCHMARKS)}; none means all")
     made.add_argument("--master", default="local[2]", help="Spark master")
     made.add_argument("--words", type=int, default=5_000_000, help="backlog of the throughput jobs")
+    made.add_argument("--keys", type=int, default=1_000_000, help="distinct keys of the stateful jobs")
     made.add_argument("--messages", type=int, default=5_000_000, help="messages of the memory job")
     made.add_argument("--epoch-lines", type=int, default=100_000, help="most lines per epoch, the same for all jobs")
     made.add_argument("--rounds", type=int, default=3, help="how often the throughput jobs alternate")

@@ -10,11 +10,12 @@ import random
 import re
 import shutil
 from collections import Counter
-from itertools import accumulate
+from collections.abc import Callable, Iterator
+from itertools import accumulate, islice
 from pathlib import Path
 from pydoc_data import topics
 
-__all__ = ["FILES_PER_EPOCH", "count_words", "ensure_corpus"]
+__all__ = ["FILES_PER_EPOCH", "count_words", "ensure_corpus", "ensure_keys"]
 
 FILES_PER_EPOCH = 2
 """An epoch's lines lie in two equal files: Spark would split a single one unevenly over two cores."""
@@ -34,24 +35,64 @@ def ensure_corpus(work: Path, *, words: int, words_per_line: int, epoch_lines: i
         words_per_line: words of each line.
         epoch_lines: lines of each group of `FILES_PER_EPOCH` files; the last group may have fewer.
     """
+    vocabulary, cumulative_weights = zipf_vocabulary()
+    draw = random.Random(SEED)
+
+    def lines(count: int) -> list[str]:
+        drawn = draw.choices(vocabulary, cum_weights=cumulative_weights, k=count * words_per_line)
+        return _lines_of(drawn, words_per_line)
+
     folder = work / f"corpus-{words}-words-{words_per_line}-per-line-{epoch_lines}-lines"
+    return _ensure(folder, words // words_per_line, epoch_lines, lines)
+
+
+def ensure_keys(work: Path, *, keys: int, words_per_line: int, epoch_lines: int) -> Path:
+    """Return the folder of a corpus of many words: each once, in random order, then as many drawn evenly.
+
+    Args:
+        work: folder that keeps corpora between runs.
+        keys: distinct words; there are twice as many in all.
+        words_per_line: words of each line.
+        epoch_lines: as for `ensure_corpus`.
+    """
+    draw = random.Random(SEED)
+
+    def words() -> Iterator[str]:
+        numbers = [*range(keys)]
+        draw.shuffle(numbers)
+        yield from (f"key-{number}" for number in numbers)
+        while True:
+            yield f"key-{draw.randrange(keys)}"
+
+    endless = words()
+    folder = work / f"keys-{keys}-{words_per_line}-per-line-{epoch_lines}-lines"
+    return _ensure(
+        folder,
+        2 * keys // words_per_line,
+        epoch_lines,
+        lambda count: _lines_of([*islice(endless, count * words_per_line)], words_per_line),
+    )
+
+
+def _lines_of(words: list[str], words_per_line: int) -> list[str]:
+    return [" ".join(words[start : start + words_per_line]) + "\n" for start in range(0, len(words), words_per_line)]
+
+
+def _ensure(folder: Path, lines_left: int, epoch_lines: int, draw: Callable[[int], list[str]]) -> Path:
+    """Write the files of a corpus, unless it is there."""
     if folder.exists():
         return folder
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    vocabulary, cumulative_weights = zipf_vocabulary()
-    draw = random.Random(SEED)
-    lines_left, number = words // words_per_line, 0
+    number = 0
     while lines_left:
         epoch = min(epoch_lines, lines_left)
         for part in range(FILES_PER_EPOCH):
             lines = epoch * (part + 1) // FILES_PER_EPOCH - epoch * part // FILES_PER_EPOCH
-            drawn = draw.choices(vocabulary, cum_weights=cumulative_weights, k=lines * words_per_line)
             path = unfinished / f"{number:05d}.txt"
             with path.open("w", encoding="ascii", newline="\n") as file:
-                for start in range(0, len(drawn), words_per_line):
-                    file.write(" ".join(drawn[start : start + words_per_line]) + "\n")
+                file.writelines(draw(lines))
             # Spark's file source reads in the order of modification times, in milliseconds.
             os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
             number += 1

@@ -17,6 +17,7 @@ JOBS = {
     "plain": "benchmarks.baseline_plain",
     "idiomatic": "benchmarks.baseline_idiomatic",
     "vectorised": "benchmarks.baseline_vectorised",
+    "aggregate": "benchmarks.baseline_aggregate",
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
     "tupletree latency": "benchmarks.tupletree_latency",

@@ -16,6 +16,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     work: Path
     master: str
     words: int
+    keys: int
     messages: int
     epoch_lines: int
     rounds: int

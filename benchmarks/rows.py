@@ -18,6 +18,7 @@ from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environme
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
 from benchmarks.row import Row, Settings, progress
+from benchmarks.stateful_rows import measure_failures, measure_stateful
 from benchmarks.vectorised_rows import measure_vectorised
 from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
 
@@ -202,6 +203,8 @@ def spread(values_ms: list[float]) -> str:
 BENCHMARKS = {
     "throughput": measure_throughput,
     "vectorised": measure_vectorised,
+    "stateful": measure_stateful,
+    "failures": measure_failures,
     "latency": measure_latency,
     "startup": measure_startup,
     "memory": measure_memory,

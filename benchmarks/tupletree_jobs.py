@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.session import warm_up
-from benchmarks.word_count import Count, Line, Word, count, split, split_text
+from benchmarks.word_count import Count, Line, Word, count, fail_some, pass_on, split, split_text
 from tupletree import Emit, Reject, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.bolts import count_by_key, explode
+from tupletree.runtimes.spark.journal import numbered, read_settle
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet
 from tupletree.sources.text import TextLines
@@ -27,6 +29,7 @@ __all__ = ["run", "word_count"]
 TRACKED = ""
 NO_ACKERS = "no ackers"
 NO_IDS = "no ids"
+FAILING = "failing: "
 
 asked_s: list[float] = []
 """When the spout was asked for its first message; a list, because the runtime may copy the spout."""
@@ -69,15 +72,37 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
 
     `variant` tunes reliability off, or names one of `COLUMNS`.
     """
-    options = {"epoch_max_messages": epoch_lines, **({"acker_tasks": 0} if variant == NO_ACKERS else {})}
+    options: dict[str, Any] = {"epoch_max_messages": epoch_lines}
+    if variant == NO_ACKERS:
+        options["acker_tasks"] = 0
+    elif variant == FAILING + "at_least_once":
+        options["state_guarantee"] = "at_least_once"
     topology = Topology("word-count", options=options)
     source = AnonymousLines if variant == NO_IDS else TimedLines
     splitter, counter = COLUMNS.get(variant) or (bolt(split), bolt(state=int)(count))
     lines = topology.spout("lines", source(paths, message_type=Line))
     words = topology.bolt("split", splitter, parallelism=2).shuffle(lines)
     counts = topology.bolt("count", counter, parallelism=2).fields(words.stream(Word), "word")
+    if variant.startswith(FAILING):
+        behind = pass_on if variant == FAILING + "no failures" else fail_some
+        counts = topology.bolt("behind", bolt(behind), parallelism=2).shuffle(counts.stream(Count))
     topology.sink("out", parquet(out, compression="snappy")).shuffle(counts)
     return topology
+
+
+def state_numbers(state_dir: Path) -> dict[str, float]:
+    """How large the state has become, and what an epoch read and wrote of it, of the epochs that are still named."""
+    settles = state_dir / "settles"
+    entries = [read_settle(settles, epoch) for epoch in numbered(settles, ".settle")]
+    files = {file.name: file for version in entries[-1].state.values() for file in version}
+    read, written = zip(*(entry.state_bytes for entry in entries), strict=True)
+    return {
+        "records of state": float(sum(file.records for file in files.values())),
+        "MiB of state": sum(file.size_bytes for file in files.values()) / 2**20,
+        "MiB read per epoch": median(read) / 2**20,
+        "MiB written per epoch": sum(written) / len(entries) / 2**20,
+        "runs per epoch": sum(entry.run + 1 for entry in entries) / len(entries),
+    }
 
 
 def run(spec: JobSpec) -> JobResult:
@@ -92,5 +117,8 @@ def run(spec: JobSpec) -> JobResult:
     summary = run_topology(topology, state_dir=spec.checkpoint, master=spec.master).wait()
     if summary.acked != summary.emitted:
         raise AssertionError(f"not every message was acked: {summary}")
+    numbers = state_numbers(spec.checkpoint)
+    if spec.variant.startswith(FAILING):
+        numbers = {"attempts that failed, per 100 messages": 100 * summary.failed / summary.emitted, **numbers}
     durable = [*spec.checkpoint.glob("settles/*.settle"), *spec.out.glob("*.parquet")]
-    return JobResult(seconds=max(path.stat().st_ctime for path in durable) - asked_s[0])
+    return JobResult(seconds=max(path.stat().st_ctime for path in durable) - asked_s[0], numbers=numbers)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tupletree.topology.components import KeyedState
+from tupletree.hashing import stable_hash
+from tupletree.topology.components import KeyedState, TaskContext
 
-__all__ = ["Count", "Line", "Word", "count", "split", "split_text"]
+__all__ = ["Count", "Line", "Word", "count", "fail_some", "pass_on", "split", "split_text"]
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -40,6 +41,18 @@ def count(word: Word, total: KeyedState[int]) -> Count:
     """Add one to the word's total and emit it."""
     total.value += 1
     return Count(word.word, total.value)
+
+
+def fail_some(counted: Count, context: TaskContext) -> Count:
+    """Fail about one message in a hundred behind its count, once: by words that make up a thousandth of the text."""
+    if context.attempt == 1 and stable_hash(counted.word) % 256 == 2:
+        raise ConnectionError("not accepted")
+    return counted
+
+
+def pass_on(counted: Count, context: TaskContext) -> Count:  # noqa: ARG001 - what `fail_some` is handed
+    """As `fail_some`, without failing."""
+    return counted
 
 
 def split_text(text: str) -> list[str]:
