@@ -131,11 +131,16 @@ class BoltTask:
         return worked
 
     def _check_calls(self, state: StateCell, check: Callable[[Any, Any], None]) -> None:
-        """Let a call fail that leaves a value which cannot be stored, and leave the key as it was."""
+        """Let a call fail that leaves a value which cannot be stored, and leave the key as it was.
+
+        Ticks are not checked: no message could fail of them, and a keyed function has no key in hand.
+        """
         self._is_checked = True
         call = self._call
 
         def checked(value: Any) -> Any:
+            if type(value) is Tick:
+                return call(value)
             before = copy.deepcopy(state.value)
             try:
                 result = call(value)

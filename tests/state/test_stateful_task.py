@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.dispatch.bench import Count, frame
-from tupletree import KeyedState, Topology, bolt
+from tupletree import KeyedState, Tick, Topology, bolt
 from tupletree.config import Options
 from tupletree.dispatch import BoltTask
 from tupletree.effects import TaskPlace
@@ -78,6 +78,7 @@ class Epochs:
         failures: dict[int, Failure] = {}
         for one in frames:
             failures.update(bolt_task.work(one).failures)
+        self.ticked = bolt_task.tick(1.0)
         fail = FailureMaker("count", 1)
         report = state.write(list(frames), lambda root, value, error: fail.note(failures, root, value, error))
         return report, failures
@@ -197,3 +198,22 @@ def test_what_is_changed_in_place_and_while_yielding_is_checked_and_taken_back(t
     assert report is not None
     epochs.files = [report.file]
     assert epochs.values()["a"] == [1, 1]
+
+
+@bolt(state=int)
+def count_on(word: Word | Tick, total: KeyedState[int]) -> Count | None:
+    if isinstance(word, Tick):
+        return Count("tick", 1)
+    total.value += 1
+    return None
+
+
+def test_a_tick_in_a_run_that_checks_has_no_key_whose_value_could_be_bad(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path, count_on)
+    report, failures = epochs.run(frame((1, words("a"))), checked=True)
+
+    assert not failures
+    assert (epochs.ticked.stray_count, [one.values for one in epochs.ticked.outputs]) == (0, [[Count("tick", 1)]])
+    assert report is not None
+    epochs.files = [report.file]
+    assert epochs.values() == {"a": 1, "b": 0, "odd": 0, None: 0}

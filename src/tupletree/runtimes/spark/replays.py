@@ -80,7 +80,7 @@ class Replays:
     def _clear(self, request: Request) -> None:
         """A letter that could not be brought back stays where it is."""
         carried_out(self._state_dir, request.id, list(self._replayable(request)))
-        # It has left the inbox durably, so it cannot come again, and need not be known for ever.
+        # It need not be known for ever: should it come again, what it brought back is no dead letter any more.
         self._accounts.replays.discard(request.id)
 
     def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
