@@ -31,6 +31,12 @@ def spark() -> Iterator[Any]:
         session.stop()
 
 
+@pytest.fixture(autouse=True)
+def only_marked_tests_start_spark(request: pytest.FixtureRequest) -> None:
+    """Or the quick round, which leaves the marked ones out, would start one all the same."""
+    assert "spark" not in request.fixturenames or request.node.get_closest_marker("spark"), "it is to be marked: spark"
+
+
 @pytest.fixture
 def start_topology(spark: Any) -> Iterator[StartTopology]:
     """Start a topology with `Options` on top of quick retries; what still runs at the end of the test is stopped."""

@@ -17,6 +17,8 @@ from tupletree.runtimes.stored import stored_state
 from tupletree.sinks import jsonl
 from tupletree.sources.text import Line
 
+pytestmark = pytest.mark.spark
+
 TEXTS = [f"a b{number % 3} c{number}" for number in range(12)]
 
 
