@@ -90,8 +90,18 @@ def key_of(row: Row, keys: tuple[str, ...]) -> str:
     return repr(Schema.of(Row).key_of(keys)(row))
 
 
-def check(make: Callable[[type], Any], kind: Any, keys: tuple[str, ...], frames: Any, fold: Any) -> None:
-    """Work frames; for each, every key in it has one row: `fold` of all its tuples so far, anchored to these."""
+def check(
+    make: Callable[[type], Any],
+    kind: Any,
+    keys: tuple[str, ...],
+    frames: Any,
+    fold: Any,
+    alike: Callable[[Any], Any] = repr,
+) -> None:
+    """Work frames; for each, every key in it has one row: `fold` of all its tuples so far, anchored to these.
+
+    `alike` makes equal values of those that need not be told apart.
+    """
     into = result_class(keys, kind)
     bench = Bench(Row, make(into), keys)
     seen: dict[str, list[Row]] = {}
@@ -105,7 +115,7 @@ def check(make: Callable[[type], Any], kind: Any, keys: tuple[str, ...], frames:
         assert [key_of(row, keys) for _, row in got] == list(owners)
         for root, row in got:
             key = key_of(row, keys)
-            assert repr(row.result) == repr(fold(seen[key]))
+            assert alike(row.result) == alike(fold(seen[key]))
             assert set(roots_of(root)) == owners[key]
 
 
@@ -147,18 +157,18 @@ ORDERED = ["whole", "maybe", "weight", "real", "text", "raw", "flag", "amount", 
 @FEW
 @given(frames=FRAMES)
 def test_min_and_max_are_those_of_python_with_nan_as_the_largest(field: str, frames: Any) -> None:
-    def extreme(choose: Any) -> Callable[[list[Row]], Any]:
-        return lambda rows: comparable(choose(values(field)(rows), key=nan_last, default=None))
+    def check_extreme(by_key: Callable[..., Any], choose: Any) -> None:
+        check(
+            lambda into: by_key(Row, "name", field=field, into=into),
+            TYPES[field],
+            ("name",),
+            frames,
+            lambda rows: choose(values(field)(rows), key=nan_last, default=None),
+            comparable,
+        )
 
-    for make, choose in ((min_by_key, min), (max_by_key, max)):
-        into = result_class(("name",), TYPES[field])
-        bench = Bench(Row, make(Row, "name", field=field, into=into), ("name",))
-        seen: dict[Any, list[Row]] = {}
-        for frame in frames:
-            for _, row in frame:
-                seen.setdefault(row.name, []).append(row)
-            for _, row in bench.rows(*((root, [row]) for root, row in frame)):
-                assert comparable(row.result) == extreme(choose)(seen[row.name])
+    check_extreme(min_by_key, min)
+    check_extreme(max_by_key, max)
 
 
 def comparable(value: Any) -> Any:
@@ -193,15 +203,18 @@ def test_distinct_values_are_those_that_would_be_different_keys(field: str, fram
 @given(frames=FRAMES, size=st.sampled_from([1, 3]))
 def test_top_is_the_largest_first(field: str, frames: Any, size: int) -> None:
     (kind,) = [one for one in getattr(TYPES[field], "__args__", (TYPES[field],)) if one is not type(None)]
-    into = result_class(("name",), GenericAlias(list, (kind,)))
-    bench = Bench(Row, top_by_key(Row, "name", field=field, size=size, into=into), ("name",))
-    seen: dict[Any, list[Row]] = {}
-    for frame in frames:
-        for _, row in frame:
-            seen.setdefault(row.name, []).append(row)
-        for _, row in bench.rows(*((root, [row]) for root, row in frame)):
-            expected = heapq.nlargest(size, values(field)(seen[row.name]), key=nan_last)
-            assert list(map(comparable, row.result)) == list(map(comparable, expected))
+
+    def largest(rows: list[Row]) -> list[Any]:
+        return heapq.nlargest(size, values(field)(rows), key=nan_last)
+
+    check(
+        lambda into: top_by_key(Row, "name", field=field, size=size, into=into),
+        GenericAlias(list, (kind,)),
+        ("name",),
+        frames,
+        largest,
+        lambda found: list(map(comparable, found)),
+    )
 
 
 @settings(max_examples=40, deadline=None)
