@@ -127,7 +127,7 @@ class Tracer:
                 named[name] = _TracedCollector(named[name], self, value)
             result = target(*arguments, **named)
             if spec.style == "batch":
-                return self._follow_batch(result, value, many=spec.returns == "many")
+                return self._follow_together(result, value, many=spec.returns == "many", in_place=True)
             return self.follow(result, value, many=spec.returns == "many")
 
         return call
@@ -142,11 +142,7 @@ class Tracer:
         for one in tuples:
             injure(fail, one)
         answer = target(*arguments, **named)
-        results = [] if answer is None else [*answer] if spec.returns == "many" else [answer]
-        for result in results:
-            if result is not None:
-                self.note(self.task, tuples, result)
-        return results if spec.returns == "many" else answer
+        return self._follow_together(answer, tuples, many=spec.returns == "many", in_place=False)
 
     def follow(self, result: Any, value: Any, *, many: bool) -> Any:
         """Note what a call gives, as it gives it."""
@@ -181,11 +177,13 @@ class Tracer:
                 self.note(task, [value], one)
         return result
 
-    def _follow_batch(self, answer: Any, values: list[Any], *, many: bool) -> Any:
+    def _follow_together(self, answer: Any, values: list[Any], *, many: bool, in_place: bool) -> Any:
+        """Note what a call gives for several tuples: `in_place` if as many results come of one tuple each."""
         results = [] if answer is None else [*answer] if many else [answer]
+        in_place = in_place and len(results) == len(values)
         for index, result in enumerate(results):
             if result is not None:
-                self.note(self.task, [values[index]] if len(results) == len(values) else values, result)
+                self.note(self.task, [values[index]] if in_place else values, result)
         return results if many and answer is not None else answer
 
 
