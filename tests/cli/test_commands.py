@@ -91,6 +91,19 @@ def test_check_tells_the_faults_of_options_from_every_place(
         assert place in said.err
 
 
+def test_check_refuses_two_sinks_on_one_folder_as_a_run_does(run: Run, write_target: WriteTarget) -> None:
+    twice = SOUND.replace("    return t\n", '    t.sink("again", jsonl("out")).shuffle(words)\n    return t\n').replace(
+        't.sink("out", jsonl("out")).shuffle(t.spout("words", items([Word("a")])))',
+        'words = t.spout("words", items([Word("a")]))\n    t.sink("out", jsonl("out")).shuffle(words)',
+    )
+    file = write_target(twice)
+    checked, ran = run("check", file), run("run", file, "--runtime", "local")
+    assert (checked.code, checked.out) == (2, "")
+    assert "two sinks write to one folder" in checked.err
+    assert "out, again" in checked.err
+    assert (ran.code, ran.err) == (checked.code, checked.err)
+
+
 def test_debug_shows_the_traceback_wherever_it_stands(run: Run) -> None:
     for arguments in (["--debug", "check", "gone.py"], ["check", "gone.py", "--debug"]):
         said = run(*arguments)

@@ -11,12 +11,14 @@ def check_command(target: Target, settings: Set = None, options: Option = None, 
     """Build a topology, report every fault at once, and run nothing. Exit code 0 if it is sound, 2 if not."""
     from tupletree.cli.settings import options_of
     from tupletree.cli.target import load_target
+    from tupletree.sinks.files import directories_of
     from tupletree.topology.holding_check import refuse_stuck
 
     topology, _ = load_target(target, settings or ())
     spec = topology.build()
     resolved = options_of(spec.options, config, options or ())
     refuse_stuck(spec, resolved, resolved.max_spout_pending)
+    directories_of(spec)
     counts = {"spout": 0, "bolt": 0, "sink": 0}
     for component in spec.components.values():
         counts[component.kind] += 1

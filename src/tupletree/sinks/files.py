@@ -34,6 +34,7 @@ __all__ = [
     "SinkRowsError",
     "claim_directories",
     "claim_directory",
+    "directories_of",
     "publish",
     "sweep",
     "visible_files",
@@ -202,12 +203,8 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
             return
 
 
-def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = False) -> dict[str, str]:
-    """Claim the folder of every file sink of a topology; returns sink → absolute folder. See `claim_directory`.
-
-    Raises:
-        ConfigError: two sinks write to one folder, or a folder is refused.
-    """
+def directories_of(spec: TopologySpec) -> dict[str, Path]:
+    """File sink → absolute folder. Raises ConfigError if two sinks write to one."""
     folders = {
         component.name: component.body.directory.absolute()
         for component in spec.components.values()
@@ -218,6 +215,16 @@ def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = F
         raise ConfigError(
             "two sinks write to one folder", where=", ".join(shared), next_step="give each sink a folder of its own"
         )
+    return folders
+
+
+def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = False) -> dict[str, str]:
+    """Claim the folder of every file sink of a topology; returns sink → absolute folder. See `claim_directory`.
+
+    Raises:
+        ConfigError: two sinks write to one folder, or a folder is refused.
+    """
+    folders = directories_of(spec)
     for name, folder in folders.items():
         claim_directory(folder, run_identity, sink=name, append=append)
     return {name: str(folder) for name, folder in folders.items()}
