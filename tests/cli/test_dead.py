@@ -86,7 +86,8 @@ def test_replay_leaves_a_request_for_the_run(run: Run, state_dir: Path) -> None:
     assert said.code == 0
     [request] = deadletters.requests(state_dir)
     assert request.id in said.out
-    assert str(state_dir) in said.out
+    assert "with its --set values" in said.out
+    assert f"tupletree run TARGET --state-dir {state_dir}" in said.out
 
 
 def test_replay_of_all_names_every_letter(run: Run, state_dir: Path) -> None:

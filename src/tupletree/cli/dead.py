@@ -102,7 +102,9 @@ def replay_command(
         raise ConfigError("name the messages to replay, or say --all", got="both" if everything else "neither")
     place = find_state_dir(state_dir)
     request = deadletters.request_replay(place, None if everything else messages)
-    print(f"requested: {request}\n  next: tupletree run TARGET --state-dir {place}")
+    print(f"requested: {request}")
+    print("  next: nothing if the run goes on; else start it as it was started, with its --set values:")
+    print(f"        tupletree run TARGET --state-dir {place}")
 
 
 def _matches(letter: DeadLetter, message: str) -> bool:
