@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tupletree.cli.doctor import examine
+from tupletree.runtimes import java
 
 WriteTarget = Callable[[str], Path]
 Run = Callable[..., Any]
@@ -132,6 +137,24 @@ def test_doctor_tells_machine_and_packages(run: Run) -> None:
     assert said.code == (0 if told["ready"] else 1)
     names = {check["name"] for check in told["checks"]}
     assert {"Python", "Java", "pyspark", "pandas", "pyarrow", "numpy", "cores", "memory"} <= names
+
+
+def test_doctor_knows_every_extra_that_users_install_and_says_how_to_get_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needed = {
+        f"extra {extra}": {re.split(r"[\[>=]", line)[0] for line in lines}
+        for extra, lines in project["optional-dependencies"].items()
+        if extra not in {"dev", "java"}
+    }
+    monkeypatch.setattr(java, "installed_version", lambda name: None if name == "psycopg" else "1.0")
+    checks = {check.name: check for check in examine()}
+    found = {name: checks[name].found.split(", ") for name in needed}
+    assert {name: {one.split()[0] for one in told} for name, told in found.items()} == needed
+    assert found["extra sql"] == ["sqlalchemy 1.0", "psycopg not installed"]
+    assert checks["extra sql"].next_step == "for the sink `sql`: pip install 'tupletree[sql]'"
+    assert (checks["extra sql"].status, checks["extra delta"].next_step) == ("ok", "")
 
 
 def test_doctor_says_how_to_get_a_java_that_is_missing(

@@ -18,6 +18,13 @@ __all__ = ["Check", "doctor_command", "examine"]
 _LEAST_MEMORY_GIB = 2.0
 _LEAST_SPACE_GIB = 1.0
 
+_EXTRAS = {
+    "metrics": (("prometheus-client",), "--metrics-port"),
+    "sql": (("sqlalchemy", "psycopg"), "the sink `sql`"),
+    "delta": (("deltalake",), "the sink `delta`"),
+}
+"""Extra → its packages, and what needs them. `java` has a row of its own."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -56,7 +63,7 @@ def doctor_command(as_json: Json = False) -> None:
 
 def examine() -> list[Check]:
     """Look at everything; starts each Java it finds once or twice, changes nothing else."""
-    return [*_packages(), _java(), *_machine()]
+    return [*_packages(), _java(), *_extras(), *_machine()]
 
 
 def _packages() -> list[Check]:
@@ -85,6 +92,24 @@ def _java() -> Check:
         [finding] = error.findings
         return Check("Java", "missing", finding.got, finding.expected, finding.next_step)
     return Check("Java", "ok", f"{java.version} in {java.home} (by {java.source})", "17 or newer")
+
+
+def _extras() -> list[Check]:
+    """What is installed of each extra. Doing without is no drawback, so the status is `ok` either way."""
+    from tupletree.runtimes.java import installed_version
+
+    checks = []
+    for extra, (packages, user) in _EXTRAS.items():
+        versions = {package: installed_version(package) for package in packages}
+        checks.append(
+            Check(
+                f"extra {extra}",
+                "ok",
+                ", ".join(f"{package} {version or 'not installed'}" for package, version in versions.items()),
+                next_step="" if all(versions.values()) else f"for {user}: pip install 'tupletree[{extra}]'",
+            )
+        )
+    return checks
 
 
 def _machine() -> list[Check]:
