@@ -8,15 +8,19 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import tupletree
 import tupletree.bolts
 import tupletree.sinks
 import tupletree.sources
 from tests.docs.documents import DOCUMENTS, ROOT, Block, blocks_of, links_of, options_in, options_table
+from tupletree.cli.main import app
 from tupletree.runtimes.spark import journal, keeping, trees
 from tupletree.topology.builder import BoltHandle
 from tupletree.tracking.pending_log import PendingChanges
@@ -82,9 +86,29 @@ def test_the_reference_names_everything_public() -> None:
     assert missing == []
 
 
+def test_the_reference_names_every_command_and_every_option_of_it() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    missing: list[str] = []
+    for words, command in commands_of((), typer.main.get_command(app)):
+        # `dead list|show|replay` stands for three.
+        if not re.search(rf"`tupletree {words[0]}\b[^`]*\b{words[-1]}\b|`tupletree {words[-1]}\b", text):
+            missing.append(" ".join(words))
+        options = {name for one in command.params for name in one.opts if name.startswith("--")}
+        missing += [f"{words}: {name}" for name in sorted(options) if not re.search(rf"`[^`\n]*{name}\b", text)]
+    assert missing == []
+
+
+def commands_of(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, one in getattr(command, "commands", {}).items():
+        yield from commands_of((*words, name), one)
+    if not hasattr(command, "commands"):
+        yield words, command
+
+
 def test_the_checkpoint_page_names_every_field_of_the_journal() -> None:
     text = (ROOT / "docs" / "checkpoint.md").read_text(encoding="utf-8")
     structs = [
+        journal.Amendment,
         journal.Base,
         journal.Counters,
         journal.DeadEntry,
