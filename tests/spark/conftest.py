@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.counting import QUICK, target
+from tests.spark.deaths import Kills
 from tupletree import Topology
 from tupletree.config import resolve_options
 from tupletree.runtimes import base
@@ -35,6 +36,20 @@ def spark() -> Iterator[Any]:
 def only_marked_tests_start_spark(request: pytest.FixtureRequest) -> None:
     """Or the quick round, which leaves the marked ones out, would start one all the same."""
     assert "spark" not in request.fixturenames or request.node.get_closest_marker("spark"), "it is to be marked: spark"
+
+
+@pytest.fixture(scope="session")
+def kills(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kills]:
+    """What the tests of this session go on from."""
+    kills = Kills(request.session.items, lambda: tmp_path_factory.mktemp("killed"))
+    yield kills
+    kills.close()
+
+
+@pytest.fixture
+def killed(request: pytest.FixtureRequest, kills: Kills) -> Path:
+    """The folder of a count that died as the test's parameter, a `Kill`, says."""
+    return kills.folder_of(request.node.nodeid)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from tests.spark.conftest import RunTopology
 from tests.spark.counting import write_text
 from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, check_crashed, check_ended, die_at
+from tests.spark.deaths import Kill
 from tests.spark.held import topology
 from tupletree.runtimes.base import Summary
 
@@ -55,24 +56,22 @@ def test_nothing_is_lost_or_twice_without_a_kill(folder: Path, run_topology: Run
     check_ended(folder, resume(folder, run_topology))
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_nothing_is_lost_or_twice_after_a_kill(point: str, folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, f"{point}:{POINTS[point]}", HOW)
-    before = check_crashed(folder)
-    check_ended(folder, resume(folder, run_topology), before)
+@pytest.mark.parametrize(
+    "killed",
+    [
+        *(pytest.param(Kill(f"{point}:{at}", HOW), id=point) for point, at in POINTS.items()),
+        *(pytest.param(Kill(f"{point}:{at}", HOW), id=point, marks=pytest.mark.nightly) for point, at in RARER.items()),
+    ],
+    indirect=True,
+)
+def test_nothing_is_lost_or_twice_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
+    before = check_crashed(killed)
+    check_ended(killed, resume(killed, run_topology), before)
 
 
 @pytest.mark.nightly
 def test_a_task_runs_in_one_place_after_a_restart_with_fewer_cores(folder: Path, run_topology: RunTopology) -> None:
     die_at(folder, "settle.after_run:4", replace(HOW, master="local[3]"))
-    before = check_crashed(folder)
-    check_ended(folder, resume(folder, run_topology), before)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("point", RARER)
-def test_nothing_is_lost_or_twice_after_a_rarer_kill(point: str, folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, f"{point}:{RARER[point]}", HOW)
     before = check_crashed(folder)
     check_ended(folder, resume(folder, run_topology), before)
 

@@ -27,6 +27,7 @@ from tests.spark.crashing import (
     start_process,
     wait_for_settle,
 )
+from tests.spark.deaths import Kill
 from tests.spark.every_sink import CALL_POINTS
 from tests.spark.tapped import wait_until
 from tupletree.runtimes.base import Summary
@@ -80,11 +81,12 @@ def test_the_matrices_have_every_crash_point() -> None:
     assert {*MATRIX, *CALL_POINTS} == set(CRASH_POINTS)
 
 
-@pytest.mark.parametrize("point", MATRIX)
-def test_everything_is_there_once_after_a_kill(point: str, folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, f"{point}:{MATRIX[point]}", HOW)
-    before = check_crashed(folder)
-    check_ended(folder, resume(folder, run_topology), before)
+@pytest.mark.parametrize(
+    "killed", [pytest.param(Kill(f"{point}:{at}", HOW), id=point) for point, at in MATRIX.items()], indirect=True
+)
+def test_everything_is_there_once_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
+    before = check_crashed(killed)
+    check_ended(killed, resume(killed, run_topology), before)
 
 
 @pytest.mark.nightly
@@ -102,32 +104,36 @@ def test_everything_is_there_once_after_two_kills_at_the_same_point(
 
 
 @pytest.mark.parametrize(
-    ("point", "late"), [("epoch.after_log", True), ("settle.after_log", False), ("callbacks.after", True)]
+    ("killed", "late"),
+    [
+        pytest.param(Kill(f"{point}:2", How(source="broker")), late, id=f"{point}-{late}")
+        for point, late in (("epoch.after_log", True), ("settle.after_log", False), ("callbacks.after", True))
+    ],
+    indirect=["killed"],
 )
 def test_a_message_that_its_source_delivers_again_after_a_kill_is_not_processed_again(
-    point: str, late: bool, folder: Path, start_topology: StartTopology
+    killed: Path, late: bool, start_topology: StartTopology
 ) -> None:
-    die_at(folder, f"{point}:2", How(source="broker"))
-    before = check_crashed(folder)
-    fresh = set(range(1, LINES + 1)) - delivered_by_broker(folder)
+    before = check_crashed(killed)
+    fresh = set(range(1, LINES + 1)) - delivered_by_broker(killed)
     if not late:
-        (folder / "redeliver").touch()
-    handle = start_topology(topology(folder, EPOCH_LINES, "broker"), folder / "state", **OPTIONS)
+        (killed / "redeliver").touch()
+    handle = start_topology(topology(killed, EPOCH_LINES, "broker"), killed / "state", **OPTIONS)
     # What the killed process had taken in is processed to its end, whether its source delivers it again or not.
-    wait_until(handle, lambda progress: progress.acked and not progress.open and fresh <= lines_heard(folder))
-    (folder / "redeliver").touch()
-    wait_until(handle, lambda _: len(lines_heard(folder)) == LINES)
+    wait_until(handle, lambda progress: progress.acked and not progress.open and fresh <= lines_heard(killed))
+    (killed / "redeliver").touch()
+    wait_until(handle, lambda _: len(lines_heard(killed)) == LINES)
     handle.stop()
-    check_ended(folder, handle.wait(HANG_S), before)
+    check_ended(killed, handle.wait(HANG_S), before)
 
 
-def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "settle.before_log", How(master="local[2]"))
-    check_crashed(folder)
-    state = folder / "state"
+@pytest.mark.parametrize("killed", [Kill("settle.before_log", How(master="local[2]"))], indirect=True)
+def test_an_epoch_that_was_logged_ahead_runs_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
+    check_crashed(killed)
+    state = killed / "state"
     assert numbered(state / "settles", ".settle") == []
     assert numbered(state / "epochs", ".epoch") == [0, 1]
-    check_ended(folder, resume(folder, run_topology))
+    check_ended(killed, resume(killed, run_topology))
 
 
 def test_what_a_killed_driver_leaves_running_does_no_harm(folder: Path, run_topology: RunTopology) -> None:
@@ -136,10 +142,10 @@ def test_what_a_killed_driver_leaves_running_does_no_harm(folder: Path, run_topo
     check_ended(folder, resume(folder, run_topology), before)
 
 
-def test_a_run_goes_on_with_fewer_cores_than_it_began_with(folder: Path, run_topology: RunTopology) -> None:
-    die_at(folder, "settle.after_run:2", How(master="local[3]"))
-    before = check_crashed(folder)
-    check_ended(folder, resume(folder, run_topology), before)
+@pytest.mark.parametrize("killed", [Kill("settle.after_run:2", How(master="local[3]"))], indirect=True)
+def test_a_run_goes_on_with_fewer_cores_than_it_began_with(killed: Path, run_topology: RunTopology) -> None:
+    before = check_crashed(killed)
+    check_ended(killed, resume(killed, run_topology), before)
 
 
 def test_a_driver_that_was_only_asleep_may_still_commit(folder: Path, run_topology: RunTopology) -> None:

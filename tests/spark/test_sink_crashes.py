@@ -9,6 +9,7 @@ import pytest
 from tests.databases import missing_postgres, postgres_server
 from tests.spark.conftest import RunTopology
 from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, die_at
+from tests.spark.deaths import Kill
 from tests.spark.every_sink import CALL_POINTS, check_every_sink, topology, write_text
 
 pytestmark = pytest.mark.spark
@@ -35,13 +36,17 @@ ALWAYS = HARDEST[:2]
 
 
 @pytest.mark.parametrize(
-    "point",
-    [pytest.param(point, marks=[] if point in ALWAYS else [pytest.mark.nightly]) for point in SETTLE_POINTS],
+    "killed",
+    [
+        pytest.param(
+            Kill(f"{point}:{at}", HOW, write_text), id=point, marks=[] if point in ALWAYS else [pytest.mark.nightly]
+        )
+        for point, at in SETTLE_POINTS.items()
+    ],
+    indirect=True,
 )
-def test_every_sink_holds_what_it_promises_after_a_kill(point: str, tmp_path: Path, run_topology: RunTopology) -> None:
-    write_text(tmp_path, LINES)
-    die_at(tmp_path, f"{point}:{SETTLE_POINTS[point]}", HOW)
-    check_every_sink(tmp_path, run_topology(topology(tmp_path, EPOCH_LINES), tmp_path / "state", **OPTIONS))
+def test_every_sink_holds_what_it_promises_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
+    check_every_sink(killed, run_topology(topology(killed, EPOCH_LINES), killed / "state", **OPTIONS))
 
 
 @pytest.mark.nightly
