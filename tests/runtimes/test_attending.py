@@ -141,6 +141,38 @@ def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(t
         handle.stop()
 
 
+def test_a_wish_that_fails_or_cannot_be_removed_is_carried_out_once_and_later_ones_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle, _, state_dir = endless(tmp_path)
+    unlink = Path.unlink
+    asked: list[str] = []
+
+    def refuse_one(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name == "0a.json":
+            raise PermissionError(path)
+        unlink(path, missing_ok=missing_ok)
+
+    def fail() -> None:
+        asked.append("pause")
+        raise RuntimeError("no pause")
+
+    monkeypatch.setattr(Path, "unlink", refuse_one)
+    monkeypatch.setattr(handle, "pause", fail)
+    try:
+        (state_dir / "control").mkdir(exist_ok=True)
+        for name in ("0a.json", "0b.json"):
+            (state_dir / "draft").write_text('{"wish": "pause"}')
+            (state_dir / "draft").rename(state_dir / "control" / name)
+        wait_until(state_dir, lambda _: not (state_dir / "control" / "0b.json").exists())
+        send_wish(state_dir, "resume")
+        assert asked == ["pause", "pause"]
+        assert "no pause" in caplog.text
+        assert "stays although it was heard" in caplog.text
+    finally:
+        handle.stop(0.0)
+
+
 def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
     for folder in ("status.json", "control/0a.json"):

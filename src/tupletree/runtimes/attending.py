@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -91,13 +90,14 @@ class Attendant:
         self._started_s = time.time()
         self._next_write_s = 0.0
         self._complained = False
+        self._taken_up: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-attendant", daemon=True)
 
     def begin(self) -> None:
         """Forget what others wanted of a process before this one, and start."""
         for path in _wishes_in(self._handle.state_dir):
-            path.unlink(missing_ok=True)
+            self._forget(path)
         self._write()
         self._thread.start()
 
@@ -113,7 +113,8 @@ class Attendant:
 
     def _look_around(self) -> None:
         for path in _wishes_in(self._handle.state_dir):
-            self._carry_out(path)
+            if path.name not in self._taken_up:
+                self._carry_out(path)
         if time.monotonic() >= self._next_write_s:
             self._write()
 
@@ -128,13 +129,27 @@ class Attendant:
             logger.warning("%s is no wish that this version knows, and stays undone: %s", path, error)
         else:
             logger.info("another process asked to %s", wish.wish)
-            if wish.wish == "drain":
-                # It waits for the end, and so does the main loop.
-                limit_s = wish.drain_timeout_s
-                threading.Thread(target=self._handle.stop, args=(limit_s,), name="tupletree-drain", daemon=True).start()
-            else:
-                (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
-        path.unlink(missing_ok=True)
+            try:
+                self._obey(wish)
+            except Exception:
+                logger.exception("another process asked to %s, which failed", wish.wish)
+        self._forget(path)
+
+    def _obey(self, wish: _Wish) -> None:
+        if wish.wish == "drain":
+            # It waits for the end, and so does the main loop.
+            limit_s = wish.drain_timeout_s
+            threading.Thread(target=self._handle.stop, args=(limit_s,), name="tupletree-drain", daemon=True).start()
+        else:
+            (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
+
+    def _forget(self, path: Path) -> None:
+        """A wish is carried out at most once, even if it cannot be removed."""
+        self._taken_up.add(path.name)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("a wish of another process stays although it was heard: %s", error)
 
     def _write(self, *, ended: bool = False, error: str = "") -> None:
         self._next_write_s = time.monotonic() + WRITE_EVERY_S
@@ -206,7 +221,6 @@ def send_wish(
     *,
     drain_timeout_s: float | None = None,
     patience_s: float = 10.0,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Status:
     """Ask the process of a run for something, and wait until it has taken it up.
 
@@ -215,7 +229,6 @@ def send_wish(
         wish: what to do.
         drain_timeout_s: how long a drain may take; None: as its options say.
         patience_s: how long to wait for the process to take it up.
-        sleep: how to wait.
 
     Raises:
         RuntimeUnavailableError: no process runs it, or it does not answer; the wish is taken back.
@@ -232,7 +245,7 @@ def send_wish(
         if time.monotonic() >= until_s:
             path.unlink(missing_ok=True)
             raise _nobody(state_dir, status_of(state_dir))
-        sleep(ATTEND_EVERY_S / 5)
+        time.sleep(ATTEND_EVERY_S / 5)
     return status_of(state_dir)
 
 
