@@ -13,7 +13,7 @@ import logging
 import queue
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tupletree.durable import replace_file
+from tupletree.durable import missing, replace_file
 from tupletree.effects import TaskPlace
 from tupletree.errors import ConnectorError, PermanentError
 from tupletree.failing import FailureMaker
@@ -43,6 +43,9 @@ __all__ = ["CalledSinks", "Refusals"]
 logger = logging.getLogger("tupletree.spark")
 
 T = TypeVar("T")
+
+TAKEN_SUFFIX = ".taken"
+"""A candidate whose rows the sink has."""
 
 MAX_FAILED_CALLS = 100
 """Failed calls that the search for the bad rows of one batch may cost: beyond, its remaining rows are refused."""
@@ -105,14 +108,14 @@ class CalledSinks:
     Args:
         plan: the topology laid out.
         run_id: names the writers of batches, together with sink and task.
-        folders: sink → folder of its candidates.
+        spools: where the folders of candidates are, one per sink.
         policy: how often a call is tried.
     """
 
-    def __init__(self, plan: Plan, run_id: str, folders: Mapping[str, str], policy: RetryPolicy) -> None:
+    def __init__(self, plan: Plan, run_id: str, spools: Path, policy: RetryPolicy) -> None:
         self._plan = plan
         self._run_id = run_id
-        self._folders = folders
+        self._spools = spools
         self._policy = policy
         self._components = {component.name: component for component in called_sinks(plan.spec)}
         self._sinks: dict[tuple[str, int], Sink[Any]] = {}
@@ -161,17 +164,21 @@ class CalledSinks:
     # --- rows -------------------------------------------------------------------------------------------------
 
     def deliver(self, epoch: int, output: OutputFile) -> Refusals | None:
-        """Call a sink with the rows of one output; None if that was confirmed before, and nothing was refused.
+        """Call a sink with the rows of one output, unless it has them; None if it refused nothing.
 
-        Until then the candidate stays, so that a restart calls again, with the same batch ids.
+        Until the candidate says that the sink has them, a restart calls again, with the same batch ids.
 
         Raises:
+            CheckpointError: the candidate is gone, and nothing says that the sink has its rows.
             ConnectorError: the sink cannot take any rows now; the topology has to restart, and goes on with them.
             Closing: the run ends while the sink is being called.
         """
-        candidate = Path(self._folders[output.sink]) / output.candidate
+        candidate = self._spools / output.sink / output.candidate
+        taken = candidate.with_suffix(TAKEN_SUFFIX)
         if not candidate.exists():
-            return None
+            if taken.exists() or epoch <= self._delivered():
+                return None
+            raise missing(candidate)
         component = self._components[output.sink]
         spool = file_sink_of(self._plan.spec, component)
         assert isinstance(spool, Spool)
@@ -191,18 +198,27 @@ class CalledSinks:
         self._offer(offer, "", 0, len(rows))
         refused = offer.ledger.refused
         if not refused:
-            candidate.unlink()
+            candidate.replace(taken)
             return None
         failures = {}
         for row, failure in sorted(refused.items()):
             failures.update({root: failure for root in roots_of(offer.roots[row]) if root not in failures})
         return Refusals(failures, {output.sink: len(rows) - len(offer.remaining(0, len(rows)))})
 
-    def forget(self, output: OutputFile) -> None:
-        """Remove what is left of an output that was delivered."""
-        candidate = Path(self._folders[output.sink]) / output.candidate
-        for path in (candidate, sidecar_of(candidate), candidate.with_suffix(".ledger")):
-            path.unlink(missing_ok=True)
+    def forget(self, epoch: int, outputs: Iterable[OutputFile]) -> None:
+        """All outputs of an epoch are delivered: make that durable, and remove what is left of them."""
+        named = [self._spools / output.sink / output.candidate for output in outputs]
+        if named and epoch > self._delivered():
+            replace_file(self._spools / "delivered", msgspec.msgpack.encode(epoch))
+        for candidate in named:
+            for suffix in (candidate.suffix, TAKEN_SUFFIX, ".ledger"):
+                candidate.with_suffix(suffix).unlink(missing_ok=True)
+            sidecar_of(candidate).unlink(missing_ok=True)
+
+    def _delivered(self) -> int:
+        """The newest epoch all of whose outputs are delivered. Files of it may be gone."""
+        path = self._spools / "delivered"
+        return msgspec.msgpack.decode(path.read_bytes(), type=int) if path.exists() else -1
 
     def _offer(self, offer: _Offer, suffix: str, start: int, end: int) -> None:
         """Offer a range of rows as one batch; if the sink will not have it, find the rows to blame by halves.

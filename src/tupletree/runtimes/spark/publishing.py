@@ -101,8 +101,7 @@ class Publisher:
         if entry.dead:
             write_letters(self._directory.dead, entry.epoch, [dead.letter for dead in entry.dead])
         crash_point("publish.after_dead")
-        for output in calls:
-            self._called.forget(output)
+        self._called.forget(entry.epoch, calls)
         return entry, died
 
     def _amend(self, entry: SettleEntry, refusals: list[Refusals]) -> tuple[SettleEntry, list[Died]]:

@@ -259,7 +259,8 @@ class SparkRun(RunHandle):
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
-        called = CalledSinks(plan, self._directory.run_id, self._sinks, RetryPolicy.from_options(self._options))
+        retry_policy = RetryPolicy.from_options(self._options)
+        called = CalledSinks(plan, self._directory.run_id, self._directory.spools, retry_policy)
         publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
         search_path = [self._request.target.search_path] if self._request.target else []
         engine = Engine(

@@ -1,0 +1,86 @@
+"""Files of called sinks: what a sink has, what it still has to be given, and what is lost. No Spark is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tupletree import Topology
+from tupletree.config import Options
+from tupletree.errors import CheckpointError
+from tupletree.plan import Plan
+from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.calling import CalledSinks
+from tupletree.runtimes.spark.journal import OutputFile
+from tupletree.runtimes.spark.sinking import sidecar_of, write_sidecar
+from tupletree.runtimes.spark.spooling import Spool, make_spools
+from tupletree.sinks import foreach
+from tupletree.sources import items
+from tupletree.topology.components import SinkBatch
+from tupletree.tracking.retry import RetryPolicy
+
+
+class Item(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Starts:
+    """The starts of one run, each with the same spools and a sink that notes what it is given."""
+
+    def __init__(self, spools: Path) -> None:
+        self.spools = spools
+        self.given: list[int] = []
+        topology = Topology("t")
+        topology.sink("out", foreach(self.take)).shuffle(topology.spout("s", items([Item(1)])))
+        self.plan = Plan.of(topology.build(), Options(), partitions=1)
+        make_spools(spools, self.plan.spec)
+
+    def take(self, batch: SinkBatch[Item]) -> None:
+        self.given += [row.number for row in batch.rows]
+
+    def start(self) -> CalledSinks:
+        called = CalledSinks(self.plan, "0123456789", self.spools, RetryPolicy.from_options(Options()))
+        called.open(0.0)
+        return called
+
+    def candidate(self, number: int) -> OutputFile:
+        path = self.spools / "out" / f"_part-{number}.rows"
+        Spool([Item]).write_candidate(path, [Item(number)])
+        write_sidecar(sidecar_of(path), wire.pack_layout([number], [1]), lasting=True)
+        return OutputFile("out", path.name, "", 1, 0)
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Starts:
+    return Starts(tmp_path)
+
+
+def test_a_sink_that_has_a_batch_is_not_given_it_by_a_later_start(starts: Starts) -> None:
+    one, other = starts.candidate(1), starts.candidate(2)
+    first = starts.start()
+    assert first.deliver(7, one) is None
+    first.close()
+    second = starts.start()
+    assert second.deliver(7, one) is None
+    assert second.deliver(7, other) is None
+    second.forget(7, [one, other])
+    second.close()
+    third = starts.start()
+    assert [third.deliver(7, output) for output in (one, other)] == [None, None]
+    third.close()
+    assert starts.given == [1, 2]
+    assert list((starts.spools / "out").iterdir()) == []
+
+
+def test_rows_whose_file_is_lost_before_a_sink_has_them_are_missed(starts: Starts) -> None:
+    delivered, lost = starts.candidate(1), starts.candidate(2)
+    first = starts.start()
+    first.deliver(7, delivered)
+    first.forget(7, [delivered])
+    (starts.spools / "out" / lost.candidate).unlink()
+    with pytest.raises(CheckpointError, match="missing") as caught:
+        first.deliver(8, lost)
+    first.close()
+    assert lost.candidate in str(caught.value)
