@@ -246,7 +246,8 @@ class StageRun:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
             _close(bolt, component.name)
             if keep is not None:
-                self._keep(keep, held, msgspec.msgpack.decode(keep.memory) if keep.memory else None, None, fail)
+                memory = msgspec.msgpack.decode(keep.memory) if keep.memory else None
+                self._keep(keep, held, memory, keep.version.due_s, fail)
             return
         frames = self._fail_killers(task, frames, held, fail)
         try:
