@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tupletree.collecting import CollectingCall
-from tupletree.effects import IN_HAND, Output, StateCell, TaskPlace, Worked
+from tupletree.effects import Output, StateCell, TaskPlace, Worked
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
@@ -68,14 +68,18 @@ class BoltTask:
         assert self._collecting is not None
         for name, what in self._spec.inject.items():
             setattr(bolt, name, self._injected(what))
-        process, collector = bolt.process, self._collecting.collector
+        process, collector = self._method(bolt.process), self._collecting.collector
         self._call = lambda value: process(value, collector)
-        bolt.open(self._place)
+        self._method(bolt.open)(self._place)
 
     def close(self) -> None:
         """Close a class bolt."""
         if self._bolt is not None:
-            self._bolt.close()
+            self._method(self._bolt.close)()
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """How a method of a class bolt is called."""
+        return method
 
     def _prepare(self) -> Callable[[Any], Any]:
         """Bind what is injected, so that the loops below call one function with one argument."""
@@ -110,7 +114,6 @@ class BoltTask:
         """
         if self._call is _not_open:
             raise InternalError("a class bolt was given a frame before it was opened", where=frame.component)
-        IN_HAND.set(self._place)
         worked = Worked()
         keys: list[Any] | None = None
         if self._state is not None:
@@ -167,8 +170,8 @@ class BoltTask:
         state, keys = self._state_of_task()
         if self._bolt is not None:
             assert self._collecting is not None
-            bolt, collector = self._bolt, self._collecting.collector
-            self._collecting.run(frame, lambda _: bolt.tick(collector), state, keys, worked)
+            call, collector = self._method(self._bolt.tick), self._collecting.collector
+            self._collecting.run(frame, lambda _: call(collector), state, keys, worked)
             self._collecting.forget(tick)
         elif self._spec.style == "function" and Tick in self._spec.input_types:
             if self._state is not None and state is None:

@@ -114,6 +114,11 @@ class TaskPlace:
         """Whether the messages in hand are to be named even to user code that does not ask for its context."""
         return False
 
+    def begin(self, epoch_time_s: float) -> None:
+        """The task works from here on, at this time; what is logged names what it has in hand."""
+        self.epoch_time_s = epoch_time_s
+        IN_HAND.set(self)
+
     def take_in_hand(self, root: Root, tuples: int) -> None:  # noqa: ARG002 - a runtime may want to know
         """Several tuples are given to one call. A runtime may raise, and then they are to be given in smaller parts.
 

@@ -16,10 +16,13 @@ from tupletree.effects import IN_HAND
 from tupletree.frames import roots_of
 from tupletree.ids import hex_id
 
-__all__ = ["VARIABLE", "JsonLines", "LogFormat", "MessageContext", "follow_environment", "log_to_stderr"]
+__all__ = ["MAX_ROOTS", "VARIABLE", "JsonLines", "LogFormat", "MessageContext", "follow_environment", "log_to_stderr"]
 
 VARIABLE = "TT_LOG"
 """`LEVEL:FORMAT`, for workers. On a cluster they inherit it from `spark.executorEnv.TT_LOG`."""
+
+MAX_ROOTS = 20
+"""Messages that one record names: a window may have thousands in hand."""
 
 LogFormat = Literal["text", "json"]
 
@@ -28,8 +31,9 @@ _FIELDS = ("component", "task", "root", "attempt")
 
 
 class MessageContext(logging.Filter):
-    """Adds to each record: `component`, `task`, `root` (hex; several with commas) and `attempt` of the tuple in hand.
+    """Adds to each record: `component`, `task`, `root` and `attempt` of the tuple in hand, or of those of a batch.
 
+    `root` is in hex, several with commas; of more than `MAX_ROOTS` the number of the others follows: `,+7`.
     Outside of a bolt's call they are "", -1, "" and 0. `about` has them as text to append to a line.
     """
 
@@ -38,7 +42,9 @@ class MessageContext(logging.Filter):
         place = IN_HAND.get()
         about: dict[str, object] = {"component": "", "task": -1, "root": "", "attempt": 0, "about": ""}
         if place is not None and place.root is not None:
-            root = ",".join(map(hex_id, roots_of(place.root)))
+            roots = roots_of(place.root)
+            others = [f"+{len(roots) - MAX_ROOTS}"] if len(roots) > MAX_ROOTS else []
+            root = ",".join([*map(hex_id, roots[:MAX_ROOTS]), *others])
             text = f" [{place.component} task {place.task_id}, root {root or 'none'}]"
             about = {
                 "component": place.component,

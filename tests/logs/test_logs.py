@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tupletree import Collector, Topology, bolt, testing
-from tupletree.logs import VARIABLE, JsonLines, MessageContext, follow_environment, log_to_stderr
+from tupletree import Collector, Topology, Window, batch_bolt, bolt, testing, window_bolt
+from tupletree.logs import MAX_ROOTS, VARIABLE, JsonLines, MessageContext, follow_environment, log_to_stderr
 from tupletree.sources import items
 
 logger = logging.getLogger("user")
@@ -91,6 +91,29 @@ def test_records_of_async_calls_side_by_side_name_their_own_messages(kept: Kept)
     assert (begun, others) == (ended, other)
     assert len({begun, others, None}) == 3
     assert all((line["component"], line["attempt"]) == ("waiting", 1) for line in kept.lines)
+
+
+def test_records_of_batches_and_windows_name_what_is_in_hand(kept: Kept) -> None:
+    @batch_bolt(size=30, max_age_s=1.0)
+    def together(words: list[Word]) -> list[Word]:
+        logger.info("batch of %d", len(words))
+        return words
+
+    @window_bolt(count=2)
+    def counted(words: Window[Word]) -> None:
+        logger.info("window of %d", len(words))
+
+    t = Topology("t")
+    source = t.spout("in", items([Word("a"), Word("b")]))
+    passed = t.bolt("together", together).shuffle(source)
+    t.bolt("counted", counted).shuffle(passed)
+    testing.run(t, {"in": [Word(str(number)) for number in range(30)]})
+    lines = {str(line["message"]): line for line in kept.lines}
+    whole, some = lines["batch of 30"], lines["window of 2"]
+    assert [one["component"] for one in (whole, some)] == ["together", "counted"]
+    assert str(whole["root"]).count(",") == MAX_ROOTS
+    assert str(whole["root"]).endswith(",+10")
+    assert str(some["root"]).count(",") == 1
 
 
 def test_a_record_outside_of_a_call_is_about_no_message(kept: Kept) -> None:

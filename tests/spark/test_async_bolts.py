@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tupletree import Bolt, Collector, Topology, bolt
-from tupletree.effects import TaskPlace
+from tupletree.effects import IN_HAND, TaskPlace
 from tupletree.frames import Frame
 from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
 from tupletree.sources import items
@@ -145,6 +145,64 @@ def test_a_class_waits_in_all_its_methods_and_settles_by_hand() -> None:
     assert busy.most == 1
     task.close()
     assert busy.now == -3, "its close was awaited to the end"
+
+
+def test_tuples_of_a_root_that_has_failed_are_not_asked_for_and_others_get_their_own_answers() -> None:
+    asked: list[int] = []
+
+    @bolt(concurrency=2)
+    async def counting(item: Item) -> Item:
+        asked.append(item.number)
+        number = len(asked)
+        await busy.wait(1)
+        if item.number == 1:
+            raise ValueError("one")
+        return Item(number)
+
+    task, shared = task_of(counting), Item(2)
+    worked = task.work(Frame(5, "s", "Item", [Item(1), shared, shared, shared], [1, 2], [3, 4], 99))
+    task.close()
+    assert worked.failures.keys() == {1}
+    assert asked == [1, 2, 2], "the second tuple was under way when the first failed, the third was not"
+    assert [value.number for value in worked.outputs[0].values] == [3]
+
+
+class Slotted(Bolt[Item]):
+    """Has no room for other methods than its own, and no `close` that is async."""
+
+    __slots__ = ("closed",)
+
+    async def process(self, value: Item, collector: Collector[Item]) -> None:
+        await busy.wait(1)
+        collector.emit(value)
+
+    def close(self) -> None:
+        busy.now = -1
+
+
+def test_a_class_with_slots_waits_too() -> None:
+    task = task_of(Slotted)
+    assert [value.number for value in task.work(frame_of(1, 2)).outputs[0].values] == [1, 2]
+    task.close()
+    assert busy.now == -1
+
+
+def test_what_calls_log_side_by_side_names_their_own_root() -> None:
+    seen: list[tuple[int, Any]] = []
+
+    @bolt(concurrency=3)
+    async def telling(item: Item) -> None:
+        await busy.wait(item.number)
+        place = IN_HAND.get()
+        seen.append((item.number, place and (place.component, place.root)))
+
+    t = Topology("t")
+    t.bolt("b", telling).shuffle(t.spout("s", items([Item(1)])))
+    task = AwaitingBoltTask(t.build().components["b"], TaskPlace("t", "b", 5, 0, 1))
+    task.open()
+    task.work(frame_of(1, 3, 2))
+    task.close()
+    assert seen == [(1, ("b", 1)), (2, ("b", 3)), (3, ("b", 2))]
 
 
 def test_what_a_call_leaves_on_the_loop_is_cancelled_when_the_task_closes() -> None:

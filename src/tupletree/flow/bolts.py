@@ -142,7 +142,7 @@ class BoltMachine(EmittingMachine):
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
-        self.place.epoch_time_s = now.wall_s
+        self.place.begin(now.wall_s)
         error = self._try_to_open()
         if error is not None:
             text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
@@ -178,7 +178,7 @@ class BoltMachine(EmittingMachine):
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Work a frame."""
-        self.place.epoch_time_s = now.wall_s
+        self.place.begin(now.wall_s)
         if not (self._is_open or self._opened_for(frame, out)):
             return
         self.worked += len(frame.values)
@@ -189,7 +189,7 @@ class BoltMachine(EmittingMachine):
 
     def tick(self, now: Now, out: Outbox) -> None:
         """Tell the bolt that time passed."""
-        self.place.epoch_time_s = now.wall_s
+        self.place.begin(now.wall_s)
         if self._is_open:
             self.carry_out(self._bolt.tick(now.wall_s), out)
 
@@ -202,7 +202,7 @@ class BoltMachine(EmittingMachine):
         due_s = self._holder.due_s
         if due_s is None or due_s > now.wall_s:
             return asked
-        self.place.epoch_time_s = now.wall_s
+        self.place.begin(now.wall_s)
         self.carry_out(self._holder.advance(), out)
         self._is_counted = False
         return True
@@ -252,7 +252,7 @@ class BoltMachine(EmittingMachine):
         self._look(now)
         if self._holding is not None and not self._may_flush(now):
             return False
-        self.place.epoch_time_s = now.wall_s
+        self.place.begin(now.wall_s)
         worked = self._holder.flush()
         self.carry_out(worked, out)
         return bool(worked.done or worked.failures or not self._holder.is_holding)

@@ -10,25 +10,35 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tupletree.dispatch import BoltTask
-from tupletree.effects import StateCell, TaskPlace, Worked
-from tupletree.frames import Frame
-from tupletree.topology.components import Bolt
+from tupletree.effects import IN_HAND, StateCell, TaskPlace, Worked
+from tupletree.frames import Frame, Root, all_failed, roots_of
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["AwaitingBoltTask"]
 
-IN_HAND = frozenset({"state", "collector", "context"})
+ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
+"""What only one call may have in hand."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Outcome:
+    """What a call came to."""
+
     result: Any = None
     error: BaseException | None = None
+
+    async def come(self, function: Callable[..., Any], value: Any, resources: Mapping[str, Any]) -> None:
+        try:
+            self.result = await _gathered(function(value, **resources))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it fails this tuple, when the frame is worked
+            self.error = error
 
     def give(self) -> Any:
         if self.error is not None:
@@ -56,20 +66,20 @@ class AwaitingBoltTask(BoltTask):
         self._resources = {
             name: component.resources[what.removeprefix("resource:")]
             for name, what in spec.inject.items()
-            if what not in IN_HAND
+            if what not in ONE_AT_A_TIME
         }
         self._side_by_side = (
             spec.style == "function"
             and spec.concurrency > 1
             and spec.auto_ack
             and spec.auto_fail
-            and not IN_HAND.intersection(spec.inject.values())
+            and not ONE_AT_A_TIME.intersection(spec.inject.values())
             and not place.wants_roots  # of calls side by side nobody could say which one killed the worker
         )
         self._parameter = spec.value_parameter
-        self._ahead: dict[int, deque[_Outcome]] = {}
+        self._ahead: dict[tuple[int, Root | None], deque[_Outcome]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        twin = self._call_now if spec.style == "function" else self._make_sync
+        twin = self._call_now if spec.style == "function" else spec.target
         super().__init__(
             replace(component, body=replace(spec, target=twin, is_async=False, concurrency=1, origin=None)),
             place,
@@ -103,25 +113,29 @@ class AwaitingBoltTask(BoltTask):
         """See `BoltTask.work`."""
         if not self._side_by_side:
             return super().work(frame)
-        outcomes = self._await(self._all(frame.values))
-        for value, outcome in zip(frame.values, outcomes, strict=True):
-            self._ahead.setdefault(id(value), deque()).append(outcome)
+        self._await(self._call_ahead(frame))
         try:
             return super().work(frame)
         finally:
             self._ahead.clear()  # of a root that failed not every tuple is asked for
 
-    async def _all(self, values: Sequence[Any]) -> list[_Outcome]:
-        """What each call came to, `concurrency` of them at a time."""
-        outcomes = [_Outcome()] * len(values)
-        left = iter(enumerate(values))
+    async def _call_ahead(self, frame: Frame) -> None:
+        """Call for each tuple, `concurrency` of them at a time, but for those of roots that have failed by then."""
+        failed: set[int] = set()
+        left = iter([(root, value) for root, values in frame.segments() for value in values])
 
         async def take_turns() -> None:
-            for index, value in left:
-                outcomes[index] = await _outcome_of(self._asked, value, self._resources)
+            for root, value in left:
+                if all_failed(root, failed):
+                    continue
+                outcomes = self._ahead.setdefault((id(value), root), deque())
+                outcomes.append(outcome := _Outcome())
+                IN_HAND.set(replace(self._place, root=root))
+                await outcome.come(self._asked, value, self._resources)
+                if outcome.error is not None:
+                    failed.update(roots_of(root))
 
-        await asyncio.gather(*(take_turns() for _ in range(min(self._concurrency, len(values)))))
-        return outcomes
+        await asyncio.gather(*(take_turns() for _ in range(min(self._concurrency, frame.size))))
 
     def _await(self, awaitable: Any) -> Any:
         assert self._loop is not None, "a task is opened before it works"
@@ -129,33 +143,19 @@ class AwaitingBoltTask(BoltTask):
 
     def _call_now(self, *arguments: Any, **named: Any) -> Any:
         """Stands for the user's function: gives what its call came to, or makes the call."""
-        outcomes = self._ahead.get(id(arguments[0] if arguments else named[self._parameter]))
+        value = arguments[0] if arguments else named[self._parameter]
+        outcomes = self._ahead.get((id(value), self._place.root))
         if outcomes:
             return outcomes.popleft().give()
         return self._await(_gathered(self._asked(*arguments, **named)))
 
-    def _make_sync(self) -> Bolt[Any]:
-        """Stands for the user's class: makes an object whose async methods wait for their end."""
-        bolt: Bolt[Any] = self._asked()
-        for name in ("open", "process", "tick", "close"):
-            method = getattr(bolt, name)
-            if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-                setattr(bolt, name, self._waiting(method))
-        return bolt
-
-    def _waiting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """See `BoltTask`: one that is async is waited for."""
+        if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
+            return method
         return lambda *arguments: self._await(_gathered(method(*arguments)))
 
 
 async def _gathered(called: Any) -> Any:
     """What awaiting a call gives; an async generator's values as a list."""
     return [one async for one in called] if inspect.isasyncgen(called) else await called
-
-
-async def _outcome_of(function: Callable[..., Any], value: Any, resources: Mapping[str, Any]) -> _Outcome:
-    try:
-        return _Outcome(await _gathered(function(value, **resources)))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - it fails this tuple, when the frame is worked
-        return _Outcome(error=error)

@@ -203,7 +203,6 @@ class StageRun:
             "task_id": task.task_id,
             "task_index": task.index,
             "parallelism": self._plan.parallelism(component.name),
-            "epoch_time_s": self._control.time_s,
             "retrying_since_s": self._control.retrying_since_s,
             "message_timeout_s": self._control.timeout_s,
             "attempts": self._control.attempts,
@@ -230,6 +229,7 @@ class StageRun:
     def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
+        place.begin(self._control.time_s)
         keys = key_functions(self._plan.spec, component, task.index) if component.body.is_keyed else None
         holder = holder_of(component, place, keys)
         bolt = holder or _task_of(self._plan, component, place, state)
