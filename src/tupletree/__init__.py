@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tupletree.config import Options
 from tupletree.errors import (
     ConfigError,
+    ConnectorError,
     EndOfInput,
     PermanentError,
     ProcessingError,
@@ -31,6 +32,8 @@ from tupletree.topology.components import (
     Reject,
     Resource,
     Sink,
+    SinkBatch,
+    SinkContext,
     Spout,
     TaskContext,
     TaskState,
@@ -52,6 +55,7 @@ __all__ = [
     "Bolt",
     "Collector",
     "ConfigError",
+    "ConnectorError",
     "DeadLetter",
     "Emit",
     "EndOfInput",
@@ -67,6 +71,8 @@ __all__ = [
     "Reject",
     "Resource",
     "Sink",
+    "SinkBatch",
+    "SinkContext",
     "Spout",
     "TaskContext",
     "TaskState",
