@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from tupletree.bolts import count_by_key
 from tupletree.errors import PermanentError
+from tupletree.testing.conformance.messages import KeyedItem, numbered
 from tupletree.testing.conformance.observed import Observed
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import arrow_bolt, bolt
 from tupletree.topology.components import Anchored, KeyedBatch
 
@@ -21,13 +22,6 @@ COUNT = 60
 BAD = frozenset({7, 23})
 
 
-class Item(msgspec.Struct, frozen=True):
-    """A message, and every tuple that comes of it."""
-
-    key: int
-    number: int
-
-
 class Total(msgspec.Struct, frozen=True):
     """How often a key came so far."""
 
@@ -35,7 +29,7 @@ class Total(msgspec.Struct, frozen=True):
     count: int
 
 
-@arrow_bolt(inputs=Item, outputs=Item)
+@arrow_bolt(inputs=KeyedItem, outputs=KeyedItem)
 def repeat(batch: pa.RecordBatch) -> Anchored:
     """Each row as often as its number's remainder by 3 says; bad numbers fail."""
     numbers = np.asarray(batch["number"])
@@ -46,7 +40,7 @@ def repeat(batch: pa.RecordBatch) -> Anchored:
     return Anchored(batch.take(pa.array(rows, pa.int64())), rows)
 
 
-@arrow_bolt(inputs=Item, outputs=Total, state=int)
+@arrow_bolt(inputs=KeyedItem, outputs=Total, state=int)
 def count_columns(batch: pa.RecordBatch, totals: KeyedBatch[int]) -> Anchored:
     """One row per key."""
     totals.values = [total + int(more) for total, more in zip(totals.values, np.bincount(totals.codes))]
@@ -56,7 +50,7 @@ def count_columns(batch: pa.RecordBatch, totals: KeyedBatch[int]) -> Anchored:
 
 
 @bolt
-def pass_on(item: Item) -> Item:
+def pass_on(item: KeyedItem) -> KeyedItem:
     """Tuple by tuple."""
     return item
 
@@ -68,13 +62,13 @@ class Columns(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        items = [Item(number % 5, number) for number in range(COUNT)]
-        source = bench.spout("source", Item, numbered(items))
+        items = [KeyedItem(number % 5, number) for number in range(COUNT)]
+        source = bench.spout("source", KeyedItem, numbered(items))
         repeated = bench.bolt("repeat", repeat, parallelism=2).shuffle(source)
         counted = bench.bolt("count", count_columns, parallelism=3).fields(repeated, "key")
         bench.sink("count-out").shuffle(counted)
         passed = bench.bolt("pass", pass_on, parallelism=2).shuffle(repeated)
-        library = bench.bolt("library", count_by_key(Item, "key", into=Total), parallelism=2).fields(passed, "key")
+        library = bench.bolt("library", count_by_key(KeyedItem, "key", into=Total), parallelism=2).fields(passed, "key")
         bench.sink("library-out").shuffle(library)
         bench.sink("items-out").shuffle(passed)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.builder import BoltHandle, Source
 from tupletree.topology.components import Collector, Resource, TaskContext

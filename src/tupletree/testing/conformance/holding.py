@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tupletree.errors import PermanentError
+from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import TaskContext
 from tupletree.topology.holding_bolts import join_bolt, window_bolt

@@ -9,26 +9,14 @@ from typing import Any
 import msgspec
 
 from tupletree.testing.conformance.feeding import STILL_INACTIVE
+from tupletree.testing.conformance.messages import Count, Item, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need, RuntimeUnderTest
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, KeyedState, TaskContext
 
 __all__ = ["LIFE"]
-
-
-class Item(msgspec.Struct, frozen=True):
-    """A message."""
-
-    number: int
-
-
-class Count(msgspec.Struct, frozen=True):
-    """A running count of a key."""
-
-    key: int
-    count: int
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -45,7 +33,7 @@ class LifeCycle(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(10))]), parallelism=2)
+        source = bench.spout("source", Item, numbered_items(10), parallelism=2)
         bench.sink("out").shuffle(source)
 
     def check(self, seen: Observed) -> None:
@@ -68,7 +56,7 @@ class InactiveStart(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(10))]))
+        source = bench.spout("source", Item, numbered_items(10))
         bench.sink("out").shuffle(source)
 
     def check(self, seen: Observed) -> None:
@@ -116,7 +104,7 @@ class Ticks(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(10))]))
+        source = bench.spout("source", Item, numbered_items(10))
         bench.sink("out").shuffle(bench.bolt("tick", Ticking).shuffle(source))
 
     def check(self, seen: Observed) -> None:
@@ -158,7 +146,7 @@ class TicksAlone(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(4))]))
+        source = bench.spout("source", Item, numbered_items(4))
         bench.sink("out").shuffle(bench.bolt("told", Told).shuffle(source))
 
     def check(self, seen: Observed) -> None:
@@ -189,7 +177,7 @@ class KeyedCounts(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(40))]), parallelism=2)
+        source = bench.spout("source", Item, numbered_items(40), parallelism=2)
         keyed = bench.bolt("key", key_of, parallelism=3).shuffle(source)
         bench.sink("out").shuffle(bench.bolt("count", count_key, parallelism=2).fields(keyed, "key"))
 

@@ -16,16 +16,11 @@ from tupletree.testing.conformance.runtime import Need, RuntimeUnderTest
 from tupletree.topology.builder import BoltHandle, SinkHandle, SpoutHandle, Topology
 from tupletree.topology.components import Emit, Reject
 
-__all__ = ["Bench", "Scenario", "numbered"]
+__all__ = ["Bench", "Scenario"]
 
 T = TypeVar("T")
 
 _key = itertools.count()
-
-
-def numbered(values: Sequence[T]) -> list[Emit[T]]:
-    """One message for each value; its id is its position."""
-    return [Emit(value, position) for position, value in enumerate(values)]
 
 
 class Bench:

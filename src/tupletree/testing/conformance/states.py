@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
-
+from tupletree.testing.conformance.messages import KeyedItem, numbered
 from tupletree.testing.conformance.observed import Observed
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, TaskState
 from tupletree.topology.states import ListState, MapState
@@ -15,44 +14,37 @@ from tupletree.topology.states import ListState, MapState
 __all__ = ["STATES"]
 
 
-class Item(msgspec.Struct, frozen=True):
-    """A message, or its number with a count."""
-
-    key: int
-    number: int
-
-
 @bolt
-def pass_on(item: Item) -> Item:
+def pass_on(item: KeyedItem) -> KeyedItem:
     """Give it on, by another task."""
     return item
 
 
 @bolt
-def count_in_map(item: Item, counts: MapState[int, int]) -> Item:
+def count_in_map(item: KeyedItem, counts: MapState[int, int]) -> KeyedItem:
     """Count what a key came with."""
     counts[item.number] = counts.get(item.number, 0) + 1
-    return Item(item.number, counts[item.number])
+    return KeyedItem(item.number, counts[item.number])
 
 
 @bolt
-def keep_three(item: Item, last: ListState[int]) -> Item:
+def keep_three(item: KeyedItem, last: ListState[int]) -> KeyedItem:
     """Keep the last three numbers of a key; tell how many there are."""
     last.append(item.number)
     del last[:-3]
-    return Item(item.key, len(last))
+    return KeyedItem(item.key, len(last))
 
 
-class Seen(Bolt[Item]):
+class Seen(Bolt[KeyedItem]):
     """Counts the tuples of its task, whatever their key."""
 
     state_default = int
     seen: TaskState[int]
 
-    def process(self, value: Item, collector: Collector[Item]) -> None:
+    def process(self, value: KeyedItem, collector: Collector[KeyedItem]) -> None:
         """Count one."""
         self.seen.value += 1
-        collector.emit(Item(value.key, self.seen.value))
+        collector.emit(KeyedItem(value.key, self.seen.value))
 
 
 class Kinds(Scenario):
@@ -62,8 +54,8 @@ class Kinds(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        items = [Item(number % 4, number // 4 % 3) for number in range(48)]
-        source = bench.spout("source", Item, numbered(items))
+        items = [KeyedItem(number % 4, number // 4 % 3) for number in range(48)]
+        source = bench.spout("source", KeyedItem, numbered(items))
         passed = bench.bolt("pass", pass_on, parallelism=2).shuffle(source)
         for name, what in (("map", count_in_map), ("list", keep_three)):
             bench.sink(f"{name}-out").shuffle(bench.bolt(name, what, parallelism=2).fields(passed, "key"))

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from tupletree.testing.conformance.messages import Item, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need, RuntimeUnderTest
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, TaskContext
 from tupletree.tracking.outcomes import FailureKind
@@ -19,12 +20,6 @@ __all__ = ["TIMEOUTS"]
 
 CLOCK_SLACK_S = 0.01
 """Ages are differences of wall-clock readings, timeouts go by monotonic time."""
-
-
-class Item(msgspec.Struct, frozen=True):
-    """A message."""
-
-    number: int
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -54,7 +49,7 @@ class AlternateUnacked(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(10))]))
+        source = bench.spout("source", Item, numbered_items(10))
         bench.sink("out").shuffle(bench.bolt("ack", ack_even, parallelism=2).shuffle(source))
 
     def check(self, seen: Observed) -> None:
@@ -80,7 +75,7 @@ class TimesOutThenWorks(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(4))]))
+        source = bench.spout("source", Item, numbered_items(4))
         bench.sink("out").shuffle(bench.bolt("forget", forget_once).shuffle(source))
 
     def check(self, seen: Observed) -> None:
@@ -150,7 +145,7 @@ class Renewed(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(4))]))
+        source = bench.spout("source", Item, numbered_items(4))
         bench.sink("out").shuffle(bench.bolt("hold", HoldingFor2HalfTimeouts).shuffle(source))
 
     def check(self, seen: Observed) -> None:
@@ -181,7 +176,7 @@ class Disabled(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(4))]))
+        source = bench.spout("source", Item, numbered_items(4))
         bench.sink("out").shuffle(bench.bolt("hold", HoldingForLong).shuffle(source))
 
     def check(self, seen: Observed) -> None:

@@ -8,19 +8,14 @@ from collections.abc import Iterator
 import msgspec
 
 from tupletree.errors import PermanentError
+from tupletree.testing.conformance.messages import Item, Sum, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import batch_bolt, bolt
 from tupletree.topology.components import Bolt, Collector, TaskContext
 
 __all__ = ["TREES"]
-
-
-class Item(msgspec.Struct, frozen=True):
-    """A message, or a part of one."""
-
-    number: int
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -28,12 +23,6 @@ class Piece(msgspec.Struct, frozen=True):
 
     number: int
     part: int
-
-
-class Sum(msgspec.Struct, frozen=True):
-    """What became of several items."""
-
-    numbers: list[int]
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -74,7 +63,7 @@ class Diamond(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(self.count))]))
+        source = bench.spout("source", Item, numbered_items(self.count))
         left = bench.bolt("left", go_left, parallelism=2).shuffle(source)
         right = bench.bolt("right", go_right, parallelism=3).shuffle(source)
         joined = bench.bolt("join", join, parallelism=2).fields(left, "number").fields(right, "number")
@@ -122,7 +111,7 @@ class Aggregate(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(9))]))
+        source = bench.spout("source", Item, numbered_items(9))
         sums = bench.bolt("sum", EveryThird).global_(source)
         bench.sink("out").shuffle(bench.bolt("refuse", refuse_sum_of_four).shuffle(sums))
 
@@ -168,7 +157,7 @@ class SelfAnchored(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(20))]))
+        source = bench.spout("source", Item, numbered_items(20))
         pieces = bench.bolt("anchor", anchor_again_and_again, parallelism=2).shuffle(source)
         bench.sink("out").shuffle(bench.bolt("pair", Pairs, parallelism=2).fields(pieces, "number"))
 
@@ -195,7 +184,7 @@ class AllToSix(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(10))]))
+        source = bench.spout("source", Item, numbered_items(10))
         bench.sink("out").shuffle(bench.bolt("copy", copy_but_for_one, parallelism=6).all(source))
 
     def check(self, seen: Observed) -> None:
@@ -225,7 +214,7 @@ class Filtered(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(20))]))
+        source = bench.spout("source", Item, numbered_items(20))
         even = bench.bolt("even", keep_even, parallelism=2).shuffle(source)
         bench.sink("out", parallelism=2).custom(even, to_nobody)
 
@@ -253,7 +242,7 @@ class Cycle(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(30))]))
+        source = bench.spout("source", Item, numbered_items(30))
         counter = bench.bolt("count", count_down, parallelism=2).shuffle(source)
         counter.shuffle(counter.stream(Item))
         bench.sink("out").shuffle(counter.stream(Sum))
@@ -278,7 +267,7 @@ class Batches(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(7))]))
+        source = bench.spout("source", Item, numbered_items(7))
         bench.sink("out").shuffle(bench.bolt("total", total).shuffle(source))
 
     def check(self, seen: Observed) -> None:

@@ -9,19 +9,14 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import PermanentError
+from tupletree.testing.conformance.messages import Item, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import RuntimeUnderTest
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Collector, Emit
 
 __all__ = ["TUNING"]
-
-
-class Item(msgspec.Struct, frozen=True):
-    """A message."""
-
-    number: int
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -45,7 +40,7 @@ class Untracked(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        messages = [*numbered([*map(Item, range(8))]), *(Emit(Item(number)) for number in range(100, 120))]
+        messages = [*numbered_items(8), *(Emit(Item(number)) for number in range(100, 120))]
         source = bench.spout("source", Item, messages)
         bench.sink("out").shuffle(bench.bolt("refuse", refuse_fours, parallelism=2).shuffle(source))
 
@@ -82,7 +77,7 @@ class Unanchored(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(20))]))
+        source = bench.spout("source", Item, numbered_items(20))
         noted = bench.bolt("note", note_aside, parallelism=2).shuffle(source)
         bench.sink("items").shuffle(noted.stream(Item))
         bench.sink("notes").shuffle(bench.bolt("refuse", refuse_even_notes).shuffle(noted.stream(Note)))
@@ -108,7 +103,7 @@ class NoAckers(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered([*map(Item, range(20))]))
+        source = bench.spout("source", Item, numbered_items(20))
         bench.sink("out").shuffle(bench.bolt("refuse", refuse_fours, parallelism=2).shuffle(source))
 
     def check(self, seen: Observed) -> None:

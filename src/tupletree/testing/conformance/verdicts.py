@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import PermanentError
+from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, Emit, Reject, TaskContext
 from tupletree.tracking.outcomes import FailureKind

@@ -5,43 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 
-import msgspec
-
 from tupletree.errors import PermanentError
+from tupletree.testing.conformance.messages import Count, KeyedItem, Sum, numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
-from tupletree.testing.conformance.scenario import Bench, Scenario, numbered
+from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, KeyedState, TaskContext
 
 __all__ = ["WAITING"]
 
 
-class Item(msgspec.Struct, frozen=True):
-    """A message."""
-
-    number: int
-    key: int
-
-
-class Count(msgspec.Struct, frozen=True):
-    """How many items of a key there were."""
-
-    key: int
-    count: int
-
-
-class Sum(msgspec.Struct, frozen=True):
-    """What became of several items."""
-
-    numbers: list[int]
-
-
-ITEMS = [Item(number, number % 3) for number in range(24)]
+ITEMS = [KeyedItem(number % 3, number) for number in range(24)]
 
 
 @bolt(concurrency=8, state=list)
-async def count_slowly(item: Item, seen: KeyedState[list[int]]) -> Count:
+async def count_slowly(item: KeyedItem, seen: KeyedState[list[int]]) -> Count:
     """Touch the state, wait, and fail some of the items for good."""
     seen.value.append(item.number)
     for _ in range(item.number % 4):
@@ -59,7 +38,7 @@ class AsyncState(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered(ITEMS))
+        source = bench.spout("source", KeyedItem, numbered(ITEMS))
         bench.sink("out").shuffle(bench.bolt("count", count_slowly, parallelism=2).fields(source, "key"))
 
     def check(self, seen: Observed) -> None:
@@ -74,7 +53,7 @@ class AsyncState(Scenario):
         seen.expect_equal({key: sorted(counts[key]) for key in sorted(counts)}, expected, "counts of each key")
 
 
-class SlowThirds(Bolt[Item]):
+class SlowThirds(Bolt[KeyedItem]):
     """Keeps items, and settles every three of them together, after it has waited."""
 
     auto_ack = False
@@ -83,9 +62,9 @@ class SlowThirds(Bolt[Item]):
     async def open(self, context: TaskContext) -> None:  # noqa: ARG002 - as its base has it
         """Wait here too."""
         await asyncio.sleep(0)
-        self.kept: list[Item] = []
+        self.kept: list[KeyedItem] = []
 
-    async def process(self, value: Item, collector: Collector[Sum]) -> None:
+    async def process(self, value: KeyedItem, collector: Collector[Sum]) -> None:
         """Keep it, or settle three."""
         await asyncio.sleep(0)
         self.kept.append(value)
@@ -106,7 +85,7 @@ class AsyncByHand(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered(ITEMS))
+        source = bench.spout("source", KeyedItem, numbered(ITEMS))
         bench.sink("out").shuffle(bench.bolt("thirds", SlowThirds).shuffle(source))
 
     def check(self, seen: Observed) -> None:
@@ -117,7 +96,7 @@ class AsyncByHand(Scenario):
 
 
 @bolt
-def fail_sixths_once(item: Item, context: TaskContext) -> Item:
+def fail_sixths_once(item: KeyedItem, context: TaskContext) -> KeyedItem:
     """Fail every sixth item at its first attempt, and item 23 always."""
     if item.number == 23:
         raise PermanentError("never")
@@ -134,7 +113,7 @@ class WaitingSource(Scenario):
 
     def build(self, bench: Bench) -> None:
         """See `Scenario`."""
-        source = bench.spout("source", Item, numbered(ITEMS), parallelism=2, replay="source", waits=True)
+        source = bench.spout("source", KeyedItem, numbered(ITEMS), parallelism=2, replay="source", waits=True)
         bench.sink("out").shuffle(bench.bolt("fail", fail_sixths_once, parallelism=2).shuffle(source))
 
     def check(self, seen: Observed) -> None:
