@@ -12,11 +12,8 @@ from tupletree.flow.batching import BatchTask
 from tupletree.frames import Frame, Root, join_segments, roots_of
 from tupletree.holding import Holdings, together
 from tupletree.sources import items
+from tupletree.testing.conformance.messages import Item
 from tupletree.tracking.outcomes import Failure, FailureKind
-
-
-class Item(msgspec.Struct, frozen=True):
-    number: int
 
 
 class Total(msgspec.Struct, frozen=True):

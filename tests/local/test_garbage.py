@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.local.running import run
@@ -14,11 +13,7 @@ from tupletree import Topology
 from tupletree.runtimes.local.garbage import rarer_collections
 from tupletree.sinks import foreach
 from tupletree.sources import items
-
-
-class Item(msgspec.Struct, frozen=True):
-    number: int
-
+from tupletree.testing.conformance.messages import Item
 
 OWN = (700, 10, 10)
 

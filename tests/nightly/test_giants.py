@@ -14,11 +14,12 @@ import msgspec
 import pytest
 
 from tests.spark.counting import target
-from tests.spark.helpers_semantics import Feed, numbered
+from tests.spark.helpers_semantics import Feed
 from tupletree import Topology, bolt
 from tupletree.config import resolve_options
 from tupletree.runtimes import base
 from tupletree.sinks import jsonl, read_rows
+from tupletree.testing.conformance.messages import numbered
 
 pytestmark = pytest.mark.nightly
 

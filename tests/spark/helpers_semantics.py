@@ -67,11 +67,6 @@ class Feed(Spout[T], Generic[T]):
         HEARD[self.name].failed.append((message_id, failure))
 
 
-def numbered(values: Sequence[T]) -> list[Emit[T]]:
-    """One message per value; its id is its position."""
-    return [Emit(value, position) for position, value in enumerate(values)]
-
-
 @dataclass
 class Result:
     """What came of a run whose sinks write to folders of `out`."""

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.spark.conftest import RunTopology
-from tests.spark.helpers_semantics import HEARD, Feed, numbered
+from tests.spark.helpers_semantics import HEARD, Feed
 from tupletree import Anchored, KeyedBatch, KeyedState, PermanentError, Topology, arrow_bolt, bolt
 from tupletree.runtimes import base
 from tupletree.sinks import jsonl, parquet, read_rows
+from tupletree.testing.conformance.messages import numbered
 
 pytestmark = pytest.mark.spark
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from tupletree import Bolt, Collector, Topology, bolt
@@ -14,10 +13,7 @@ from tupletree.effects import IN_HAND, TaskPlace
 from tupletree.frames import Frame
 from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
 from tupletree.sources import items
-
-
-class Item(msgspec.Struct, frozen=True):
-    number: int
+from tupletree.testing.conformance.messages import Item
 
 
 class Busy:

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology
-from tests.spark.helpers_semantics import HEARD, Feed, finish, numbered
+from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Bolt, Collector, Emit, KeyedState, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl
+from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import MessageId
 
 pytestmark = pytest.mark.spark

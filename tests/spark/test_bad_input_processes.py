@@ -15,12 +15,13 @@ import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology
-from tests.spark.helpers_semantics import Feed, numbered
+from tests.spark.helpers_semantics import Feed
 from tupletree import AsyncSpout, Emit, Resource, Topology, batch_bolt, bolt
 from tupletree.errors import RuntimeUnavailableError, TopologyError
 from tupletree.runtimes import base
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
+from tupletree.testing.conformance.messages import numbered
 
 
 class Number(msgspec.Struct, frozen=True):

@@ -11,11 +11,12 @@ import pytest
 
 from examples import word_count
 from tests.spark.conftest import RunTopology, StartTopology
-from tests.spark.helpers_semantics import HEARD, Feed, finish, numbered
+from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Emit, EndOfInput, Reject, Spout, TaskContext, Topology, TupletreeError, bolt
 from tupletree.errors import ConnectorError
 from tupletree.runtimes import deadletters
 from tupletree.sinks import jsonl
+from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
 

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology, StartTopology
-from tests.spark.helpers_semantics import HEARD, Feed, Result, finish, numbered
+from tests.spark.helpers_semantics import HEARD, Feed, Result, finish
 from tupletree import Topology, batch_bolt, bolt
 from tupletree.errors import ConnectorError, PermanentError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.spark import calling
 from tupletree.sinks import foreach, jsonl
 from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
 from tupletree.tracking.outcomes import FailureKind
 

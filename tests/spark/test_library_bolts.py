@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.spark.conftest import RunTopology
-from tests.spark.helpers_semantics import HEARD, Feed, numbered
+from tests.spark.helpers_semantics import HEARD, Feed
 from tupletree import PermanentError, Topology
 from tupletree.bolts import (
     count_by_key,
@@ -27,6 +27,7 @@ from tupletree.bolts import (
 )
 from tupletree.runtimes import base
 from tupletree.sinks import parquet, read_rows
+from tupletree.testing.conformance.messages import numbered
 
 pytestmark = pytest.mark.spark
 

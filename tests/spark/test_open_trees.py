@@ -28,6 +28,7 @@ from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import place_anew
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile, WaitingRows
 from tupletree.sources import items
+from tupletree.testing.conformance.messages import Item
 from tupletree.topology.streams import Schema
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -120,10 +121,6 @@ def test_after_a_restart_the_same_rows_wait() -> None:
     assert decided.roots == [(1, 2), 2]
     assert decided.is_last
     assert freed == {1, 2}
-
-
-class Item(msgspec.Struct, frozen=True):
-    number: int
 
 
 CODECS = {("items", "Item"): ArrowCodec.of(Schema.of(Item))}

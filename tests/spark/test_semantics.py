@@ -11,9 +11,10 @@ import pytest
 
 from examples import word_count
 from tests.spark.conftest import RunTopology
-from tests.spark.helpers_semantics import HEARD, Feed, finish, numbered
+from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Collector, KeyedState, PermanentError, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl, parquet
+from tupletree.testing.conformance.messages import numbered
 
 pytestmark = pytest.mark.spark
 

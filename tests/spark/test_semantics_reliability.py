@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology
-from tests.spark.helpers_semantics import HEARD, Feed, finish, numbered
+from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Collector, Emit, EndOfInput, KeyedState, PermanentError, Spout, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl
+from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
 

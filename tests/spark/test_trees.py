@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology, StartTopology
-from tests.spark.helpers_semantics import HEARD, Feed, finish, numbered
+from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, wait_until
 from tupletree import KeyedState, PermanentError, TaskContext, Topology, batch_bolt, bolt
 from tupletree.clock import ManualClock, SystemClock
@@ -27,16 +27,13 @@ from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources.text import Line
+from tupletree.testing.conformance.messages import Item, numbered
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.tracking.outcomes import FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
 
 pytestmark = pytest.mark.spark
-
-
-class Item(msgspec.Struct, frozen=True):
-    number: int
 
 
 class Pair(msgspec.Struct, frozen=True):
