@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.config import Options
-from tupletree.errors import CheckpointError
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
@@ -160,12 +159,7 @@ class Engine:
             self._accounts.gone = entry.gone
             crash_point("settle.before_log")
             if not write_settle(self._directory.settles, entry):
-                raise CheckpointError(
-                    "another start of this run has taken over; this one stops",
-                    where=str(self._directory.path),
-                    got=f"epoch {entry.epoch} is settled already",
-                    next_step="stop one of the two processes",
-                )
+                raise self._directory.taken_over(f"epoch {entry.epoch} is settled already")
             crash_point("settle.after_log")
             self._accounts.settled = entry.epoch
             self._accounts.state = entry.state

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.config import Options
-from tupletree.errors import CheckpointError, InternalError
+from tupletree.errors import InternalError
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.spark.accounts import Accounts
@@ -150,16 +150,8 @@ class Loop:
         with self._logging:
             record = self._records.get(epoch)
         if record is None:
-            raise self._taken_over(epoch)
+            raise self._directory.taken_over(f"epoch {epoch} is logged already")
         return record
-
-    def _taken_over(self, epoch: int) -> CheckpointError:
-        return CheckpointError(
-            "another start of this run has taken over; this one stops",
-            where=str(self._directory.path),
-            got=f"epoch {epoch} is logged already",
-            next_step="stop one of the two processes",
-        )
 
     def _await_callbacks(self, epoch: int) -> None:
         """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
@@ -302,7 +294,7 @@ class Loop:
         crash_point("epoch.before_log")
         with self._logging:
             if not write_epoch(self._directory.epochs, record.header, sections):
-                raise self._taken_over(epoch)
+                raise self._directory.taken_over(f"epoch {epoch} is logged already")
             self._records[epoch] = record
         self._next_epoch += 1
         crash_point("epoch.after_log")

@@ -13,7 +13,6 @@ from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.codec import ArrowCodec
-from tupletree.errors import CheckpointError
 from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.deadletters import write_letters
@@ -144,12 +143,7 @@ class Publisher:
         logger.warning("epoch %d: sinks refused rows: %s", amendment.epoch, amendment.rows)
         crash_point("publish.before_amendment")
         if not write_amendment(self._directory.settles, amendment):
-            raise CheckpointError(
-                "another start of this run has taken over; this one stops",
-                where=str(self._directory.path),
-                got=f"epoch {amendment.epoch} is published already",
-                next_step="stop one of the two processes",
-            )
+            raise self._directory.taken_over(f"epoch {amendment.epoch} is published already")
         crash_point("publish.after_amendment")
 
     def _unconfirmed(self, epoch: int, died: list[Died]) -> list[tuple[int, Any, Outcome]]:

@@ -113,6 +113,15 @@ class StateDirectory:
         free = {name: iter(sorted(one for one in stored if stored[one] == name)) for _, name in tasks}
         return [next(free[name]) for _, name in tasks]
 
+    def taken_over(self, got: str) -> CheckpointError:
+        """The error to raise for who finds that another start has done what he was about to do."""
+        return CheckpointError(
+            "another start of this run has taken over; this one stops",
+            where=str(self.path),
+            got=got,
+            next_step="stop one of the two processes",
+        )
+
     def close(self) -> None:
         """Release the lock."""
         if self._lock >= 0:

@@ -101,7 +101,8 @@ def sweep_orphans(
 
 def sweep_drafts(directory: StateDirectory) -> None:
     """Remove half-written files of killed starts. An older start that is not dead yet fails on losing its draft."""
-    for place in (directory.path, directory.epochs, directory.settles, directory.dead, directory.history):
+    folders = (directory.epochs, directory.settles, directory.dead, directory.history, directory.spools)
+    for place in (directory.path, *folders):
         remove(place.glob("_*"))
     remove(directory.path.glob("generations/_*"))
 
