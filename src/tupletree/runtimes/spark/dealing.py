@@ -222,12 +222,8 @@ class Dealer:
         if len(row[3]) <= wire.FRAME_BYTES or len(frame.values) == 1:
             yield frame, row
             return
-        middle = len(frame.values) // 2
-        for part in (slice(None, middle), slice(middle, None)):
-            values, roots = frame.values[part], frame.roots[part]  # spout tuples are one to a segment
-            edge = mix64(epoch, 0, -1, source, frame.task, self._sequence)
-            ends = list(range(1, len(values) + 1))
-            half = Frame(frame.task, frame.component, frame.stream, values, roots, ends, edge)
+        for half in wire.halves(frame):
+            half.id = mix64(epoch, 0, -1, source, frame.task, self._sequence)
             yield from self._encode(epoch, spout, half, failures)
 
 

@@ -76,8 +76,8 @@ OUTPUT: Final = 4
 STATE: Final = 5
 STATS: Final = 6
 KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, root by root
-UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
 WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
+UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
 
 BATCH_BYTES = 64 * 1024 * 1024
 """Rows of a stage go to Spark in batches of so many bytes, or of one row if that is longer."""
