@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tupletree.errors import ConfigError, ConnectorError, Finding, ProcessingError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, ConnectorError, Finding, RuntimeUnavailableError
 from tupletree.sinks.files import RowError, SinkRowsError
-from tupletree.sinks.fitting import codec_of, only_class
+from tupletree.sinks.fitting import batch_of, codec_of, only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
 if TYPE_CHECKING:
@@ -133,14 +133,7 @@ class DeltaSink(Sink[Any]):
 
         assert self._table is not None
         assert self.message_type is not None
-        codec = codec_of(self.message_type)
-        try:
-            encoded = codec.to_batch(rows)
-        except ProcessingError as error:
-            faults = [RowError(position, str(fault)) for position, fault in codec.check_each(rows)]
-            if not faults:
-                raise  # no single row is to blame
-            raise SinkRowsError(str(self), faults) from error
+        encoded = batch_of(self.message_type, rows, str(self))
         there = _columns_of(self._table)
         columns = [
             encoded.column(field.name).cast(field.type)

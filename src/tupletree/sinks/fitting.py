@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tupletree.errors import ConfigError
-from tupletree.sinks.files import RowError
+from tupletree.errors import ConfigError, ProcessingError
+from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.topology.components import SinkContext
 from tupletree.topology.streams import is_message_class
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tupletree.codec import ArrowCodec
 
-__all__ = ["codec_of", "misfits", "only_class"]
+__all__ = ["batch_of", "codec_of", "misfits", "only_class"]
 
 
 @lru_cache(maxsize=256)
@@ -27,6 +29,18 @@ def codec_of(cls: type) -> ArrowCodec[Any]:
     from tupletree.topology.streams import Schema
 
     return ArrowCodec.of(Schema.of(cls))
+
+
+def batch_of(cls: type, rows: Sequence[Any], where: str) -> pa.RecordBatch:
+    """Rows as a record batch of their class. Raises SinkRowsError, naming `where`, with every row that does not fit."""
+    codec = codec_of(cls)
+    try:
+        return codec.to_batch(rows)
+    except ProcessingError as error:
+        faults = [RowError(position, str(fault)) for position, fault in codec.check_each(rows)]
+        if not faults:
+            raise  # no single row is to blame
+        raise SinkRowsError(where, faults) from error
 
 
 def misfits(rows: Sequence[Any]) -> list[RowError]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tupletree.errors import CheckpointError, InternalError, ProcessingError
-from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
-from tupletree.sinks.fitting import codec_of
+from tupletree.errors import CheckpointError, InternalError
+from tupletree.sinks.files import FileSink, written
+from tupletree.sinks.fitting import batch_of
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
@@ -57,15 +57,7 @@ class ParquetSink(FileSink):
 
         if not rows and self.message_type is None:
             raise InternalError("a Parquet file without rows needs a message class", where=str(path))
-        cls = self.message_type or type(rows[0])
-        codec = codec_of(cls)
-        try:
-            batch = codec.to_batch(rows)
-        except ProcessingError as error:
-            faults = [RowError(position, str(fault)) for position, fault in codec.check_each(rows)]
-            if not faults:
-                raise  # no single row is to blame
-            raise SinkRowsError(str(path), faults) from error
+        batch = batch_of(self.message_type or type(rows[0]), rows, str(path))
         self._store(path, pa.Table.from_batches([batch]))
 
     def write_batches(self, path: Path, batches: Sequence[tuple[type, Any]]) -> bool:

@@ -82,6 +82,7 @@ class Publisher:
         """Publish what a settle entry names; returns it as it reads from here on, and who died of it only now.
 
         Raises:
+            CheckpointError: a candidate is gone, or another start has written the amendment.
             ConnectorError: a called sink takes nothing now.
             Closing: the run ends meanwhile.
         """
