@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.flow.streams import Line
+from tupletree import Topology, bolt
+from tupletree.config import Options
 from tupletree.frames import Frame, Root
+from tupletree.plan import Plan
 from tupletree.runtimes.spark import wire
+from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.program import codecs_of
+from tupletree.sources import items
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=8).filter(lambda widths: sum(widths) > 1))
@@ -29,3 +36,32 @@ def test_rows_go_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> 
     assert [batch.num_rows for batch in batches] == [2, 1, 1, 2, 1]
     assert [body.as_py() for batch in batches for body in batch.column("body")] == [row[3] for row in rows]
     assert list(wire.rows_to_batches([])) == []
+
+
+@bolt
+def read(line: Line) -> None: ...
+
+
+def test_what_a_spout_gave_goes_in_frames_that_are_short_enough_each_with_an_edge_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    t = Topology("long")
+    t.bolt("read", read).shuffle(t.spout("lines", items([Line("")])))
+    plan = Plan.of(t.build(), Options(), partitions=1)
+    (task,) = plan.tasks_of("lines")
+    ((stream, _),) = plan.spec.components["lines"].outputs.items()
+    values = [Line(str(number) * 1_000) for number in range(9)]
+    spout = SpoutTask(task, "lines", stream, items([Line("")]), roots=[*range(1, 10)], values=values)
+    monkeypatch.setattr(wire, "FRAME_BYTES", 3_500)
+    dealt = Dealt()
+    assert Dealer(plan, [spout]).deal(0, spout, {}, dealt) == []
+
+    codec = codecs_of(plan)["lines", stream]
+    frames = [wire.decode_frame(wire.decode_head(head), body, codec) for _, _, head, body in dealt.rows]
+    assert len(frames) > 2
+    assert all(len(row[3]) <= 3_500 or frame.size == 1 for row, frame in zip(dealt.rows, frames, strict=True))
+    assert [pair for frame in frames for pair in zip(frame.roots, frame.values, strict=True)] == [
+        *zip(range(1, 10), values, strict=True)
+    ]
+    assert dealt.edges == [frame.id for frame in frames]
+    assert len(set(dealt.edges)) == len(frames)
