@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.flow.streams import Count, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin, run
-from tupletree import Collector, Emit, KeyedState, TaskContext, Tick, Topology, batch_bolt, bolt
+from tupletree import Collector, Emit, KeyedState, TaskContext, Tick, Topology, arrow_bolt, batch_bolt, bolt
 from tupletree.errors import CheckpointError, ConfigError, TopologyError
 from tupletree.runtimes import deadletters
 from tupletree.sinks import foreach, jsonl
@@ -444,14 +445,14 @@ def test_what_the_runtime_cannot_do_is_said_at_once_and_all_together(tmp_path: P
         """Not yet."""
         return []
 
-    @batch_bolt(size=2, auto_ack=False)
-    def manual(rows: list[Line]) -> None:
-        """Not at all."""
+    @arrow_bolt(inputs=Line)
+    async def vectorised(batch: pa.RecordBatch) -> None:
+        """Not yet."""
 
     t = Topology("too-much")
     source = t.spout("lines", Script([]))
     t.bolt("awaited", awaited).shuffle(source).stream(Word, unconsumed=True)
-    t.bolt("manual", manual).shuffle(source)
+    t.bolt("vectorised", vectorised).shuffle(source)
     with pytest.raises(TopologyError) as caught:
         begin(t, tmp_path / "state")
     assert len(caught.value.findings) == 2

@@ -89,18 +89,18 @@ def test_a_broken_rule_is_told_with_the_seed_the_topology_and_the_last_events_an
         assert part in text
 
 
-@batch_bolt(size=2, auto_ack=False)
-def by_hand(batch: list[Number]) -> list[Number]:
+@batch_bolt(size=2)
+async def awaited(batch: list[Number]) -> list[Number]:
     return batch
 
 
 def test_a_topology_that_the_local_runtime_refuses_is_refused() -> None:
     def make() -> Topology:
-        t = Topology("by-hand")
-        t.sink("out", Nowhere()).shuffle(t.bolt("by-hand", by_hand).shuffle(t.spout("numbers", items([Number(1)]))))
+        t = Topology("awaited")
+        t.sink("out", Nowhere()).shuffle(t.bolt("awaited", awaited).shuffle(t.spout("numbers", items([Number(1)]))))
         return t
 
-    with pytest.raises(TopologyError, match="settles its tuples by hand"):
+    with pytest.raises(TopologyError, match="an async batch bolt cannot run locally"):
         simulate(make, {"numbers": []}, seed=0)
 
 

@@ -217,6 +217,9 @@ class TestBatches:
         @batch_bolt(size=1)
         def keyed(values: list[A], total: KeyedState[int]) -> None: ...
 
+        @batch_bolt(size=1)
+        def collecting(values: list[A], out: Collector[B]) -> None: ...
+
         @arrow_bolt
         def unknown(batch: A) -> pa.RecordBatch: ...  # type: ignore[empty-body]  # hints only
 
@@ -230,6 +233,7 @@ class TestBatches:
             "the batch's age limit is too small",
         ]
         assert "a batch has no single key, so it has no KeyedState" in whats(keyed.describe())
+        assert whats(collecting.describe()) == ["a batch bolt has no Collector"]
         assert whats(unknown.describe()) == ["parameter 'batch'", "the class of the rows returned is not known"]
         assert whats(mixed.describe()) == ["a RecordBatch holds rows of one class"]
 

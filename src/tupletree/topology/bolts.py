@@ -16,7 +16,7 @@ from tupletree.topology import hints
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.signatures import BoltDescription, BoltSettings, read_function
 
-__all__ = ["FunctionBolt", "arrow_bolt", "batch_bolt", "bolt", "decorate"]
+__all__ = ["FunctionBolt", "arrow_bolt", "batch_bolt", "bolt", "classes_of", "decorate"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,7 +167,7 @@ def bolt(
     settings = BoltSettings(
         state=state,
         ttl_s=ttl_s,
-        outputs=_classes(outputs),
+        outputs=classes_of(outputs),
         blocking=blocking,
         auto_ack=auto_ack,
         auto_fail=auto_fail,
@@ -183,31 +183,22 @@ def batch_bolt(
     max_age_s: float = 1.0,
     outputs: type | tuple[type, ...] = (),
     blocking: bool = False,
-    auto_ack: bool = True,
-    auto_fail: bool = True,
-    concurrency: int = 1,
 ) -> Callable[[Callable[P, R]], FunctionBolt[P, R]]:
     """Make a function a bolt that works on batches: `def store(rows: list[Row]) -> list[Done]`.
 
     Results as many as members anchor one by one, otherwise to the whole batch. After a failed batch its members are
-    tried one by one.
+    tried one by one. Members are acked and failed by what becomes of the call: there is no Collector.
 
     Args:
         size: tuples in a full batch.
         max_age_s: seconds after which a batch goes out that is not full.
         outputs: as for `bolt`.
         blocking: as for `bolt`.
-        auto_ack: as for `bolt`.
-        auto_fail: as for `bolt`.
-        concurrency: as for `bolt`.
     """
     settings = BoltSettings(
         style="batch",
-        outputs=_classes(outputs),
+        outputs=classes_of(outputs),
         blocking=blocking,
-        auto_ack=auto_ack,
-        auto_fail=auto_fail,
-        concurrency=concurrency,
         batch_size=size,
         batch_max_age_s=max_age_s,
     )
@@ -257,10 +248,11 @@ def arrow_bolt(
         blocking: as for `bolt`.
     """
     settings = BoltSettings(
-        style="arrow", inputs=_classes(inputs), outputs=_classes(outputs), state=state, blocking=blocking
+        style="arrow", inputs=classes_of(inputs), outputs=classes_of(outputs), state=state, blocking=blocking
     )
     return decorate(function, settings) if function is not None else functools.partial(decorate, settings=settings)
 
 
-def _classes(given: type | tuple[type, ...]) -> tuple[type, ...]:
+def classes_of(given: type | tuple[type, ...]) -> tuple[type, ...]:
+    """The message classes that a decorator was given: one, or several."""
     return given if isinstance(given, tuple) else (given,)

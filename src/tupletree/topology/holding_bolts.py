@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Literal, ParamSpec, TypeVar
 
-from tupletree.topology.bolts import FunctionBolt, decorate
+from tupletree.topology.bolts import FunctionBolt, classes_of, decorate
 from tupletree.topology.signatures import BoltSettings
 from tupletree.topology.windows import JoinSpec, Late, Timestamp, WindowSpec
 
@@ -138,6 +138,5 @@ def _decorator(
     *,
     blocking: bool,
 ) -> Callable[[Callable[P, R]], FunctionBolt[P, R]]:
-    listed = outputs if isinstance(outputs, tuple) else (outputs,)
-    settings = BoltSettings(style=style, holding=holding, outputs=listed, blocking=blocking)
+    settings = BoltSettings(style=style, holding=holding, outputs=classes_of(outputs), blocking=blocking)
     return functools.partial(decorate, settings=settings)

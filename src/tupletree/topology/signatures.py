@@ -432,6 +432,10 @@ def _check_batch(reading: Reading, settings: BoltSettings) -> None:
         reading.fault(
             "the batch's age limit is too small", got=str(settings.batch_max_age_s), expected="seconds, above 0"
         )
+    if settings.style == "batch" and "collector" in reading.inject.values():
+        reading.fault(
+            "a batch bolt has no Collector", next_step="return the results, or write a Bolt that holds tuples"
+        )
     if settings.style == "arrow" and "collector" in reading.inject.values():
         reading.fault("an Arrow bolt has no Collector", next_step="return Anchored, which says what rows came of")
     if settings.style == "arrow" and len(dict.fromkeys(reading.outputs)) > 1:

@@ -23,7 +23,5 @@ def refuse_unsupported(spec: TopologySpec) -> None:
 
 
 def _bolt(bolt: BoltSpec) -> Iterator[tuple[str, str]]:
-    if bolt.style == "batch" and (bolt.can_collect or not (bolt.auto_ack and bolt.auto_fail)):
-        yield "a batch bolt that settles its tuples by hand cannot run locally", "write a Bolt class that holds them"
     if bolt.style in {"batch", "arrow"} and bolt.is_async:
         yield f"an async {bolt.style} bolt cannot run locally yet", "use a plain function with blocking=True"

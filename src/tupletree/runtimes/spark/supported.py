@@ -63,9 +63,5 @@ class _FindingMaker(Protocol):
 
 
 def _bolt(bolt: BoltSpec, finding: _FindingMaker) -> Iterator[Finding]:
-    if bolt.style == "batch" and (bolt.can_collect or not (bolt.auto_ack and bolt.auto_fail)):
-        yield finding(
-            "a batch bolt that settles its tuples by hand cannot run on Spark", "let it settle them by itself"
-        )
     if bolt.style in {"batch", "arrow"} and bolt.is_async:
         yield finding("async batch and Arrow bolts cannot run on Spark", "make it a plain function")
