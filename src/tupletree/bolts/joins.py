@@ -12,11 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.agenda import Agenda
 from tupletree.bolts.marking import marked, marks
-from tupletree.bolts.times import BEFORE_ALL, micros, shown, timestamp_function
-from tupletree.bolts.turns import TakingTurns, Turn
-from tupletree.bolts.watermarks import Watermark
+from tupletree.bolts.times import micros, shown
+from tupletree.bolts.turns import TimedTurns, Turn
 from tupletree.bolts.windows import KeyFunctions
 from tupletree.effects import TaskPlace, Worked
 from tupletree.errors import PermanentError
@@ -47,8 +45,8 @@ class _Group:
     entries: tuple[list[_Entry], list[_Entry]] = field(default_factory=lambda: ([], []))
 
 
-class JoinTask(TakingTurns):
-    """One task of a join bolt: a `Holder`.
+class JoinTask(TimedTurns):
+    """One task of a join bolt: a `Holder`. What is over next is the use of the oldest tuples.
 
     Args:
         component: the bolt.
@@ -60,21 +58,11 @@ class JoinTask(TakingTurns):
         super().__init__(component, place)
         body: BoltSpec = component.body
         assert isinstance(body.holding, JoinSpec)
-        self._spec = spec = body.holding
+        self._spec = body.holding
         self._keys = keys
-        self._within_us = micros(spec.within_s)
-        self._time_of = timestamp_function(spec.timestamp) if spec.timestamp is not None else None
-        self._watermark = Watermark(
-            [(source.component, source.stream) for source in component.inputs],
-            lag_us=micros(spec.lag_s),
-            idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
-            hold_us=micros(spec.retry_hold_s),
-        )
-        self._call = self._turns.bound(*spec.parameters)
-        self._stirred = False  # tuples came since the watermark was looked at
-        self._over_us = BEFORE_ALL
+        self._within_us = micros(body.holding.within_s)
+        self._call = self._turns.bound(*body.holding.parameters)
         self._groups: dict[Any, _Group] = {}
-        self._ends = Agenda()  # when the oldest tuples are of no more use
 
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
@@ -101,13 +89,7 @@ class JoinTask(TakingTurns):
 
     def advance(self) -> Worked:
         """Let go of what nothing can match any more."""
-        now_us = self._now_us()
-        self._stirred = False
-        if self._time_of is None:
-            reached_us = max(now_us, self._over_us)
-        else:
-            reached_us = self._watermark.advance(now_us, self._retrying_since_us())
-        turn = Turn(self._turns)
+        reached_us, turn = self._reached_us(), Turn(self._turns)
         self._expire(turn, reached_us)
         self._over_us = max(self._over_us, reached_us)
         self._renew(turn)
@@ -118,16 +100,6 @@ class JoinTask(TakingTurns):
         turn = Turn(self._turns)
         self._expire(turn, None)
         return turn.end()
-
-    @property
-    def due_s(self) -> float | None:
-        """See `Holder`."""
-        if self._stirred:
-            return self._place.epoch_time_s
-        due_us = self._ends.next_us
-        if due_us is not None and self._time_of is not None:
-            due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
-        return self._due_at(due_us)
 
     def memory(self) -> Any:
         """How far time has come, and for an outer join what was matched."""

@@ -10,16 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tupletree.bolts.times import micros, seconds
+from tupletree.bolts.agenda import Agenda
+from tupletree.bolts.times import BEFORE_ALL, micros, seconds, timestamp_function
+from tupletree.bolts.watermarks import Watermark
 from tupletree.effects import Output, TaskPlace, Worked
 from tupletree.errors import PermanentError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import Root, all_failed, join_segments, roots_of
 from tupletree.holding import HeldFrame, Holdings, Member, together
 from tupletree.topology.model import BoltSpec, ComponentSpec
-from tupletree.topology.windows import Late
+from tupletree.topology.windows import JoinSpec, Late, WindowSpec
 
-__all__ = ["TakingTurns", "Turn", "Turns"]
+__all__ = ["TakingTurns", "TimedTurns", "Turn", "Turns"]
 
 RENEW_AFTER = 1 / 3
 """Of the message timeout: when timeouts of held messages that are to live on are started anew."""
@@ -202,3 +204,38 @@ class TakingTurns(ABC):
     def _retrying_since_us(self) -> int | None:
         since_s = self._place.retrying_since_s
         return None if since_s is None else micros(since_s)
+
+
+class TimedTurns(TakingTurns):
+    """What the tasks of windows by time and of joins have in common: how far time has come, and what it brings."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        super().__init__(component, place)
+        spec: WindowSpec | JoinSpec = component.body.holding
+        self._time_of = timestamp_function(spec.timestamp) if spec.timestamp is not None else None
+        self._watermark = Watermark(
+            [(source.component, source.stream) for source in component.inputs],
+            lag_us=micros(spec.lag_s),
+            idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
+            hold_us=micros(spec.retry_hold_s),
+        )
+        self._stirred = False  # tuples came since the watermark was looked at
+        self._over_us = BEFORE_ALL  # time has come this far
+        self._ends = Agenda()  # when something is over
+
+    @property
+    def due_s(self) -> float | None:
+        """See `Holder`."""
+        if self._stirred:
+            return self._place.epoch_time_s
+        due_us = self._ends.next_us
+        if due_us is not None and self._time_of is not None:
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
+        return self._due_at(due_us)
+
+    def _reached_us(self) -> int:
+        """How far time comes now; `_over_us` follows when all that this brings has been done."""
+        self._stirred = False
+        if self._time_of is None:
+            return max(self._now_us(), self._over_us)
+        return self._watermark.advance(self._now_us(), self._retrying_since_us())

@@ -14,11 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.agenda import Agenda
 from tupletree.bolts.marking import marked, marks
-from tupletree.bolts.times import BEFORE_ALL, micros, seconds, shown, timestamp_function
-from tupletree.bolts.turns import TakingTurns, Turn
-from tupletree.bolts.watermarks import Watermark
+from tupletree.bolts.times import BEFORE_ALL, micros, seconds, shown
+from tupletree.bolts.turns import TakingTurns, TimedTurns, Turn
 from tupletree.effects import TaskPlace, Worked
 from tupletree.errors import PermanentError
 from tupletree.frames import Frame
@@ -82,8 +80,8 @@ class _TimeGroup:
     entries: list[_Timed] = field(default_factory=list)
 
 
-class TimeWindowTask(_WindowTask):
-    """One task of a bolt on windows by time: a `Holder`."""
+class TimeWindowTask(_WindowTask, TimedTurns):
+    """One task of a bolt on windows by time: a `Holder`. What is over next are windows, by their ends."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> None:
         super().__init__(component, place, keys)
@@ -91,17 +89,7 @@ class TimeWindowTask(_WindowTask):
         assert spec.length_s is not None
         self._length_us = micros(spec.length_s)
         self._slide_us = micros(spec.slide_s) if spec.slide_s is not None else self._length_us
-        self._time_of = timestamp_function(spec.timestamp) if spec.timestamp is not None else None
-        self._watermark = Watermark(
-            [(source.component, source.stream) for source in component.inputs],
-            lag_us=micros(spec.lag_s),
-            idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
-            hold_us=micros(spec.retry_hold_s),
-        )
-        self._stirred = False  # tuples came since the watermark was looked at
-        self._over_us = BEFORE_ALL  # every window that ends here or before is over
         self._groups: dict[Any, _TimeGroup] = {}
-        self._ends = Agenda()  # of windows that are over next
 
     def work(self, frame: Frame) -> Worked:
         """Hold a frame's tuples in their windows; those that came too late are settled."""
@@ -125,13 +113,7 @@ class TimeWindowTask(_WindowTask):
 
     def advance(self) -> Worked:
         """Call the function for every window that is over by now."""
-        now_us = self._now_us()
-        self._stirred = False
-        if self._time_of is None:
-            reached_us = max(now_us, self._over_us)
-        else:
-            reached_us = self._watermark.advance(now_us, self._retrying_since_us())
-        turn = Turn(self._turns)
+        reached_us, turn = self._reached_us(), Turn(self._turns)
         while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
             self._fire(turn)
         self._over_us = max(self._over_us, reached_us)
@@ -147,16 +129,6 @@ class TimeWindowTask(_WindowTask):
         while self._ends.next_us is not None:
             self._fire(turn)
         return turn.end()
-
-    @property
-    def due_s(self) -> float | None:
-        """See `Holder`."""
-        if self._stirred:
-            return self._place.epoch_time_s
-        due_us = self._ends.next_us
-        if due_us is not None and self._time_of is not None:
-            due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
-        return self._due_at(due_us)
 
     def memory(self) -> Any:
         """The watermark, which windows are over, and what was over when frames came with tuples of such windows."""
