@@ -19,7 +19,7 @@ from tupletree.codec import ArrowCodec
 from tupletree.columns import Anchors, ArrowColumns
 from tupletree.effects import ColumnOutput, TaskPlace
 from tupletree.frames import ColumnFrame
-from tupletree.state.cells import ValueCell
+from tupletree.state.cells import ValueCell, cell_of
 from tupletree.state.keys import key_functions
 from tupletree.topology.streams import Schema
 
@@ -295,3 +295,23 @@ def test_values_must_be_as_many_as_keys() -> None:
 
     worked = task_of(wrong, state=ValueCell({}, int)).work(frame((1, words("a"))))
     assert "not as many as its keys" in worked.failures[1].error
+
+
+def test_the_state_of_a_key_expires_unless_it_changes() -> None:
+    @arrow_bolt(state=int, ttl_s=10.0)
+    def tally(batch: pa.RecordBatch, totals: KeyedBatch[int]) -> None:
+        totals.values = [total + 1 for total in totals.values]
+
+    state = tally.spec.state
+    assert state is not None
+    cell = cell_of(state)
+    spec = topology_of(tally, keyed=True)
+    component = spec.components["bolt"]
+    place = TaskPlace("bench", "bolt", 7, 0, 1)
+    task = ArrowTask(spec, component, place, cell, key_functions(spec, component))
+    seen = []
+    for time_s, texts in ((0.0, "a b"), (9.0, "a"), (12.0, "a b")):
+        place.epoch_time_s = time_s
+        assert not task.work(frame((1, words(*texts.split())))).failures
+        seen.append(dict(cell.changed))
+    assert seen == [{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 3, "b": 1}]

@@ -215,6 +215,7 @@ def arrow_bolt(
     inputs: type | tuple[type, ...] = (),
     outputs: type | tuple[type, ...] = (),
     state: Callable[[], Any] | None = None,
+    ttl_s: float | None = None,
     blocking: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionBolt[P, R]]: ...
 
@@ -226,6 +227,7 @@ def arrow_bolt(
     inputs: type | tuple[type, ...] = (),
     outputs: type | tuple[type, ...] = (),
     state: Callable[[], Any] | None = None,
+    ttl_s: float | None = None,
     blocking: bool = False,
 ) -> Any:
     """Make a function a bolt on whole frames: `def f(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch`.
@@ -245,10 +247,16 @@ def arrow_bolt(
         inputs: message classes it accepts; none given, it takes any.
         outputs: the message class of the rows it returns.
         state: makes the first value of a key, for a parameter `KeyedBatch[V]`.
+        ttl_s: as for `bolt`.
         blocking: as for `bolt`.
     """
     settings = BoltSettings(
-        style="arrow", inputs=classes_of(inputs), outputs=classes_of(outputs), state=state, blocking=blocking
+        style="arrow",
+        inputs=classes_of(inputs),
+        outputs=classes_of(outputs),
+        state=state,
+        ttl_s=ttl_s,
+        blocking=blocking,
     )
     return decorate(function, settings) if function is not None else functools.partial(decorate, settings=settings)
 
