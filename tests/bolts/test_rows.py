@@ -89,6 +89,18 @@ def test_text_is_split_as_python_splits_it(texts: list[str]) -> None:
         assert got == [(n + 1, Word(word)) for n, text in enumerate(texts) for word in text.split(method)]
 
 
+def test_no_word_comes_of_white_space_at_the_end_whatever_lies_behind_it() -> None:
+    bench = Bench(Row, explode(Row, "text", into=Word))
+    texts = ["\u200a\x0b\u2004b\u2004\x1e\x1f\u00e9\r\x0b\u2004\x1f"] * 2
+    texts.append("\u200a\x1f\x1e\x85\u202f\x0b \u202f\u00e9\r\n\u2005")
+    rows: list[Any] = [(number + 1, [Row(text, number)]) for number, text in enumerate(texts)]
+    wanted = [(n + 1, Word(word)) for n, text in enumerate(texts) for word in text.split()]
+    for length in range(300):
+        left_in_memory = pa.array(["\u00e9\u2005" * (length % 7 + 1)])
+        del left_in_memory
+        assert bench.rows(*rows) == wanted
+
+
 def letters(text: str) -> list[str]:
     if text == "boom":
         raise ValueError("boom")

@@ -92,7 +92,8 @@ class Explode:
         if self._split is not None:
             lists = pc.split_pattern(texts, self._split)
             return pc.list_parent_indices(lists), pc.list_flatten(lists)
-        lists = pc.utf8_split_whitespace(texts)
+        # Where the last text ends in white space, Arrow 26 may read on behind it and give a word of what lies there.
+        lists = pc.utf8_split_whitespace(pc.utf8_rtrim_whitespace(texts))
         rows, parts = pc.list_parent_indices(lists), pc.list_flatten(lists)
         filled = pc.not_equal(parts, pa.scalar(""))
         return rows.filter(filled), parts.filter(filled)
