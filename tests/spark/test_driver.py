@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.flow.streams import Line, Script, Word
-from tupletree import Emit, Topology, bolt
+from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError
@@ -20,6 +20,7 @@ from tupletree.plan import Plan
 from tupletree.runtimes import base
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.archive import ArchivedEpoch, archive
 from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
@@ -243,6 +244,27 @@ def test_untracked_tuples_that_a_stage_loses_are_named_once(tmp_path: Path, capl
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("word: 2 errors that fail no message")
     assert "cannot travel" in message
+
+
+class Closed(Bolt[Line]):
+    tick_interval_s = 1.0
+
+    def open(self, context: TaskContext) -> None:
+        raise OSError("no such service")
+
+    def process(self, value: Line, collector: Collector[Any]) -> None: ...
+
+
+def test_a_bolt_that_cannot_be_opened_for_a_tick_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    t = Topology("closed")
+    t.bolt("closed", Closed).shuffle(t.spout("lines", Script([])))
+    plan = Plan.of(t.build(), Options(), partitions=1)
+    control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0, ticks=["closed"])
+    marker = Marker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
+    run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
+    run.read(iter([wire.rows_to_batch([(0, wire.WAKE, b"", b"")])]))
+    run.work()
+    assert "closed could not be opened: OSError: no such service" in caplog.text
 
 
 def test_a_start_that_is_refused_leaves_no_folder_that_would_count_as_the_latest_run(

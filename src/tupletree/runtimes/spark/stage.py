@@ -244,6 +244,8 @@ class StageRun:
             for frame in frames:
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
+            if not frames:  # no message fails of it, so nobody would hear
+                logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
             _close(bolt, component.name)
             if keep is not None:
                 memory = msgspec.msgpack.decode(keep.memory) if keep.memory else None
