@@ -6,11 +6,11 @@ the whole batch; after a failed batch its members are tried one by one, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from tupletree.bolts.turns import Turns
 from tupletree.effects import Output, TaskPlace, Worked
-from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import Frame, Root, all_failed, join_segments
 from tupletree.holding import HeldFrame, Holdings, Member, together
 from tupletree.topology.model import BoltSpec, ComponentSpec
@@ -28,13 +28,11 @@ class BatchTask:
         spec: BoltSpec = component.body
         self._size = spec.batch_size or 1
         self._max_age_s = spec.batch_max_age_s
-        self._returns_many = spec.returns == "many"
         self._place = place
-        self._fail = FailureMaker(component.name, place.task_id)
-        self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
         self._holdings = Holdings()
         self._members: list[Member] = []
-        self._call = _bound(spec, component, place)
+        self._turns = Turns(component, place, self._holdings)
+        self._call = self._turns.bound(spec.value_parameter)
 
     @property
     def is_holding(self) -> bool:
@@ -122,7 +120,7 @@ class BatchTask:
 
     def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> None:
         if len(batch) == 1:
-            self._fail.blame(worked, batch[0].root, batch[0].value, error)
+            self._turns.fail.blame(worked, batch[0].root, batch[0].value, error)
             return
         for member in batch:
             try:
@@ -130,7 +128,7 @@ class BatchTask:
             except KeyboardInterrupt:
                 raise
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
-                self._fail.blame(worked, member.root, member.value, failed)
+                self._turns.fail.blame(worked, member.root, member.value, failed)
             else:
                 self._emit(results, pieces)
 
@@ -139,27 +137,14 @@ class BatchTask:
         whole = together(batch)
         self._place.take_in_hand(whole, len(batch))
         answer = self._call([member.value for member in batch])
-        results = [] if answer is None else [*answer] if self._returns_many else [answer]
+        results = [] if answer is None else [*answer] if self._turns.returns_many else [answer]
         if len(results) == len(batch):
             anchored = [(member.root, result) for member, result in zip(batch, results) if result is not None]
         else:
             anchored = [(whole, result) for result in results if result is not None]
-        for _, result in anchored:
-            if type(result) not in self._streams:
-                raise wrong_type(result, " or ".join(cls.__name__ for cls in self._streams) or "nothing")
+        self._turns.check([result for _, result in anchored])
         return anchored
 
     def _emit(self, results: list[tuple[Root, Any]], pieces: Pieces) -> None:
         for root, result in results:
-            pieces.setdefault(self._streams[type(result)], []).append((root, [result]))
-
-
-def _bound(spec: BoltSpec, component: ComponentSpec, place: TaskPlace) -> Callable[[list[Any]], Any]:
-    injected: dict[str, object] = {
-        name: place if what == "context" else component.resources[what.removeprefix("resource:")]
-        for name, what in spec.inject.items()
-    }
-    target, parameter = spec.target, spec.value_parameter
-    if not injected:
-        return target
-    return lambda values: target(**{parameter: values}, **injected)
+            pieces.setdefault(self._turns.streams[type(result)], []).append((root, [result]))
