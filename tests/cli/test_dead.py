@@ -65,7 +65,9 @@ def test_list_for_programs_is_a_json_object_per_line(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("state_dir")
-@pytest.mark.parametrize("selector", ['["a.txt", 7]', 'incoming/["a.txt", 7]'])
+@pytest.mark.parametrize(
+    "selector", ['["a.txt", 7]', 'incoming/["a.txt", 7]', '["a.txt",7]', 'incoming/[ "\\u0061.txt",7 ]']
+)
 def test_show_tells_everything_of_one_letter(run: Run, selector: str) -> None:
     said = run("dead", "show", selector)
     assert said.code == 0
@@ -79,6 +81,36 @@ def test_an_unknown_letter_is_an_error(run: Run) -> None:
     said = run("dead", "replay", "two", "one")
     assert said.code == 2
     assert "two" in said.err
+    assert "tupletree dead list" in said.err
+
+
+@pytest.mark.usefixtures("state_dir")
+@pytest.mark.parametrize("selector", ['["a.txt",7]', 'incoming/["a.txt",7]'])
+def test_replay_takes_an_id_however_its_json_is_spaced(run: Run, state_dir: Path, selector: str) -> None:
+    assert run("dead", "replay", selector, '["a.txt", 7]').code == 0
+    [request] = deadletters.requests(state_dir)
+    assert len(request.letters) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "stands_for"),
+    [
+        ("one", "one"),
+        ("a/b", "a/b"),
+        ("[1,2]", "[1,2]"),  # an id that is a text stays as it is
+        ("[1,2]", "[1, 2]"),
+        ("in/[1,2]", "in/[1, 2]"),
+        ('["ü"]', '["\\u00fc"]'),
+        ("7", "7"),
+    ],
+)
+def test_what_is_typed_stands_for_itself_and_for_its_json_as_it_is_shown(typed: str, stands_for: str) -> None:
+    assert stands_for in deadletters.spellings_of(typed)
+    assert stands_for in deadletters.spellings_of(stands_for)
+
+
+def test_a_json_text_is_no_second_spelling_of_a_text_id() -> None:
+    assert deadletters.spellings_of('"one"') == ['"one"']
 
 
 def test_replay_leaves_a_request_for_the_run(run: Run, state_dir: Path) -> None:

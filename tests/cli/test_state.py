@@ -110,7 +110,7 @@ def test_an_export_holds_every_key_once(run: Run, tmp_path: Path) -> None:
     [
         (["--component", "cuont"], "did you mean 'count'?"),
         (["--export", "state.csv"], ".parquet or .jsonl"),
-        (["--state-dir", "nowhere"], "does not exist"),
+        (["--state-dir", "nowhere"], "next: name the one that `tupletree run` showed"),
     ],
 )
 def test_what_cannot_be_done_is_said(run: Run, arguments: list[str], words: str) -> None:

@@ -108,14 +108,16 @@ def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, wish: str) 
     said = command(wish, "--state-dir", state_dir)
     assert said.returncode == 1
     assert "no process runs this topology now" in said.stderr
-    assert f"tupletree run TARGET --state-dir {state_dir}" in said.stderr
+    assert "tupletree run TARGET --runtime local" in said.stderr
+    assert f"--state-dir {state_dir}" not in said.stderr  # a second local run there would be refused
     assert not list((state_dir / "control").glob("*"))
 
 
 def test_a_wish_that_nobody_takes_up_is_taken_back(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time())
-    with pytest.raises(RuntimeUnavailableError, match="no process runs this"):
+    with pytest.raises(RuntimeUnavailableError, match="no process runs this") as caught:
         send_wish(tmp_path, "pause", patience_s=0.0)
+    assert f"tupletree run TARGET --state-dir {tmp_path}" in str(caught.value)  # a run on Spark can be resumed
     assert list((tmp_path / "control").iterdir()) == []
 
 

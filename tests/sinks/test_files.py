@@ -81,8 +81,10 @@ def test_a_folder_with_files_of_something_else_is_refused_unless_appending(tmp_p
 def test_a_file_in_the_place_of_the_folder_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"")
     for place in ("out", "out/deeper"):
-        with pytest.raises(ConfigError, match="not a folder"):
+        with pytest.raises(ConfigError, match="not a folder") as caught:
             claim(tmp_path / place, "run-a")
+        assert f"{tmp_path / 'out'} is a file" in str(caught.value)
+        assert "next: " in str(caught.value)
 
 
 def test_a_claim_sweeps_the_drafts_of_markers_that_killed_starts_left(tmp_path: Path) -> None:

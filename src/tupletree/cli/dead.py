@@ -76,7 +76,8 @@ def show_command(message: Selector, state_dir: StateDir = None, as_json: Json = 
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
-    found = [letter for letter in deadletters.read(find_state_dir(state_dir)) if _matches(letter, message)]
+    spellings = deadletters.spellings_of(message)
+    found = [letter for letter in deadletters.read(find_state_dir(state_dir)) if _matches(letter, spellings)]
     if not found:
         raise ConfigError("no dead letter has this id", got=message, next_step="tupletree dead list shows them all")
     for letter in found:
@@ -107,9 +108,9 @@ def replay_command(
     print(f"        tupletree run TARGET --state-dir {place}")
 
 
-def _matches(letter: DeadLetter, message: str) -> bool:
+def _matches(letter: DeadLetter, spellings: list[str]) -> bool:
     text = _text_of(letter)
-    return message in {text, f"{letter.spout}/{text}"}
+    return not {text, f"{letter.spout}/{text}"}.isdisjoint(spellings)
 
 
 def _text_of(letter: DeadLetter) -> str:

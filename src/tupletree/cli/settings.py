@@ -31,7 +31,12 @@ def find_state_dir(given: Path | None) -> Path:
     """
     if given is not None:
         if not given.is_dir():
-            raise ConfigError("the state directory does not exist", where=str(given))
+            raise ConfigError(
+                "the state directory does not exist",
+                where=str(given.absolute()),
+                expected="the state directory of a run",
+                next_step="name the one that `tupletree run` showed: state in DIR",
+            )
         return given
     return _latest(STATE_ROOT, "*/*/tupletree.json")
 

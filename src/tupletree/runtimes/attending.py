@@ -256,7 +256,11 @@ def _nobody(state_dir: Path, status: Status) -> TupletreeError:
         "no process runs this topology now",
         where=str(state_dir),
         got=f"process {status.process} on {status.host}, which {ended} at {when}",
-        next_step=f"start it: tupletree run TARGET --state-dir {state_dir}",
+        next_step=(
+            "start a new one: tupletree run TARGET --runtime local (a local run cannot be resumed)"
+            if status.runtime == "local"
+            else f"start it: tupletree run TARGET --state-dir {state_dir}"
+        ),
     )
 
 

@@ -121,15 +121,37 @@ def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[st
         text = id_text(letter.message_id)
         for name in (text, f"{letter.spout}/{text}"):
             by_name.setdefault(name, []).append(letter_id)
-    unknown = [Finding("no dead letter has this id", got=one) for one in selectors if one not in by_name]
+    found = {one: [letter_id for name in spellings_of(one) for letter_id in by_name.get(name, ())] for one in selectors}
+    unknown = [
+        Finding("no dead letter has this id", got=one, next_step="tupletree dead list shows them all")
+        for one, letter_ids in found.items()
+        if not letter_ids
+    ]
     if unknown:
         raise ConfigError("some letters cannot be replayed", findings=unknown)
-    return list(dict.fromkeys(letter_id for one in selectors for letter_id in by_name[one]))
+    return list(dict.fromkeys(letter_id for letter_ids in found.values() for letter_id in letter_ids))
 
 
 def id_text(plain_id: Any) -> str:
     """How a stored message id is shown: text as it is, everything else as JSON."""
     return plain_id if isinstance(plain_id, str) else json.dumps(plain_id)
+
+
+def spellings_of(selector: str) -> list[str]:
+    """What an `ID` or `SPOUT/ID` may stand for: itself, and its JSON as `id_text` writes it.
+
+    Blanks and escapes of the JSON are those of whoever typed it.
+    """
+    spellings = [selector]
+    spout, slash, rest = selector.partition("/")
+    for prefix, text in (("", selector), (spout + slash, rest)):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            continue  # a text id, or the name of a spout before it
+        if not isinstance(value, str):
+            spellings.append(prefix + id_text(value))
+    return list(dict.fromkeys(spellings))
 
 
 def requests(state_dir: Path) -> list[Request]:

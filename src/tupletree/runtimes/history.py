@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import ConfigError
-from tupletree.runtimes.deadletters import id_text, is_local_run
+from tupletree.runtimes.deadletters import id_text, is_local_run, spellings_of
 
 __all__ = ["HistoryEvent", "why"]
 
@@ -49,10 +49,11 @@ def why(state_dir: Path, message: str) -> list[HistoryEvent]:
         )
     from tupletree.runtimes.spark.inspection import all_events
 
-    found = [event for event in all_events(state_dir) if _is_about(event, message)]
+    spellings = spellings_of(message)
+    found = [event for event in all_events(state_dir) if _is_about(event, spellings)]
     return sorted(found, key=lambda event: (event.epoch, event.time_s))
 
 
-def _is_about(event: HistoryEvent, message: str) -> bool:
+def _is_about(event: HistoryEvent, spellings: list[str]) -> bool:
     text = id_text(event.message_id)
-    return message in {text, f"{event.spout}/{text}", event.root_hex}
+    return not {text, f"{event.spout}/{text}", event.root_hex}.isdisjoint(spellings)

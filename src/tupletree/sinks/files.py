@@ -184,8 +184,13 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
+        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
         raise ConfigError(
-            "the path of a file sink is not a folder", where=f"sink {sink}", got=str(directory), expected="a folder"
+            "the path of a file sink is not a folder",
+            where=f"sink {sink}",
+            got=f"{file} is a file" if file == directory else f"{directory}, but {file} is a file",
+            expected="a folder, or a path where one can be made",
+            next_step="name another folder, or move the file away",
         ) from error
     except OSError as error:
         raise ConnectorError(f"cannot make the sink's folder: {error.strerror}", where=str(directory)) from error
