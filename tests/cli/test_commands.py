@@ -169,6 +169,21 @@ def test_doctor_says_how_to_get_a_java_that_is_missing(
     assert "pip install 'tupletree[java]'" in said.out
 
 
+def test_doctor_warns_of_a_java_home_that_is_passed_over(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = tmp_path / "jvm" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'java.home = {tmp_path / 'jvm'}\njava.version = 17.0.1' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{java.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    said = run("doctor")
+    [line] = [line for line in said.out.splitlines() if "  Java " in line]
+    assert line.startswith("warning")
+    assert f"JAVA_HOME is passed over: {tmp_path / 'gone'} has no bin/java" in line
+
+
 def test_dead_and_why_say_where_they_looked_if_there_is_no_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

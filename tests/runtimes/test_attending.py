@@ -128,6 +128,12 @@ def test_a_status_without_news_was_left_by_a_process_that_is_gone(tmp_path: Path
     assert "no longer there: last heard of" in said.stdout
 
 
+def test_an_error_of_several_lines_is_shown_as_one_block_of_the_status(tmp_path: Path) -> None:
+    write_status(tmp_path, updated_s=0.0, error="cannot read\n  got: a folder")
+    said = command("status", "--state-dir", tmp_path)
+    assert "\n  error: cannot read\n    got: a folder\n" in said.stdout
+
+
 def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(tmp_path: Path) -> None:
     control = tmp_path / "state" / "control"
     control.mkdir(parents=True)
@@ -195,6 +201,6 @@ def test_a_folder_without_a_status_and_a_status_that_cannot_be_read_are_named(tm
         status_of(tmp_path)
 
 
-def write_status(folder: Path, *, updated_s: float) -> None:
-    status = Status(topology="t", runtime="spark", process=1, host="h", started_s=0.0, updated_s=updated_s)
+def write_status(folder: Path, *, updated_s: float, error: str = "") -> None:
+    status = Status(topology="t", runtime="spark", process=1, host="h", started_s=0.0, updated_s=updated_s, error=error)
     (folder / "status.json").write_bytes(msgspec.json.encode(status))

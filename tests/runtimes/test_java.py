@@ -52,6 +52,9 @@ def test_java_home_comes_before_path(make_java: MakeJava, tmp_path: Path) -> Non
     chosen, other = make_java("chosen", "21.0.1"), make_java("other", "17.0.2")
     found = find_java(environment(home=chosen, path=other), cache_dir=tmp_path / "cache")
     assert (found.home, found.version, found.source) == (chosen, "21.0.1", "JAVA_HOME")
+    assert (
+        found.java_home_fault == find_java(environment(path=other), cache_dir=tmp_path / "cache").java_home_fault == ""
+    )
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16"])
@@ -60,6 +63,7 @@ def test_a_java_too_old_is_passed_over(make_java: MakeJava, tmp_path: Path, vers
         environment(home=make_java("old", version), path=make_java("new", "17")), cache_dir=tmp_path / "cache"
     )
     assert (found.version, found.source) == ("17", "PATH")
+    assert version in found.java_home_fault
 
 
 def test_a_broken_java_is_passed_over(make_java: MakeJava, tmp_path: Path) -> None:
@@ -67,11 +71,13 @@ def test_a_broken_java_is_passed_over(make_java: MakeJava, tmp_path: Path) -> No
     (broken / "bin" / "java").write_text("#!/bin/sh\necho 'cannot map library' >&2\nexit 127\n")
     found = find_java(environment(home=broken, path=make_java("new", "25-ea")), cache_dir=tmp_path / "cache")
     assert (found.version, found.source) == ("25-ea", "PATH")
+    assert "cannot map library" in found.java_home_fault
 
 
 def test_a_java_home_without_java_is_passed_over(make_java: MakeJava, tmp_path: Path) -> None:
     found = find_java(environment(home=tmp_path / "gone", path=make_java("new", "17")), cache_dir=tmp_path / "cache")
     assert found.source == "PATH"
+    assert "no bin/java" in found.java_home_fault
 
 
 def test_the_home_of_a_java_on_path_is_the_one_it_reports(make_java: MakeJava, tmp_path: Path) -> None:

