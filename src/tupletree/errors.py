@@ -15,6 +15,7 @@ __all__ = [
     "ConnectorError",
     "EndOfInput",
     "Finding",
+    "ForeignCheckpointError",
     "InternalError",
     "PermanentError",
     "ProcessingError",
@@ -114,6 +115,12 @@ class ConnectorError(TupletreeError):
 
 class CheckpointError(TupletreeError):
     """The state directory is damaged, in use, or belongs to another topology; names the file and the way out."""
+
+
+class ForeignCheckpointError(CheckpointError):
+    """The state directory is sound, but not one that this run can take up: another topology, runtime or format."""
+
+    exit_code = 2  # starting again would not help
 
 
 class RuntimeUnavailableError(TupletreeError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tupletree.durable import write_once
-from tupletree.errors import CheckpointError
+from tupletree.errors import ForeignCheckpointError
 
 __all__ = ["LocalStateDirectory"]
 
@@ -47,7 +47,7 @@ class LocalStateDirectory:
         """Make the folder; without a path, a new one below `.tupletree/<topology>`, named by time.
 
         Raises:
-            CheckpointError: a run used this folder before, be it local or on Spark.
+            ForeignCheckpointError: a run used this folder before, be it local or on Spark.
         """
         if path is None:
             stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -57,7 +57,7 @@ class LocalStateDirectory:
         file = path / "tupletree.json"
         identity = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), "local")
         if not write_once(file, msgspec.json.format(msgspec.json.encode(identity))):
-            raise CheckpointError(
+            raise ForeignCheckpointError(
                 "the local runtime resumes nothing, and this state directory belongs to an earlier run",
                 where=str(path),
                 got=_description(file),

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tupletree.durable import write_once
-from tupletree.errors import CheckpointError
+from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash import crash_point
 from tupletree.topology.fingerprint import differences
 
@@ -170,7 +170,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             next_step="restore it from a backup, or start with a fresh --state-dir",
         ) from error
     if identity.runtime:
-        raise CheckpointError(
+        raise ForeignCheckpointError(
             "this state directory belongs to a run of another runtime",
             where=str(path),
             got=f"a {identity.runtime} run of {identity.topology!r}",
@@ -178,7 +178,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             next_step="leave --state-dir out, or name a new folder: there is nothing in this one to resume from",
         )
     if identity.format != FORMAT:
-        raise CheckpointError(
+        raise ForeignCheckpointError(
             "the state directory has a format that this version cannot read",
             where=str(file),
             got=f"format {identity.format}",
@@ -189,7 +189,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
     if identity.topology != topology:
         changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
     if changes:
-        raise CheckpointError(
+        raise ForeignCheckpointError(
             "the state directory belongs to a topology that has changed",
             where=str(path),
             got="\n    ".join(["", *changes]) if len(changes) > 1 else changes[0],

@@ -1,0 +1,55 @@
+"""A start that no repetition can help ends with code 2, so that a service manager leaves it alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tupletree.errors import CheckpointError, ForeignCheckpointError
+from tupletree.runtimes.local.statedir import LocalStateDirectory
+from tupletree.runtimes.spark.statedir import StateDirectory
+
+COUNT = {"count": {"kind": "bolt", "parallelism": 2, "state": "int"}}
+OTHER = {"count": {"kind": "bolt", "parallelism": 2, "state": "float"}}
+
+
+def first_start(folder: Path) -> None:
+    StateDirectory.open(folder, "words", COUNT).close()
+
+
+def with_identity(folder: Path, **changes: object) -> None:
+    file = folder / "tupletree.json"
+    file.write_bytes(msgspec.json.encode({**msgspec.json.decode(file.read_bytes()), **changes}))
+
+
+def test_a_directory_of_something_else_is_a_wrong_start_on_spark(tmp_path: Path) -> None:
+    first_start(tmp_path / "changed")
+    LocalStateDirectory.make(tmp_path / "local", "words")
+    first_start(tmp_path / "format")
+    with_identity(tmp_path / "format", format=1)
+    for folder, fingerprint in (("changed", OTHER), ("local", COUNT), ("format", COUNT)):
+        with pytest.raises(ForeignCheckpointError) as caught:
+            StateDirectory.open(tmp_path / folder, "words", fingerprint)
+        assert caught.value.exit_code == 2, folder
+    with pytest.raises(ForeignCheckpointError, match="the name changed"):
+        StateDirectory.open(tmp_path / "changed", "other", COUNT)
+
+
+def test_a_directory_that_a_run_has_used_is_a_wrong_start_locally(tmp_path: Path) -> None:
+    first_start(tmp_path)
+    with pytest.raises(ForeignCheckpointError):
+        LocalStateDirectory.make(tmp_path, "words")
+
+
+def test_a_directory_in_use_or_damaged_is_worth_another_try_or_a_look(tmp_path: Path) -> None:
+    held = StateDirectory.open(tmp_path, "words", COUNT)
+    with pytest.raises(CheckpointError, match="another run") as caught:
+        StateDirectory.open(tmp_path, "words", COUNT)
+    assert caught.value.exit_code == 1
+    held.close()
+    (tmp_path / "tupletree.json").write_text("{")
+    with pytest.raises(CheckpointError, match="damaged") as caught:
+        StateDirectory.open(tmp_path, "words", COUNT)
+    assert caught.value.exit_code == 1
