@@ -20,6 +20,8 @@ from tupletree.runtimes.stored import stored_state
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources.text import Line
 
+pytestmark = pytest.mark.spark
+
 LINES = 300
 TEXTS = [f"w{number % 5} w{number % 7} w{number}" for number in range(LINES)]
 
