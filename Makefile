@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup demo test format nightly stress bench bench-peers lock clean
+.PHONY: help setup demo test format nightly cluster stress bench bench-peers lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -51,6 +51,10 @@ format: setup ## Format and mend what can be mended by itself
 
 nightly: setup ## The long tests: kill loops, soak, large state
 	$(BIN)/pytest -m nightly
+	$(BIN)/pytest -m cluster tests/cluster
+
+cluster: setup ## Conformance on a standalone Spark cluster of two workers, and what losing one of them costs
+	$(BIN)/pytest -m cluster tests/cluster
 
 stress: setup ## Thread storms and long loops: nothing is lost, and everything goes back to zero
 	$(BIN)/pytest -m stress

@@ -3,91 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
+from tests.clusters import Cluster
 from tests.spark.counting import ROOT
-from tupletree.runtimes.java import find_java
 from tupletree.sinks import read_rows
 
-SPARK_HOME = Path(pyspark.__file__).parent
-START_S = 60.0
 RUN_S = 240.0
-
-
-class Cluster:
-    """A master and two workers, each a process of its own on the loopback address."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port, self._web_port = _free_port(), _free_port()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self.master = f"spark://127.0.0.1:{self._port}"
-
-    def start(self) -> None:
-        """Start all three and wait until the master knows both workers."""
-        web = ["--webui-port", str(self._web_port)]
-        self._spawn("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self._port), *web)
-        for number in (1, 2):
-            work = self._folder / f"work{number}"
-            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(work), "--webui-port", str(_free_port())]
-            self._spawn("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", *size, self.master)
-        until = time.monotonic() + START_S
-        while self._alive_workers() < 2:
-            if time.monotonic() > until:
-                raise TimeoutError("the cluster did not start")
-            time.sleep(0.2)  # another process has to start: there is no clock to inject
-
-    def _spawn(self, *command: str) -> None:
-        environment = {
-            **os.environ,
-            "JAVA_HOME": str(find_java().home),
-            "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        log = (self._folder / f"cluster{len(self._processes)}.log").open("wb")
-        self._processes.append(
-            subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), *command],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        )
-        log.close()
-
-    def _alive_workers(self) -> int:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=5) as answer:
-                return int(json.load(answer)["aliveworkers"])
-        except (urllib.error.URLError, ConnectionError):
-            return 0
-
-    def stop(self) -> None:
-        """Kill them all, executors included."""
-        for process in self._processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
