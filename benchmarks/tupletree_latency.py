@@ -1,7 +1,9 @@
-"""The judged latency: emit to ack at a steady rate, through three stateless bolts, with full tracking.
+"""The judged latency: emit to ack at a steady rate, with full tracking.
 
-As many partitions as the yardstick has, and no exchange. The clock of a message runs from the moment its spout gives
-it to the moment its spout hears the ack, so it includes the wait for the epoch that is being run.
+Once through three stateless bolts: as many partitions as the yardstick has, and no exchange. Once through a bolt, an
+exchange and a stateful bolt, which reads and writes its state in every epoch. The clock of a message runs from the
+moment its spout gives it to the moment its spout hears the ack, so it includes the wait for the epoch that is being
+run.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import time
 import msgspec
 
 from benchmarks.job import JobResult, JobSpec
-from tupletree import Topology, bolt
+from tupletree import KeyedState, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sources.rate import Rate
 from tupletree.topology.components import MessageId
 
-__all__ = ["run", "three_bolts"]
+__all__ = ["run", "stateful_bolt", "three_bolts"]
+
+STATEFUL = "stateful"
+KEYS = 1_000
 
 PER_SECOND = 100.0
 WARM_UP_MESSAGES = 600
@@ -30,6 +35,13 @@ acked_s: dict[MessageId, float] = {}
 class Reading(msgspec.Struct, frozen=True, gc=False):
     """One message."""
 
+    number: int
+
+
+class Keyed(msgspec.Struct, frozen=True, gc=False):
+    """A message with the key of the state that counts it."""
+
+    sensor: int
     number: int
 
 
@@ -64,6 +76,18 @@ def last(_value: Reading) -> None:
     """Take it in."""
 
 
+@bolt
+def key(value: Reading) -> Keyed:
+    """One of many keys."""
+    return Keyed(value.number % KEYS, value.number)
+
+
+@bolt(state=int)
+def count(_value: Keyed, seen: KeyedState[int]) -> None:
+    """Count it by key."""
+    seen.value += 1
+
+
 def three_bolts(total: int) -> Topology:
     """Spout and three bolts, two tasks each."""
     topology = Topology("latency")
@@ -74,12 +98,25 @@ def three_bolts(total: int) -> Topology:
     return topology
 
 
+def stateful_bolt(total: int) -> Topology:
+    """Spout, a bolt, an exchange by key and a bolt that counts per key, two tasks each."""
+    topology = Topology("latency-stateful")
+    readings = topology.spout("readings", TimedRate(reading, PER_SECOND, message_type=Reading, total=total))
+    keyed = topology.bolt("key", key, parallelism=2).shuffle(readings)
+    topology.bolt("count", count, parallelism=2).fields(keyed, "sensor")
+    return topology
+
+
 def run(spec: JobSpec) -> JobResult:
-    """Run for as many messages as the yardstick has epochs, and report each one's milliseconds as `epoch_ms`."""
+    """Run for as many messages as the yardstick has epochs, and report each one's milliseconds as `epoch_ms`.
+
+    The variant "stateful" is the one with an exchange and state.
+    """
     started_s = time.perf_counter()
     open_session("tupletree-benchmarks", spec.master)
     measured = max(1_000, spec.epochs * 5)
-    run_topology(three_bolts(WARM_UP_MESSAGES + measured), state_dir=spec.checkpoint, master=spec.master).wait()
+    make = stateful_bolt if spec.variant == STATEFUL else three_bolts
+    run_topology(make(WARM_UP_MESSAGES + measured), state_dir=spec.checkpoint, master=spec.master).wait()
     latencies = [
         (acked_s[number] - given_s[number]) * 1000 for number in range(WARM_UP_MESSAGES, WARM_UP_MESSAGES + measured)
     ]
