@@ -169,13 +169,18 @@ def memory_row(job: str, messages: int, run: JobRun) -> Row:
     start_s = end_s - run.result.seconds
     samples = [sample for sample in run.memory if sample.at_s >= start_s]
     quarter = max(1, len(samples) // 4)
+    numbers = run.result.numbers
+    cost = f"{numbers['µs, second quarter']:.2f} → {numbers['µs, last quarter']:.2f} µs per message"
     early, late = samples[quarter : 2 * quarter] or samples, samples[-quarter:]
     return Row(
         benchmark="memory",
         job=job,
-        result=f"Python {growth(early, late, 'python_mib')}, JVM {growth(early, late, 'jvm_mib')}",
-        note=f"driver's resident memory over {messages:,} messages: second quarter → last quarter, medians",
-        data={"samples": [[sample.at_s - start_s, sample.python_mib, sample.jvm_mib] for sample in samples]},
+        result=f"Python {growth(early, late, 'python_mib')}, JVM {growth(early, late, 'jvm_mib')}, {cost}",
+        note=f"driver's resident memory, cost of a message; {messages:,} messages: second quarter → last quarter",
+        data={
+            "numbers": numbers,
+            "samples": [[sample.at_s - start_s, sample.python_mib, sample.jvm_mib] for sample in samples],
+        },
     )
 
 

@@ -31,18 +31,19 @@ NO_ACKERS = "no ackers"
 NO_IDS = "no ids"
 FAILING = "failing: "
 
-asked_s: list[float] = []
-"""When the spout was asked for its first message; a list, because the runtime may copy the spout."""
+asked: list[tuple[float, int]] = []
+"""When the spout was asked, and how much it gave: seconds, messages. In the module: the runtime may copy the spout."""
 
 
 class TimedLines(TextLines[Line]):
-    """Text lines that remember when the first one was asked for."""
+    """Text lines that remember when they were asked for."""
 
     def next(self) -> Sequence[Emit[Line] | Reject]:
         """See `TextLines.next`."""
-        if not asked_s:
-            asked_s.append(time.time())
-        return super().next()
+        at_s = time.time()
+        given = super().next()
+        asked.append((at_s, len(given)))
+        return given
 
 
 class AnonymousLines(TimedLines):
@@ -105,6 +106,21 @@ def state_numbers(state_dir: Path) -> dict[str, float]:
     }
 
 
+def costs_per_message() -> dict[str, float]:
+    """Microseconds from message to message in the second and in the last quarter: the first one warms up."""
+    total = sum(given for _, given in asked)
+    passed, marks_s = 0, [asked[0][0]]
+    for at_s, given in asked:
+        if passed >= total * len(marks_s) / 4:
+            marks_s.append(at_s)
+        passed += given
+    quarter = total / 4 / 1e6
+    return {
+        "µs, second quarter": (marks_s[2] - marks_s[1]) / quarter,
+        "µs, last quarter": (asked[-1][0] - marks_s[3]) / quarter,
+    }
+
+
 def run(spec: JobSpec) -> JobResult:
     """Run to the end of input.
 
@@ -118,7 +134,9 @@ def run(spec: JobSpec) -> JobResult:
     if summary.acked != summary.emitted:
         raise AssertionError(f"not every message was acked: {summary}")
     numbers = state_numbers(spec.checkpoint)
+    if spec.variant == TRACKED:
+        numbers |= costs_per_message()
     if spec.variant.startswith(FAILING):
         numbers = {"attempts that failed, per 100 messages": 100 * summary.failed / summary.emitted, **numbers}
     durable = [*spec.checkpoint.glob("settles/*.settle"), *spec.out.glob("*.parquet")]
-    return JobResult(seconds=max(path.stat().st_ctime for path in durable) - asked_s[0], numbers=numbers)
+    return JobResult(seconds=max(path.stat().st_ctime for path in durable) - asked[0][0], numbers=numbers)
