@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median, quantiles
 
-from msgspec.structs import replace
-
 from benchmarks.corpus import count_words, ensure_corpus
 from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
+from benchmarks.reliability_rows import measure_reliability
 from benchmarks.row import Row, Settings, progress
 from benchmarks.stateful_rows import measure_failures, measure_stateful
 from benchmarks.vectorised_rows import measure_vectorised
@@ -30,12 +29,7 @@ NOTES = {
     "plain": "same functions in mapInArrow, untracked, totals in the worker (no valid counts)",
     "idiomatic": "Python UDF, explode, groupBy, update mode through foreachBatch: fewer rows, one per changed word",
     "tupletree": "full tracking, exactly once",
-    "tupletree, no ackers": "tracking off: acked when they are emitted",
-    "tupletree, no ids": "tracking off: messages without an id",
 }
-VARIANTS = {"tupletree, no ackers": "no ackers", "tupletree, no ids": "no ids"}
-"""Job of the throughput rows → which kind of "tupletree" it is."""
-
 LATENCIES = {
     "": ("tupletree", "three bolts"),
     "stateful": ("tupletree, stateful", "a bolt, an exchange and a bolt with keyed state"),
@@ -56,14 +50,13 @@ def measure_throughput(settings: Settings) -> list[Row]:
     expected = count_words(corpus)
     folder = settings.work / "throughput"
     spec = JobSpec(master=settings.master, folder=str(folder), corpus=str(corpus), epoch_lines=settings.epoch_lines)
-    jobs = ["plain", "idiomatic", *(["tupletree", *VARIANTS] if is_built() else [])]
+    jobs = ["plain", "idiomatic", *(["tupletree"] if is_built() else [])]
     seconds: dict[str, list[float]] = {job: [] for job in jobs}
     epoch_ms: dict[str, list[list[float]]] = {job: [] for job in jobs}
     written: dict[str, int] = {}
     for _round in range(settings.rounds):
         for job in jobs:
-            own = replace(spec, variant=VARIANTS[job]) if job in VARIANTS else spec
-            result = run_job(job.partition(",")[0], own).result
+            result = run_job(job, spec).result
             rows = read_rows(spec.out)
             if job != "idiomatic":
                 check_rows_per_word(rows, expected)
@@ -220,6 +213,7 @@ BENCHMARKS = {
     "vectorised": measure_vectorised,
     "stateful": measure_stateful,
     "failures": measure_failures,
+    "reliability": measure_reliability,
     "latency": measure_latency,
     "startup": measure_startup,
     "memory": measure_memory,

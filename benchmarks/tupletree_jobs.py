@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.session import warm_up
 from benchmarks.word_count import Count, Line, Word, count, fail_some, pass_on, split, split_text
-from tupletree import Emit, Reject, Topology, bolt
+from tupletree import Bolt, Collector, Emit, Reject, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.bolts import count_by_key, explode
 from tupletree.runtimes.spark.journal import numbered, read_settle
@@ -29,6 +29,8 @@ __all__ = ["run", "word_count"]
 TRACKED = ""
 NO_ACKERS = "no ackers"
 NO_IDS = "no ids"
+ANCHORED = "anchored"
+UNANCHORED = "unanchored"
 FAILING = "failing: "
 
 asked: list[tuple[float, int]] = []
@@ -54,7 +56,28 @@ class AnonymousLines(TimedLines):
         return [one if isinstance(one, Reject) else Emit(one.value, None) for one in super().next()]
 
 
+class Splitter(Bolt[Line]):
+    """`split` with a collector: every word belongs to its line's tree."""
+
+    def process(self, value: Line, collector: Collector[Word]) -> None:
+        """Emit each word of the line."""
+        for word in value.text.split():
+            collector.emit(Word(word))
+
+
+class UnanchoredSplitter(Bolt[Line]):
+    """The same without anchors: a line is done when it is split, whatever becomes of its words."""
+
+    def process(self, value: Line, collector: Collector[Word]) -> None:
+        """Emit each word of the line."""
+        for word in value.text.split():
+            collector.emit(Word(word), anchors=())
+
+
 COUNT_BY_KEY = count_by_key(Word, "word", into=Count)
+
+SPLITTERS: dict[str, type[Bolt[Line]]] = {ANCHORED: Splitter, UNANCHORED: UnanchoredSplitter}
+"""Variant → a splitter that is a class, for those that tune a bolt's anchors."""
 
 COLUMNS: dict[str, tuple[FunctionBolt[..., Any], FunctionBolt[..., Any]]] = {
     "vectorised": (explode(Line, "text", into=Word), COUNT_BY_KEY),
@@ -80,7 +103,7 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
         options["state_guarantee"] = "at_least_once"
     topology = Topology("word-count", options=options)
     source = AnonymousLines if variant == NO_IDS else TimedLines
-    splitter, counter = COLUMNS.get(variant) or (bolt(split), bolt(state=int)(count))
+    splitter, counter = COLUMNS.get(variant) or (SPLITTERS.get(variant) or bolt(split), bolt(state=int)(count))
     lines = topology.spout("lines", source(paths, message_type=Line))
     words = topology.bolt("split", splitter, parallelism=2).shuffle(lines)
     counts = topology.bolt("count", counter, parallelism=2).fields(words.stream(Word), "word")
