@@ -14,7 +14,17 @@ from typing import Any
 
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.session import warm_up
-from benchmarks.word_count import Count, Line, Word, count, fail_some, pass_on, split, split_text
+from benchmarks.word_count import (
+    Count,
+    Line,
+    Word,
+    count,
+    fail_at_random,
+    fail_some,
+    pass_on,
+    split,
+    split_text,
+)
 from tupletree import Bolt, Collector, Emit, Reject, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.bolts import count_by_key, explode
@@ -101,6 +111,8 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
         options["acker_tasks"] = 0
     elif variant == FAILING + "at_least_once":
         options["state_guarantee"] = "at_least_once"
+    elif variant == FAILING + "at random":
+        options["max_attempts"] = 100  # none may die, or the job would be smaller
     topology = Topology("word-count", options=options)
     source = AnonymousLines if variant == NO_IDS else TimedLines
     splitter, counter = COLUMNS.get(variant) or (SPLITTERS.get(variant) or bolt(split), bolt(state=int)(count))
@@ -108,7 +120,7 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
     words = topology.bolt("split", splitter, parallelism=2).shuffle(lines)
     counts = topology.bolt("count", counter, parallelism=2).fields(words.stream(Word), "word")
     if variant.startswith(FAILING):
-        behind = pass_on if variant == FAILING + "no failures" else fail_some
+        behind = {"no failures": pass_on, "at random": fail_at_random}.get(variant.removeprefix(FAILING), fail_some)
         counts = topology.bolt("behind", bolt(behind), parallelism=2).shuffle(counts.stream(Count))
     topology.sink("out", parquet(out, compression="snappy")).shuffle(counts)
     return topology

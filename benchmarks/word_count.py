@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from tupletree.hashing import stable_hash
 from tupletree.topology.components import KeyedState, TaskContext
 
-__all__ = ["Count", "Line", "Word", "count", "fail_some", "pass_on", "split", "split_text"]
+__all__ = ["Count", "Line", "Word", "count", "fail_at_random", "fail_some", "pass_on", "split", "split_text"]
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +47,13 @@ def count(word: Word, total: KeyedState[int]) -> Count:
 def fail_some(counted: Count, context: TaskContext) -> Count:
     """Fail about one message in a hundred behind its count, once: by words that make up a thousandth of the text."""
     if context.attempt == 1 and stable_hash(counted.word) % 256 == 2:
+        raise ConnectionError("not accepted")
+    return counted
+
+
+def fail_at_random(counted: Count, context: TaskContext) -> Count:  # noqa: ARG001 - as `fail_some`
+    """Fail one call in a hundred behind the count, others each time."""
+    if random.random() < 0.01:
         raise ConnectionError("not accepted")
     return counted
 

@@ -24,6 +24,7 @@ from tupletree.effects import ColumnOutput, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import ColumnFrame, Frame, done_roots, segments_of
+from tupletree.repeating import may_pass
 from tupletree.topology.components import Anchored
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
@@ -137,10 +138,14 @@ class ArrowTask:
 
     def _attempt(self, columns: ArrowColumns, source: _Input, made: list[ArrowColumns], worked: Worked) -> None:
         """Call the bolt; if it raises, for each half of the rows, down to the rows that fail."""
+        rows = len(columns)
         failed = self._call(columns, source, made)
+        for _ in range(self._place.calls - 1 if rows == 1 else 0):  # for several it is called again by halves
+            if failed is None or not may_pass(failed):
+                break
+            failed = self._call(columns, source, made)
         if failed is None:
             return
-        rows = len(columns)
         if rows == 1:
             self._fail.blame(worked, columns.root_of(0), columns.rows()[0], failed)
         else:

@@ -11,6 +11,9 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
   among others that are open; but nobody waits for its verdict. Whether the bolt keeps it cannot be known, so only the
   `MAX_OVER` that were the last to be over are remembered.
 - A verdict or an emit outside of a call is an error, for nobody would carry it out.
+- A call that raised may be made again at once (`repeating`), if all that it did can be taken back: it gave no verdict,
+  and anchored to no other tuple, for the bolt may have noted what it settled or passed on. Only a tuple that would fail
+  is insisted on.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from tupletree.effects import Output, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError, TupleSettledError
 from tupletree.failing import FailureMaker, safe_text, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
+from tupletree.repeating import may_pass
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["MAX_OVER", "CollectingCall"]
@@ -39,6 +43,14 @@ class _Emitted:
     root: Root
     stream: str
     direct_task: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What there is before a call that may be made again: verdicts so far, and how state is put back."""
+
+    verdicts: int
+    undo: Callable[[], None] | None
 
 
 class CollectingCall:
@@ -60,6 +72,7 @@ class CollectingCall:
         self._emitted: list[_Emitted] = []
         self._worked: Worked | None = None
         self._done: dict[int, list[Root]] = {}
+        self._verdicts = 0
         self.collector = _Collector(self)
 
     def run(
@@ -72,7 +85,7 @@ class CollectingCall:
     ) -> None:
         """Call the bolt for every tuple of the frame and add what came of it to `worked`.
 
-        The state's value of a call that failed its tuple is not taken back.
+        The state's value of the last call that failed its tuple is not taken back.
         """
         self._worked, self._emitted, self._done = worked, [], {}
         try:
@@ -129,17 +142,20 @@ class CollectingCall:
             self._fail.blame(worked, delivery.root, delivery.value, error)
             return
         self.hold(delivery)
-        if self._one(delivery, call, worked) and state.value is not held:
+        if self._one(delivery, call, worked, state) and state.value is not held:
             state.changed[key] = state.value
 
     def forget(self, value: object) -> None:
         """Let go of an untracked tuple that nobody needs to settle (a tick)."""
         self._open.pop(id(value), None)
 
-    def _one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
+    def _one(
+        self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell | None = None
+    ) -> bool:
         """One call; False if it raised before its tuple was settled."""
         self._current = delivery
         self._place.root = delivery.root
+        before = None if self._place.calls == 1 else self._before(delivery, state)
         mark = len(self._emitted)
         try:
             result = call(delivery.value)
@@ -149,12 +165,45 @@ class CollectingCall:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - GeneratorExit, SystemExit and the like are the user's failures
-            return self._raised(delivery, error, mark, worked)
+            last = error if before is None else self._insist(delivery, call, mark, before, error)
+            if last is not None:
+                return self._raised(delivery, last, mark, worked)
         finally:
             self._current = None
         if self._auto_ack and delivery.open:
             self._settle(delivery)
         return True
+
+    def _before(self, delivery: Delivery, state: StateCell | None) -> _Before | None:
+        """What there is before a call that may be made again; None if it may not."""
+        if not (self._auto_fail and roots_of(delivery.root)):
+            return None
+        return _Before(self._verdicts, None if state is None else state.savepoint())
+
+    def _insist(
+        self, delivery: Delivery, call: Callable[[Any], Any], mark: int, before: _Before, error: BaseException
+    ) -> BaseException | None:
+        """Make a call again that raised, as often as that may be; what it raised last, None once it returned."""
+        own = set(roots_of(delivery.root))
+        for _ in range(self._place.calls - 1):
+            is_alone = all(own.issuperset(roots_of(one.root)) for one in self._emitted[mark:])
+            if not (may_pass(error) and is_alone and self._verdicts == before.verdicts):
+                break
+            del self._emitted[mark:]
+            if before.undo is not None:
+                before.undo()
+            try:
+                result = call(delivery.value)
+                if result is not None:
+                    for value in self._results(result):
+                        self.emit(value, None, None, None)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as raised:  # noqa: BLE001 - as in the first call
+                error = raised
+            else:
+                return None
+        return error
 
     def _raised(self, delivery: Delivery, error: BaseException, mark: int, worked: Worked) -> bool:
         if not delivery.open:
@@ -185,6 +234,7 @@ class CollectingCall:
 
     def _settle(self, delivery: Delivery) -> None:
         """Take the delivery out, and name the root as done once all its tuples of the frame are settled."""
+        self._verdicts += 1
         name = id(delivery.value)
         named = self._open if name in self._open else self._over
         named[name].remove(delivery)

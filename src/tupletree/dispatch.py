@@ -7,8 +7,7 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from tupletree.collecting import CollectingCall
@@ -16,6 +15,7 @@ from tupletree.effects import Output, StateCell, TaskPlace, Worked
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
+from tupletree.repeating import insisting
 from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.states import view_of
@@ -49,7 +49,8 @@ class BoltTask:
         self._stream_of = {stream.schema.cls: name for name, stream in component.outputs.items()}
         self._fail = FailureMaker(component.name, place.task_id)
         self._bolt: Bolt[Any] | None = None
-        self._is_checked = False
+        self._is_wrapped = False
+        self._insists = True  # here, and not in whatever makes the calls for it
         self._collecting: CollectingCall | None = None
         # The commonest stateful bolt, `fn(value, state)`, is called as it is; others through what `_prepare` binds.
         self._keyed_call: Callable[[Any, Any], Any] = lambda value, _: self._call(value)
@@ -119,8 +120,8 @@ class BoltTask:
         if self._state is not None:
             frame, keys = self._with_keys(frame, worked)
             self._state.prepare(keys, self._place.epoch_time_s)
-        if self._state is not None and self._state.check is not None and not self._is_checked:
-            self._check_calls(self._state, self._state.check)
+        if not self._is_wrapped:
+            self._wrap_calls()
         if self._collecting is not None:
             self._collecting.run(frame, self._call, self._state, keys, worked)
             return worked
@@ -133,30 +134,18 @@ class BoltTask:
             self._run_keyed(frame, keys, self._state, worked)
         return worked
 
-    def _check_calls(self, state: StateCell, check: Callable[[Any, Any], None]) -> None:
-        """Let a call fail that leaves a value which cannot be stored, and leave the key as it was.
-
-        Ticks are not checked: no message could fail of them, and a keyed function has no key in hand.
-        """
-        self._is_checked = True
-        call = self._call
-
-        def checked(value: Any) -> Any:
-            if type(value) is Tick:
-                return call(value)
-            before = copy.deepcopy(state.value)
-            try:
-                result = call(value)
-                if hasattr(result, "__next__"):
-                    result = list(result)  # what yields has not run yet
-                check(state.key, state.value)
-            except BaseException:
-                state.changed[state.key] = before
-                raise
-            return result
-
-        self._call = checked
-        self._keyed_call = lambda value, _: checked(value)
+    def _wrap_calls(self) -> None:
+        """Do around each call what this run asks for beyond it: mostly nothing."""
+        self._is_wrapped = True
+        state, before = self._state, self._call
+        if self._place.calls > 1 and self._insists and self._collecting is None:
+            call = _to_its_end(before) if self._spec.returns == "many" else before
+            self._call = insisting(call, self._place, state.savepoint if state is not None else None)
+        if state is not None and state.check is not None:
+            self._call = _checking(self._call, state, state.check)
+        if self._call is not before:
+            wrapped = self._call
+            self._keyed_call = lambda value, _: wrapped(value)
 
     def tick(self, time_s: float) -> Worked:
         """Tell the bolt that time passed: a class bolt's `tick` is called, a function gets a `Tick`, untracked.
@@ -389,6 +378,47 @@ class BoltTask:
         for cls in sorted(classes, key=self._stream_of.__getitem__):
             layout = (out, roots, ends) if len(classes) == 1 else select(out, roots, ends, cls)
             worked.outputs.append(Output(self._stream_of[cls], *layout))
+
+
+def _to_its_end(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A call of a bolt that gives several, which has given them all when it returns."""
+
+    def called(value: Any) -> Any:
+        result = call(value)
+        return result if result is None else [*result]
+
+    return called
+
+
+def _checking(call: Callable[[Any], Any], state: StateCell, check: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+    """A call that fails if it leaves a value which cannot be stored, and leaves the key as it was if it fails.
+
+    Ticks are not checked: no message could fail of them, and a keyed function has no key in hand.
+    """
+
+    def checked(value: Any) -> Any:
+        if type(value) is Tick:
+            return call(value)
+        undo = state.savepoint()
+        try:
+            result = call(value)
+            if hasattr(result, "__next__"):
+                return yielding(result, undo)  # it has not run yet
+            check(state.key, state.value)
+        except BaseException:
+            undo()
+            raise
+        return result
+
+    def yielding(results: Iterator[Any], undo: Callable[[], None]) -> Iterator[Any]:
+        try:
+            yield from results
+            check(state.key, state.value)
+        except BaseException:
+            undo()
+            raise
+
+    return checked
 
 
 _NOTHING = object()

@@ -39,6 +39,10 @@ class StateCell(Protocol):
         """The value of the key in hand was changed in place."""
         ...
 
+    def savepoint(self) -> Callable[[], None]:
+        """What puts the value of the key in hand back to what it is now, as often as it is called."""
+        ...
+
 
 @dataclass(slots=True)
 class Output:
@@ -94,6 +98,7 @@ class TaskPlace:
     `root` is that of the tuple in hand; None outside of a call. `retrying_since_s` is when the oldest message that is
     being tried again first went out, in epoch time; None while there is none. Watermarks wait for it.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
+    `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
     """
 
     topology: str
@@ -104,6 +109,7 @@ class TaskPlace:
     epoch_time_s: float = 0.0
     retrying_since_s: float | None = None
     message_timeout_s: float | None = None
+    calls: int = 1
     attempts: Mapping[int, int] = field(default_factory=dict)
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -24,6 +24,7 @@ OUR_MODULES = (
     "tupletree.arrow_task",
     "tupletree.collecting",
     "tupletree.flow.",
+    "tupletree.repeating",
     "tupletree.routing",
     "tupletree.runtimes.local.calls",
     "tupletree.runtimes.spark.calling",

@@ -162,14 +162,14 @@ def test_a_message_that_went_to_nobody_is_not_put_back_with_those_that_an_epoch_
     edges[8] = 0  # the ninth went to nobody
     header = EpochHeader(epoch=0, generation=1, time_s=0.0)
     settlement = Settlement.start(EpochRecord(header, roots, (roots, edges)), OpenTrees())
-    for failing in (1, 2):
+    for failing in (1, 2, 3):
         alive = np.array(settlement.remaining(), dtype=np.uint64)
         reports = Reports(
             deltas=[(alive, edges[alive.astype(np.int64) - 1])], touched=[alive], failures={failing: FAILURE}
         )
         assert not settlement.judge_run(reports, lambda _: [])
-    assert settlement.put_back == [4, 5, 6, 7, 8]
-    assert settlement.remaining() == [3, 9]
+    assert settlement.put_back == [5, 6, 7, 8]
+    assert settlement.remaining() == [4, 9]
 
 
 def test_an_epoch_that_was_archived_twice_is_told_once(source: Source) -> None:

@@ -18,6 +18,7 @@ from tupletree.errors import PermanentError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import Root, all_failed, join_segments, roots_of
 from tupletree.holding import HeldFrame, Holdings, Member, together
+from tupletree.repeating import insisting
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, Late, WindowSpec
 
@@ -49,6 +50,8 @@ class Turns:
         }
         self._target = spec.target
         self._injected = injected
+        self.results: Callable[..., list[Any]] = insisting(self._results, place)
+        """What a call of a function from `bound` with these values gave."""
 
     def bound(self, *parameters: str) -> Callable[..., Any]:
         """The user's function, called with the values of these parameters."""
@@ -56,6 +59,11 @@ class Turns:
         if not injected:
             return target
         return lambda *values: target(**dict(zip(parameters, values, strict=True)), **injected)
+
+    def _results(self, function: Callable[..., Any], *values: Any) -> list[Any]:
+        # A list is handed out as a copy, for a call that is made again must find it as it was.
+        answer = function(*(value.copy() if type(value) is list else value for value in values))
+        return [] if answer is None else [*answer] if self.returns_many else [answer]
 
     def check(self, results: Sequence[Any]) -> None:
         """Raise ProcessingError if a result is of no stream."""
@@ -91,8 +99,7 @@ class Turn:
         turns = self._turns
         turns.place.root = whole = together(members)
         try:
-            answer = function(*values)
-            results = [] if answer is None else [*answer] if turns.returns_many else [answer]
+            results = turns.results(function, *values)
             turns.check(results)
         except KeyboardInterrupt:
             raise

@@ -136,8 +136,7 @@ class BatchTask:
         """(anchor, result) of one call."""
         whole = together(batch)
         self._place.take_in_hand(whole, len(batch))
-        answer = self._call([member.value for member in batch])
-        results = [] if answer is None else [*answer] if self._turns.returns_many else [answer]
+        results = self._turns.results(self._call, [member.value for member in batch])
         if len(results) == len(batch):
             anchored = [(member.root, result) for member, result in zip(batch, results) if result is not None]
         else:

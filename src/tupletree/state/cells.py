@@ -121,6 +121,22 @@ class ValueCell(Generic[V]):
     def touch(self) -> None:
         """The value in hand was changed in place."""
 
+    def savepoint(self) -> Callable[[], None]:
+        """See `StateCell`."""
+        key, value = self.key, self.value
+        if is_immutable(value):
+
+            def undo() -> None:
+                self.value = value
+
+            return undo
+        kept = _copied(value)
+
+        def put_back() -> None:
+            self.value = self.changed[key] = _copied(kept)
+
+        return put_back
+
     def _tidy(self) -> None:
         """Let go of values that are back at the default, where this memory is all there is and nobody asks for a delta.
 
@@ -152,6 +168,14 @@ class ValueCell(Generic[V]):
             elif key in committed:
                 stored[key] = CLEARED
         return stored
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy; cheap for the containers that state mostly is."""
+    items = value.values() if type(value) is dict else value if type(value) in (list, set) else None
+    if items is not None and all(map(is_immutable, items)):  # a dict's keys are hashable, so nothing changes in them
+        return copy.copy(value)
+    return copy.deepcopy(value)
 
 
 def is_alike(value: object, default: object) -> bool:
@@ -213,6 +237,19 @@ class ExpiringCell(ValueCell[V]):
     def touch(self) -> None:
         """See `ValueCell.touch`."""
         self._renew(self.key)
+
+    def savepoint(self) -> Callable[[], None]:
+        """See `StateCell`: when the value expires is put back, too."""
+        key, expires_s, put_back_value = self.key, self.renewed.get(self.key), super().savepoint()
+
+        def put_back() -> None:
+            put_back_value()
+            if expires_s is None:
+                self.renewed.pop(key, None)
+            else:
+                self.renewed[key] = expires_s
+
+        return put_back
 
     def note(self, key: Any, before: object, value: object) -> None:
         """A value takes the place of another in `changed`, or is put there first."""

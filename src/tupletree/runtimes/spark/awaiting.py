@@ -2,7 +2,8 @@
 
 A stage must know what came of a frame when it has worked it, so calls never outlive their frame here. What they came to
 is handed to the same loops that plain bolts run in: anchoring, failing and settling are theirs. Calls of which only one
-may have its state, collector or context in hand run one after the other.
+may have its state, collector or context in hand run one after the other. A call that raises is made again here, if the
+place says so, so that others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from tupletree.dispatch import BoltTask
 from tupletree.effects import IN_HAND, StateCell, TaskPlace, Worked
 from tupletree.frames import Frame, Root, all_failed, roots_of
+from tupletree.repeating import may_pass
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["AwaitingBoltTask"]
@@ -32,13 +34,16 @@ class _Outcome:
     result: Any = None
     error: BaseException | None = None
 
-    async def come(self, function: Callable[..., Any], value: Any, resources: Mapping[str, Any]) -> None:
+    async def come(self, function: Callable[..., Any], value: Any, resources: Mapping[str, Any]) -> bool:
+        """Make the call; False if another one could come to something else."""
         try:
-            self.result = await _gathered(function(value, **resources))
+            self.result, self.error = await _gathered(function(value, **resources)), None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - it fails this tuple, when the frame is worked
             self.error = error
+            return not may_pass(error)
+        return True
 
     def give(self) -> Any:
         if self.error is not None:
@@ -86,6 +91,7 @@ class AwaitingBoltTask(BoltTask):
             state,
             key_functions,
         )
+        self._insists = not self._side_by_side
 
     def open(self) -> None:
         """See `BoltTask.open`."""
@@ -131,11 +137,17 @@ class AwaitingBoltTask(BoltTask):
                 outcomes = self._ahead.setdefault((id(value), root), deque())
                 outcomes.append(outcome := _Outcome())
                 IN_HAND.set(replace(self._place, root=root))
-                await outcome.come(self._asked, value, self._resources)
+                await self._come(outcome, value, root)
                 if outcome.error is not None:
                     failed.update(roots_of(root))
 
         await asyncio.gather(*(take_turns() for _ in range(min(self._concurrency, frame.size))))
+
+    async def _come(self, outcome: _Outcome, value: Any, root: Root) -> None:
+        """Make a call, again as often as that may be if it raises."""
+        for _ in range(self._place.calls if roots_of(root) else 1):
+            if await outcome.come(self._asked, value, self._resources):
+                return
 
     def _await(self, awaitable: Any) -> Any:
         assert self._loop is not None, "a task is opened before it works"

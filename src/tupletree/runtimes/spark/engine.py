@@ -252,6 +252,7 @@ class Engine:
             processing_timeout_s=self._processing_timeout_s,
             marks_directory=str(self._directory.marks),
             execution=settlement.broken,
+            calls=settlement.calls,
             expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
             one_host=frame.sparkSession.sparkContext.master.startswith("local"),
         )

@@ -51,6 +51,7 @@ class Control(msgspec.Struct, kw_only=True):
         marks_directory: where attempts mark what they have in hand.
         execution: how many executions of the epoch Spark broke off before.
         one_host: whether all attempts of a task run on one host.
+        calls: how often a call of a bolt is made while it raises, before its tuples fail.
         expects_killers: messages come again, and some message of this start has killed its workers.
     """
 
@@ -78,6 +79,7 @@ class Control(msgspec.Struct, kw_only=True):
     execution: int = 0
     one_host: bool = True
     expects_killers: bool = False
+    calls: int = 1
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

@@ -28,8 +28,15 @@ __all__ = ["Reports", "Settlement"]
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
-FULL_RUNS = 2
+FULL_RUNS = 3
 """Runs over all that is left; from then on each run takes a quarter of it, so that an epoch always ends (EPOCHS 8)."""
+
+CALLS = (1, 3, 9)
+"""How often a run makes a call while it raises: the first run, the second, all others.
+
+The first run has found what fails of itself. What fails later fails by chance, and by another one in each run: without
+further calls an epoch would come to its end only when it is so small that nothing in it fails.
+"""
 
 _NONE: Entries = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 
@@ -126,6 +133,11 @@ class Settlement:
     def start(cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True) -> Settlement:
         """Before the first run: what failed at the spout."""
         return cls(record, trees, dict(record.failures), exact_state=exact_state)
+
+    @property
+    def calls(self) -> int:
+        """How often the next run makes a call that raises until it fails its tuples."""
+        return CALLS[min(self.runs, len(CALLS) - 1)]
 
     @property
     def left_out(self) -> set[int]:

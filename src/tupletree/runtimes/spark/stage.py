@@ -205,6 +205,7 @@ class StageRun:
             "parallelism": self._plan.parallelism(component.name),
             "retrying_since_s": self._control.retrying_since_s,
             "message_timeout_s": self._control.timeout_s,
+            "calls": self._control.calls,
             "attempts": self._control.attempts,
             "component_tasks": self._plan.component_tasks,
         }
