@@ -88,7 +88,7 @@ def test_an_unknown_letter_is_an_error(run: Run) -> None:
 @pytest.mark.parametrize("selector", ['["a.txt",7]', 'incoming/["a.txt",7]'])
 def test_replay_takes_an_id_however_its_json_is_spaced(run: Run, state_dir: Path, selector: str) -> None:
     assert run("dead", "replay", selector, '["a.txt", 7]').code == 0
-    [request] = deadletters.requests(state_dir)
+    [request] = deadletters.requests(state_dir, print)
     assert len(request.letters) == 1
 
 
@@ -116,7 +116,7 @@ def test_a_json_text_is_no_second_spelling_of_a_text_id() -> None:
 def test_replay_leaves_a_request_for_the_run(run: Run, state_dir: Path) -> None:
     said = run("dead", "replay", "incoming/one", "--state-dir", state_dir)
     assert said.code == 0
-    [request] = deadletters.requests(state_dir)
+    [request] = deadletters.requests(state_dir, print)
     assert request.id in said.out
     assert "with its --set values" in said.out
     assert f"tupletree run TARGET --state-dir {state_dir}" in said.out
@@ -124,7 +124,7 @@ def test_replay_leaves_a_request_for_the_run(run: Run, state_dir: Path) -> None:
 
 def test_replay_of_all_names_every_letter(run: Run, state_dir: Path) -> None:
     assert run("dead", "replay", "--all").code == 0
-    [request] = deadletters.requests(state_dir)
+    [request] = deadletters.requests(state_dir, print)
     assert len(request.letters) == 2
 
 

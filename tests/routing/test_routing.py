@@ -219,7 +219,7 @@ def test_keys_that_are_equal_once_coerced_go_to_one_task(field: str, left: Any, 
     assert len({sender.route([value], [1], [1])[0][0].task for value in values}) == 1
 
 
-@given(st.permutations([1, 1.0, "1", None]))
+@given(st.permutations([1, 0.5, "1", None]))
 def test_a_union_tells_types_apart_whatever_came_before(order: list[Any]) -> None:
     sender = router((Grouping("fields", ("either",)), 32), cls=Keyed)
     for key in order:

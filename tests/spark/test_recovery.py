@@ -134,6 +134,7 @@ def test_a_missing_log_of_an_epoch_that_is_to_run_is_named(folder: Path, run_top
     settle_path(settles, first).unlink()
     settle_path(settles, second).unlink()
     epoch_path(epochs, first).unlink()
+    shutil.rmtree(folder / "out")  # or the entries were missed by what was published
     with pytest.raises(CheckpointError, match=f"epoch log {first}"):
         run_topology(tapped("stopped", folder / "out"), folder / "state", **OPTIONS)
 

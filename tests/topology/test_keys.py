@@ -15,7 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tupletree.errors import TopologyError
-from tupletree.topology.keys import NAN
+from tupletree.hashing import pack_key
+from tupletree.topology.keys import NAN, coercion_of
 from tupletree.topology.streams import Schema
 
 
@@ -106,6 +107,34 @@ def test_a_value_of_another_type_is_refused_by_name(field: str, value: Any, text
     with pytest.raises(TypeError) as caught:
         key(field, value)
     assert text in str(caught.value)
+
+
+BIG = 2**53 + 1
+"""The first whole number that no float holds."""
+
+UNION_KEYS: list[tuple[Any, list[Any]]] = [
+    (int | float, [1, 1.0, True, 0, 0.0, -0.0, False, BIG - 1, BIG - 1.0, BIG, 2**63 - 1, 2.0**63, math.inf, math.nan]),
+    (bool | float, [True, 1.0, False, 0.0, -0.0]),
+    (float | decimal.Decimal, [0.5, 0.1, math.inf, *map(decimal.Decimal, ("0.50", "0.1", "Infinity", "-0"))]),
+    (int | decimal.Decimal, [BIG, 1, *map(decimal.Decimal, map(str, (BIG, BIG - 1, "1.0", "1E+400", 0.1)))]),
+    (int | Level | str, [1, Level.LOW, "1", True]),
+    (str | Name | None, ["ada", Name.ADA, None, "None"]),
+    (int | str | bytes | None, [1, "1", b"1", None]),
+]
+
+
+@pytest.mark.parametrize(("annotation", "values"), UNION_KEYS)
+def test_keys_of_a_union_are_one_key_in_dictionaries_if_and_only_if_their_bytes_are(
+    annotation: Any, values: list[Any]
+) -> None:
+    """Runtimes look keys up in dictionaries within an epoch, and by their bytes between epochs."""
+    coerce = coercion_of(annotation)
+    assert coerce is not None
+    keys = [value if value is None else coerce(value) for value in values]
+    for one, left in zip(values, keys, strict=True):
+        for other, right in zip(values, keys, strict=True):
+            assert (left == right or left is right) is (pack_key(left) == pack_key(right)), (one, other)
+            assert not (one == other and pack_key(left) != pack_key(right)), (one, other)
 
 
 def test_nan_equals_nan_alone_and_in_a_tuple() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ def is_local_run(state_dir: Path) -> bool:
 
 def letters_of(state_dir: Path) -> dict[str, DeadLetter]:
     """Every letter that was not replayed, by letter id, oldest first."""
-    replayed = {letter for request in _requests_in(state_dir / "dead" / "replayed") for letter in request.letters}
+    replayed = {
+        letter for path in _request_files(state_dir / "dead" / "replayed") for letter in _request_in(path).letters
+    }
     found: dict[str, DeadLetter] = {}
     for path in sorted((state_dir / "dead").glob("[0-9]*.jsonl")):
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
@@ -72,7 +74,10 @@ def letters_of(state_dir: Path) -> dict[str, DeadLetter]:
                 entry = msgspec.json.decode(line, type=_Line)
             except msgspec.MsgspecError as error:
                 raise CheckpointError(
-                    "a dead letter cannot be read", where=f"{path}:{number}", got=str(error)
+                    "a dead letter cannot be read",
+                    where=f"{path}:{number}",
+                    got=str(error),
+                    next_step="restore the file from a backup; without it its letters are gone, and nothing else",
                 ) from error
             if entry.id not in replayed:
                 found[entry.id] = entry.letter
@@ -154,9 +159,15 @@ def spellings_of(selector: str) -> list[str]:
     return list(dict.fromkeys(spellings))
 
 
-def requests(state_dir: Path) -> list[Request]:
-    """Requests that wait in the inbox, oldest first."""
-    return list(_requests_in(state_dir / "inbox"))
+def requests(state_dir: Path, complain: Callable[[CheckpointError], None]) -> list[Request]:
+    """Requests that wait in the inbox, oldest first; `complain` hears of files that are none."""
+    found: list[Request] = []
+    for path in _request_files(state_dir / "inbox"):
+        try:
+            found.append(_request_in(path))
+        except CheckpointError as error:
+            complain(error)
+    return found
 
 
 def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> None:
@@ -170,11 +181,21 @@ def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> Non
     (state_dir / "inbox" / f"{request_id}.json").unlink(missing_ok=True)
 
 
-def _requests_in(directory: Path) -> Iterable[Request]:
-    paths = sorted(directory.glob("*.json"), key=lambda path: path.stat().st_mtime) if directory.is_dir() else []
-    for path in paths:
-        if not path.name.startswith("_"):
-            yield msgspec.json.decode(path.read_bytes(), type=Request)
+def _request_files(directory: Path) -> list[Path]:
+    found = [path for path in directory.glob("*.json") if not path.name.startswith("_") and path.is_file()]
+    return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def _request_in(path: Path) -> Request:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Request)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CheckpointError(
+            "this is no replay request that can be read",
+            where=str(path),
+            got=str(error),
+            next_step="remove it, and ask again with `tupletree dead replay`",
+        ) from error
 
 
 def _existing(state_dir: Path) -> Path:

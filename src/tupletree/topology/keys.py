@@ -26,6 +26,8 @@ NAN = math.nan
 
 DECIMAL_NAN = decimal.Decimal("NaN")
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+NUMBERS = (int, float, decimal.Decimal)
+"""Types whose values are equal in Python if they are the same number."""
 
 
 def key_function(fields: tuple[str, ...], coercions: tuple[Coerce, ...], cls_name: str) -> Callable[[Any], Any]:
@@ -196,7 +198,8 @@ BY_TYPE: dict[type, Coerce] = {
 def coercion_of(annotation: Any) -> Coerce | None:
     """The coercion to a declared type; None if values of that type cannot be keys (lists, dicts, messages).
 
-    In a union a value keeps its own type if that is a member, else the first member that takes it wins.
+    In a union a value keeps its own type if that is a member, else the first member that takes it wins. Values of
+    several members that are equal in Python (1, 1.0 and True) are one key, for keys are looked up in dictionaries.
     """
     kinds = tuple(kind for kind in members(annotation) if kind is not NONE_TYPE)
     if get_origin(plain(annotation)) is Literal:
@@ -206,7 +209,31 @@ def coercion_of(annotation: Any) -> Coerce | None:
         return None
     if len(coercions) == 1:
         return coercions[kinds[0]]
-    return _any_of(coercions, text_of(annotation))
+    return _any_of(coercions, text_of(annotation), _unifier(list(coercions)))
+
+
+def _unifier(kinds: list[type]) -> Coerce | None:
+    """What makes one key of equal ones of several types; None if no two of these types have equal values."""
+    if sum(issubclass(kind, NUMBERS) for kind in kinds) > 1:
+        return _one_number
+    if sum(issubclass(kind, str) for kind in kinds) > 1:
+        return _one_text
+    return None
+
+
+def _one_number(key: Any) -> Any:
+    if not isinstance(key, NUMBERS):
+        return _one_text(key)
+    if key != key:  # noqa: PLR0124 - only NaN differs from itself
+        return key
+    if INT64_MIN <= key <= INT64_MAX and key == int(key):
+        return int(key)
+    nearest = float(key)
+    return nearest if nearest == key else key  # a Decimal that no float holds
+
+
+def _one_text(key: Any) -> Any:
+    return str.__str__(key) if isinstance(key, str) else key
 
 
 def _of_one(kind: Any) -> Coerce | None:
@@ -217,7 +244,7 @@ def _of_one(kind: Any) -> Coerce | None:
     return None
 
 
-def _any_of(coercions: dict[type, Coerce], expected: str) -> Coerce:
+def _any_of(coercions: dict[type, Coerce], expected: str, unify: Coerce | None) -> Coerce:
     def coerce(value: Any) -> Any:
         own = coercions.get(type(value))
         if own is not None:
@@ -229,4 +256,4 @@ def _any_of(coercions: dict[type, Coerce], expected: str) -> Coerce:
                 continue
         raise _refuse(value, expected)
 
-    return coerce
+    return coerce if unify is None else lambda value: unify(coerce(value))

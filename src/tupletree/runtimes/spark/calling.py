@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tupletree.durable import missing, replace_file
+from tupletree.durable import missing, pack, read_container, replace_file
 from tupletree.effects import TaskPlace
 from tupletree.errors import ConnectorError, PermanentError
 from tupletree.failing import FailureMaker
@@ -38,7 +38,7 @@ from tupletree.topology.components import Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["CalledSinks", "Refusals"]
+__all__ = ["CalledSinks", "Refusals", "delivered_in"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -99,7 +99,7 @@ class _Offer:
 
     def save(self) -> None:
         """Make the ledger durable."""
-        replace_file(self.path, msgspec.msgpack.encode(self.ledger))
+        replace_file(self.path, pack(self.ledger))
 
 
 class CalledSinks:
@@ -176,7 +176,7 @@ class CalledSinks:
         candidate = self._spools / output.sink / output.candidate
         taken = candidate.with_suffix(TAKEN_SUFFIX)
         if not candidate.exists():
-            if taken.exists() or epoch <= self._delivered():
+            if taken.exists() or epoch <= delivered_in(self._spools):
                 return None
             raise missing(candidate)
         component = self._components[output.sink]
@@ -208,17 +208,12 @@ class CalledSinks:
     def forget(self, epoch: int, outputs: Iterable[OutputFile]) -> None:
         """All outputs of an epoch are delivered: make that durable, and remove what is left of them."""
         named = [self._spools / output.sink / output.candidate for output in outputs]
-        if named and epoch > self._delivered():
-            replace_file(self._spools / "delivered", msgspec.msgpack.encode(epoch))
+        if named and epoch > delivered_in(self._spools):
+            replace_file(self._spools / "delivered", pack(epoch))
         for candidate in named:
             for suffix in (candidate.suffix, TAKEN_SUFFIX, ".ledger"):
                 candidate.with_suffix(suffix).unlink(missing_ok=True)
             sidecar_of(candidate).unlink(missing_ok=True)
-
-    def _delivered(self) -> int:
-        """The newest epoch all of whose outputs are delivered. Files of it may be gone."""
-        path = self._spools / "delivered"
-        return msgspec.msgpack.decode(path.read_bytes(), type=int) if path.exists() else -1
 
     def _offer(self, offer: _Offer, suffix: str, start: int, end: int) -> None:
         """Offer a range of rows as one batch; if the sink will not have it, find the rows to blame by halves.
@@ -324,5 +319,11 @@ class _Thread:
                 future.set_result(result)
 
 
+def delivered_in(spools: Path) -> int:
+    """The newest epoch all of whose outputs are delivered; -1 before the first. Files of it may be gone."""
+    path = spools / "delivered"
+    return read_container(path, int)[0] if path.exists() else -1
+
+
 def _ledger_at(path: Path) -> _Ledger:
-    return msgspec.msgpack.decode(path.read_bytes(), type=_Ledger) if path.exists() else _Ledger()
+    return read_container(path, _Ledger)[0] if path.exists() else _Ledger()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import msgspec
-
 from tupletree.errors import CheckpointError
 from tupletree.ids import hex_id
 from tupletree.runtimes.history import HistoryEvent
 from tupletree.runtimes.spark.archive import read_archive
 from tupletree.runtimes.spark.journal import SettleEntry, epoch_path, numbered, read_epoch, read_settle, settle_path
 from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages
+from tupletree.runtimes.spark.statedir import spout_tasks
 from tupletree.runtimes.stored import ComponentState
 from tupletree.state.segments import Segment
 from tupletree.tracking.identity import plain_id
@@ -99,7 +98,7 @@ def _events(
 
 def _spouts(state_dir: Path) -> dict[int, str]:
     path = state_dir / "spouts.json"
-    return msgspec.json.decode(path.read_bytes(), type=dict[int, str]) if path.exists() else {}
+    return spout_tasks(path) if path.exists() else {}
 
 
 def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:

@@ -296,7 +296,7 @@ def amendment_path(directory: Path, epoch: int) -> Path:
 
 def numbered(directory: Path, suffix: str) -> list[int]:
     """The epochs that have a file here, ascending."""
-    return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{suffix}"))
+    return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{suffix}") if path.stem.isdigit())
 
 
 def write_epoch(directory: Path, header: EpochHeader, sections: list[bytes]) -> bool:

@@ -128,7 +128,8 @@ class OutputChooser:
         if waiting.add(file, roots, fates.is_unfinished, fates.is_dead):
             chosen.waiting.append(file)
             # Worth keeping now, so it must survive what the machine may do.
-            write_sidecar(folder / output.sidecar, wire.pack_layout(roots, range(1, len(roots) + 1)), lasting=True)
+            layout = wire.pack_layout(roots, range(1, len(roots) + 1))
+            write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
         keep = [fates.shows(roots_of(root)) for root in roots]

@@ -6,7 +6,7 @@ Reads settle entries from the newest base on, then the epoch logs behind them. W
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tupletree.errors import CheckpointError
 from tupletree.frames import roots_of
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.calling import delivered_in
 from tupletree.runtimes.spark.dealing import openings_of
 from tupletree.runtimes.spark.intake import EpochRecord
 from tupletree.runtimes.spark.journal import (
@@ -28,21 +29,32 @@ from tupletree.runtimes.spark.journal import (
     FailedAttempt,
     Messages,
     SettleEntry,
+    amendment_path,
     epoch_path,
     numbered,
     read_epoch,
     read_settle,
+    settle_path,
 )
 from tupletree.runtimes.spark.keeping import missing_files
 from tupletree.runtimes.spark.redealing import Redealer
-from tupletree.runtimes.spark.sinking import read_sidecar
+from tupletree.runtimes.spark.sinking import read_waiting
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile
 from tupletree.state.segments import Segment
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
 
-__all__ = ["LoggedMessage", "Recovered", "acked_in", "adopt_open_trees", "logged_messages", "recover", "values_of"]
+__all__ = [
+    "LoggedMessage",
+    "Recovered",
+    "acked_in",
+    "adopt_open_trees",
+    "check_newest",
+    "logged_messages",
+    "recover",
+    "values_of",
+]
 
 _messages = msgspec.msgpack.Decoder(Messages)
 
@@ -96,6 +108,7 @@ def recover(
         found.base_epoch = entries[0].epoch if entries[0].base else -1
         _fold(entries, accounts, sinks, clock)
         _check_state(directory, accounts)
+    check_newest(directory, entries, sinks)
     epochs = numbered(directory.epochs, ".epoch")
     if epochs:
         before, _ = read_header(epoch_path(directory.epochs, epochs[-1]), EpochHeader)
@@ -181,6 +194,40 @@ def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
         raise missing(path)
 
 
+def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sinks: Mapping[str, str]) -> None:
+    """Miss the newest entry, or an amendment, by what was made of it: else its epoch would run a second time.
+
+    Args:
+        directory: the state directory.
+        entries: from the newest base on.
+        sinks: sink → its folder.
+
+    Raises CheckpointError, naming the file that is gone.
+    """
+    settled = entries[-1].epoch if entries else -1
+    path = settle_path(directory.settles, max(_traces(directory, sinks), default=-1))
+    if int(path.stem) > settled and not path.exists():
+        raise missing(path)
+    for entry in entries:
+        if entry.generation >= directory.generation:  # names of another start would be used again
+            raise missing(directory.path / "generations" / f"{entry.generation:06d}")
+        letters = directory.dead / f"{entry.epoch:010d}.jsonl"
+        if letters.exists() and letters.read_bytes().count(b"\n") > len(entry.dead):
+            raise missing(amendment_path(directory.settles, entry.epoch))
+
+
+def _traces(directory: StateDirectory, sinks: Mapping[str, str]) -> Iterator[int]:
+    """Epochs that something was published of."""
+    yield delivered_in(directory.spools)
+    yield from numbered(directory.dead, ".jsonl")
+    mine = f"part-{directory.run_id[:8]}-"
+    for folder in sinks.values():
+        for path in Path(folder).glob(f"{mine}*"):
+            epoch = path.name.removeprefix(mine).partition("-")[0]
+            if epoch.isdigit():
+                yield int(epoch)
+
+
 def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, str], clock: Clock) -> None:
     last = entries[-1]
     accounts.settled = last.epoch
@@ -215,11 +262,8 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
     matters = trees.keys() | {one.root for one in last.acked}
     accounts.refused = {root: one.failure for one in refused for root in one.roots if root in matters}
     for file in waiting.values():
-        sidecar = Path(sinks[file.sink]) / file.sidecar
-        for path in (sidecar, sidecar.with_name(file.candidate)):
-            if not path.exists():
-                raise missing(path)
-        rows = read_sidecar(sidecar, file.rows)
+        folder = Path(sinks[file.sink])
+        rows = read_waiting(folder / file.candidate, folder / file.sidecar, file.rows)
         # A root that is no open tree any more, and whose row waits all the same, is dead.
         accounts.waiting.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
     accounts.waiting_names = accounts.waiting.names()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tupletree.clock import Clock
-from tupletree.errors import ProcessingError
+from tupletree.errors import CheckpointError, ProcessingError
 from tupletree.runtimes.deadletters import Request, carried_out, letters_of, requests
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.tracking.identity import id_from_plain
@@ -34,6 +34,7 @@ class Replays:
         self._clock = clock
         self._next_read_s = 0.0
         self._accepted: list[str] = []
+        self._complained: set[str] = set()
 
     @property
     def has_accepted(self) -> bool:
@@ -52,7 +53,7 @@ class Replays:
             return False
         self._next_read_s = now_s + READ_EVERY_S
         came = False
-        for request in requests(self._state_dir):
+        for request in requests(self._state_dir, self._complain):
             # One step for a settle in between: it may name the request, and ack its messages.
             with self._accounts.lock:
                 if request.id in self._accounts.replays:
@@ -64,9 +65,15 @@ class Replays:
 
     def clear_inbox(self) -> None:
         """Clear away what is in the journal, so that a letter which was replayed is no letter any more."""
-        for request in requests(self._state_dir):
+        for request in requests(self._state_dir, self._complain):
             if request.id in self._accounts.replays:
                 self._clear(request)
+
+    def _complain(self, error: CheckpointError) -> None:
+        """What others leave in the inbox must not end the run."""
+        if str(error) not in self._complained:
+            self._complained.add(str(error))
+            logger.warning("a file in the inbox stays there: %s", error)
 
     def _accept(self, request: Request) -> None:
         accounts = self._accounts

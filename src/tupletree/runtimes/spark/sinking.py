@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import xxhash
 
 from tupletree.columns import Anchors, ArrowColumns
+from tupletree.durable import damaged, missing, pack, read_container
 from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.spooling import Spool
@@ -16,7 +19,7 @@ from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError, wri
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["SinkTask", "read_sidecar", "sidecar_of", "takes_columns", "write_sidecar"]
+__all__ = ["SinkTask", "read_sidecar", "read_waiting", "sidecar_of", "takes_columns", "write_sidecar"]
 
 
 class SinkTask:
@@ -109,20 +112,59 @@ def sidecar_of(candidate: Path) -> Path:
     return candidate.with_suffix(".roots")
 
 
-def write_sidecar(path: Path, layout: tuple[bytes, bytes, bytes], *, lasting: bool) -> None:
-    """Write the roots of a candidate's rows; `lasting`: they are asked for after the commit, too."""
-    data = wire.encode_parts(layout)
+class _Sidecar(msgspec.Struct, array_like=True):
+    """Lengths of the three parts of the layout that follow, and the XXH3-64 of the candidate if its rows wait."""
+
+    lengths: tuple[int, int, int]
+    candidate: int | None = None
+
+
+def write_sidecar(path: Path, layout: tuple[bytes, bytes, bytes], *, lasting: bool, waits: Path | None = None) -> None:
+    """Write the roots of a candidate's rows.
+
+    Args:
+        path: of the sidecar.
+        layout: the roots, packed.
+        lasting: they are asked for after the commit, too.
+        waits: the candidate, if rows of it wait for later epochs: the sidecar then says how it must look.
+    """
+    digest = None if waits is None else _digest(waits)
+    data = pack(_Sidecar((len(layout[0]), len(layout[1]), len(layout[2])), digest), layout)
     if lasting:
         with written(path) as file:
-            file.write(data)
+            file.writelines(data)
     else:
-        path.write_bytes(data)
+        path.write_bytes(b"".join(data))
 
 
 def read_sidecar(path: Path, rows: int) -> list[Root]:
-    """The root of each row of a candidate."""
-    roots, ends = wire.unpack_layout(*wire.decode_parts(path.read_bytes()))
+    """The root of each row of a candidate. Raises CheckpointError for a missing or damaged sidecar."""
+    return _read(path, rows)[1]
+
+
+def read_waiting(candidate: Path, sidecar: Path, rows: int) -> list[Root]:
+    """The same for a candidate whose rows have waited, which is verified too.
+
+    Raises CheckpointError for either file that is missing or damaged.
+    """
+    digest, roots = _read(sidecar, rows)
+    if not candidate.exists():
+        raise missing(candidate)
+    if _digest(candidate) != digest:
+        raise damaged(str(candidate), "its checksum does not fit its bytes", "the rows that were committed")
+    return roots
+
+
+def _read(path: Path, rows: int) -> tuple[int | None, list[Root]]:
+    header, body = read_container(path, _Sidecar)
+    first, second, third = header.lengths
+    parts = body[:first], body[first : first + second], body[first + second : first + second + third]
+    roots, ends = wire.unpack_layout(*map(bytes, parts))
     per_row: list[Root] = []
     for root, values in segments_of([None] * rows, roots, ends):
         per_row.extend([root] * len(values))
-    return per_row
+    return header.candidate, per_row
+
+
+def _digest(path: Path) -> int:
+    return xxhash.xxh3_64_intdigest(path.read_bytes())

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
-from tupletree.durable import write_once
+from tupletree.durable import damaged, missing, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash import crash_point
 from tupletree.topology.fingerprint import differences
 
-__all__ = ["StateDirectory", "fresh_state_dir"]
+__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks"]
 
 FORMAT = 2
 
@@ -36,6 +37,18 @@ class _Identity(msgspec.Struct):
     created_s: float
     fingerprint: dict[str, Any] = {}
     runtime: str = ""
+    checksum: str = ""
+
+    def sum(self) -> str:
+        """What the checksum must be: the run id is part of every name, so a wrong one is worse than none."""
+        return _checksum([self.format, self.topology, self.run_id, self.created_s, self.fingerprint])
+
+
+class _SpoutTasks(msgspec.Struct):
+    """What `spouts.json` says: the number of each spout task in the journal → its component."""
+
+    tasks: dict[int, str]
+    checksum: str
 
 
 class StateDirectory:
@@ -108,8 +121,12 @@ class StateDirectory:
             tasks: id and component of each, by component and index.
         """
         path = self.path / "spouts.json"
-        write_once(path, msgspec.json.encode({str(task): name for task, name in tasks}))
-        stored = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+        if not path.exists():
+            if any(self.epochs.iterdir()):  # numbered anew, a spout could be given the position of another
+                raise missing(path)
+            stored = dict(tasks)
+            write_once(path, msgspec.json.encode(_SpoutTasks(stored, _checksum(sorted(stored.items())))))
+        stored = spout_tasks(path)
         free = {name: iter(sorted(one for one in stored if stored[one] == name)) for _, name in tasks}
         return [next(free[name]) for _, name in tasks]
 
@@ -127,6 +144,21 @@ class StateDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def spout_tasks(path: Path) -> dict[int, str]:
+    """What a `spouts.json` says. Raises CheckpointError if it is damaged."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_SpoutTasks)
+    except msgspec.MsgspecError as error:
+        raise damaged(str(path), str(error), "the spout tasks of the first start") from error
+    if found.checksum != _checksum(sorted(found.tasks.items())):
+        raise damaged(str(path), "its checksum does not fit what it says", "the spout tasks of the first start")
+    return found.tasks
+
+
+def _checksum(plain: Any) -> str:
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(plain, order="sorted"))
 
 
 def fresh_state_dir(topology: str) -> Path:
@@ -158,17 +190,15 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
     file = path / "tupletree.json"
     plain = msgspec.to_builtins(fingerprint)
     if not file.exists():
+        if _generations(path):
+            raise missing(file)
         fresh = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), plain)
+        fresh.checksum = fresh.sum()
         write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
     try:
         identity = msgspec.json.decode(file.read_bytes(), type=_Identity)
     except msgspec.MsgspecError as error:
-        raise CheckpointError(
-            "the state directory's identity is damaged",
-            where=str(file),
-            got=str(error),
-            next_step="restore it from a backup, or start with a fresh --state-dir",
-        ) from error
+        raise damaged(str(file), str(error), "the identity of a run") from error
     if identity.runtime:
         raise ForeignCheckpointError(
             "this state directory belongs to a run of another runtime",
@@ -185,6 +215,8 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             expected=f"format {FORMAT}",
             next_step="use the version of Tupletree that wrote it",
         )
+    if identity.checksum != identity.sum():
+        raise damaged(str(file), "its checksum does not fit what it says", "the identity of a run")
     changes = differences(_lasting(identity.fingerprint), _lasting(plain))
     if identity.topology != topology:
         changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
@@ -207,11 +239,15 @@ def _lasting(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _generations(path: Path) -> list[int]:
+    return sorted(int(file.name) for file in (path / "generations").glob("[0-9]*") if file.name.isdigit())
+
+
 def _claim(path: Path) -> int:
     """Create the first generation file that is not there; the number is ours alone."""
     folder = path / "generations"
     folder.mkdir(mode=0o700, exist_ok=True)
-    number = max((int(file.name) for file in folder.glob("[0-9]*")), default=0) + 1
+    number = max(_generations(path), default=0) + 1
     note = msgspec.json.encode({"process": os.getpid(), "host": socket.gethostname(), "started_s": time.time()})
     while not write_once(folder / f"{number:06d}", note):
         number += 1

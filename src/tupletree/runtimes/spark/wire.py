@@ -349,16 +349,6 @@ def unpack_entries(data: bytes | memoryview) -> Entries:
     return both[:half], both[half:]
 
 
-def encode_parts(parts: tuple[bytes, ...]) -> bytes:
-    """Several byte strings as one."""
-    return _encoder.encode(parts)
-
-
-def decode_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Undo `encode_parts` for a layout."""
-    return msgspec.msgpack.decode(data, type=tuple[bytes, bytes, bytes])
-
-
 def encode_report(report: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
     """A report as msgpack."""
     return _encoder.encode(report)
