@@ -28,7 +28,6 @@ class Playing:
                     "bolts are opened anew for each run: what they keep by hand is left out, and fails at its timeout",
                     refused=False,
                 ),
-                Need.ASYNC_SPOUTS: Gap("async spouts: refused until the loop that asks spouts has an event loop"),
             },
         )
         self._group_of = {one: tuple(group) for group in groups(self._runtime, SCENARIOS) for one in group}

@@ -16,7 +16,7 @@ import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed
-from tupletree import AsyncSpout, Emit, Resource, Topology, batch_bolt, bolt
+from tupletree import Resource, Topology, batch_bolt, bolt
 from tupletree.errors import RuntimeUnavailableError, TopologyError
 from tupletree.runtimes import base
 from tupletree.sinks import jsonl, read_rows
@@ -177,11 +177,6 @@ def again(value: Number) -> Number:
     return value
 
 
-class Asked(AsyncSpout[Number]):
-    async def next(self) -> Emit[Number] | None:
-        return None
-
-
 @batch_bolt(size=10)
 async def awaited(values: list[Number]) -> list[Number]:
     return values
@@ -192,15 +187,15 @@ def test_everything_that_comes_later_is_refused_together_before_anything_starts(
         number: int
 
     t = Topology("later")
-    source = t.spout("source", Asked())
+    source = t.spout("source", items([Number(1)]))
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("awaited", awaited).shuffle(source))
     t.sink("local", jsonl(tmp_path / "local")).shuffle(t.spout("within", items([Local(1)])))
     with pytest.raises(TopologyError) as caught:
         base.run(t, state_dir=tmp_path / "state")
     text = str(caught.value)
-    for words in ("async spouts", "async batch and Arrow bolts", "Local lives in a function"):
+    for words in ("async batch and Arrow bolts", "Local lives in a function"):
         assert words in text
-    assert len(caught.value.findings) == 3
+    assert len(caught.value.findings) == 2
     assert not (tmp_path / "state").exists()
 
 

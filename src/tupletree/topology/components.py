@@ -136,7 +136,7 @@ class Spout(Generic[T]):
 
 
 class AsyncSpout(Generic[T]):
-    """A source that waits: a `Spout` whose methods run on the run's event loop. Not on Spark yet.
+    """A source that waits: a `Spout` whose methods run on the run's event loop, on Spark in the driver.
 
     One instance serves one task. Every method but `snapshot` and `restore` may be async. `open`, `activate`,
     `deactivate`, `ack` and `fail` are called one after the other, in the order of what they tell of, and each is

@@ -27,6 +27,7 @@ from tupletree.runtimes.spark.engine import Engine, Verdicts
 from tupletree.runtimes.spark.intake import EpochRecord, Intake
 from tupletree.runtimes.spark.journal import write_epoch
 from tupletree.runtimes.spark.replays import Replays
+from tupletree.runtimes.spark.sourcing import AwaitedSpout
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
 from tupletree.runtimes.spark.ticking import Ticking
@@ -93,6 +94,9 @@ class Loop:
         self._verdicts: deque[Verdicts] = deque()
         self._retold = retold
         self._wake = threading.Event()
+        self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AwaitedSpout)]
+        for spout in self._awaited:
+            spout.on_given = self._wake.set
         self._called_back = threading.Condition()
         self._settling = threading.Lock()
         self._logging = threading.Lock()
@@ -308,10 +312,12 @@ class Loop:
             if self._intake.can_hear(settled.spout_task, settled.message_id):
                 with self._accounts.lock:
                     self._accounts.pending.confirm(settled.spout_task, settled.message_id)
+        self._flush()
         while self._verdicts:
             verdicts = self._verdicts.popleft()
             crash_point("callbacks.before")
             self._tell(verdicts)
+            self._flush()
             crash_point("callbacks.after")
             self._records.pop(verdicts.epoch, None)
             self._intake.limit = _next_limit(
@@ -324,6 +330,11 @@ class Loop:
             if verdicts.wrote_base:
                 self._sweep(verdicts.epoch)
         return told
+
+    def _flush(self) -> None:
+        """Wait until async spouts have heard what they were told."""
+        for spout in self._awaited:
+            spout.flush()
 
     def _tell(self, verdicts: Verdicts) -> None:
         """The callbacks of one epoch; what a source has heard, it will not be asked to remember."""

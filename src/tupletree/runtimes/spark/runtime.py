@@ -41,12 +41,14 @@ from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_tr
 from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
+from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
 from tupletree.runtimes.spark.spooling import make_spools
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
+from tupletree.topology.components import AsyncSpout
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import TopologySpec
@@ -250,7 +252,8 @@ class SparkRun(RunHandle):
 
     def _run(self, session: Any) -> None:
         plan = Plan.of(self._spec, self._options, partitions_of(session))
-        spouts = self._make_spouts(plan)
+        spout_loop = SpoutLoop()
+        spouts = self._make_spouts(plan, spout_loop)
         accounts = self._make_accounts(spouts)
         codecs = codecs_of(plan)
         dealer = Dealer(plan, spouts)
@@ -315,6 +318,7 @@ class SparkRun(RunHandle):
                         leave()
                     except Exception:
                         logger.exception("closing spout %s failed", spout.name)
+            spout_loop.close()
         replays.clear_inbox()
         loop.sweep_orphans()
 
@@ -338,20 +342,17 @@ class SparkRun(RunHandle):
                 stop_query(query)
             loop.join_settling()
 
-    def _make_spouts(self, plan: Plan) -> list[SpoutTask]:
+    def _make_spouts(self, plan: Plan, loop: SpoutLoop) -> list[SpoutTask]:
         spouts: list[SpoutTask] = []
         for component in self._spec.components.values():
             if component.kind == "spout":
                 (stream,) = component.outputs
-                spouts += [
-                    SpoutTask(
-                        task,
-                        component.name,
-                        stream,
-                        own_instance(component, shared=plan.parallelism(component.name) == 1),
-                    )
-                    for task in plan.tasks_of(component.name)
-                ]
+                shared = plan.parallelism(component.name) == 1
+                for task in plan.tasks_of(component.name):
+                    spout = own_instance(component, shared=shared)
+                    if isinstance(spout, AsyncSpout):
+                        spout = AwaitedSpout(spout, loop, self._options.spout_idle_wait_ms / 1000.0)
+                    spouts.append(SpoutTask(task, component.name, stream, spout))
         numbers = self._directory.number_spouts([(spout.task.task_id, spout.name) for spout in spouts])
         for spout, number in zip(spouts, numbers, strict=True):
             spout.number = number

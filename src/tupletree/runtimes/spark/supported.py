@@ -9,7 +9,6 @@ import msgspec
 
 from tupletree.errors import Finding, TopologyError
 from tupletree.payloads import registry_of
-from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
 __all__ = ["refuse_unsupported"]
@@ -32,10 +31,6 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
         yield finding(
             f"the structure {cls.__qualname__} lives in {place}, where Spark's workers cannot find it",
             "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
-        )
-    if isinstance(component.body, AsyncSpout):
-        yield finding(
-            "async spouts cannot run on Spark yet", "derive from Spout, and return None while there is nothing"
         )
     if isinstance(component.body, BoltSpec):
         yield from _bolt(component.body, finding)

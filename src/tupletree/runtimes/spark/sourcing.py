@@ -1,0 +1,234 @@
+"""Async spouts in the driver: to the loop that asks spouts they look like plain ones.
+
+All of a run share one event loop on a thread of its own. The run's loop never waits for a message: `next` hands over
+what the source has given meanwhile. It does wait for everything else that it tells a source, acks in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from tupletree.errors import EndOfInput
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["AwaitedSpout", "SpoutLoop"]
+
+logger = logging.getLogger("tupletree.spark")
+
+END_TIMEOUT_S = 5.0
+"""How long a cancelled `next` may take to end."""
+
+Given = Emit[Any] | Reject | Sequence[Emit[Any] | Reject] | None
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class SpoutLoop:
+    """The event loop of a run's async spouts. Its thread starts with the first call; `close` ends it."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Let it run. Called by one thread."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name="tupletree-async", daemon=True)
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, *calls: Call) -> Any:
+        """Call these one after the other, await those that wait; what the last one gave. What one raises comes out."""
+        return self.start(_in_order(calls)).result()
+
+    def close(self) -> None:
+        """Cancel what the user's code has left on the loop, and end the thread."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        self._loop = self._thread = None
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException:  # the loop hands on what ends a program, if a task of the user's own raises it
+                logger.exception("a task that an async spout started raised what ends a program; the loop goes on")
+            else:
+                return
+
+
+class AwaitedSpout(Spout[Any]):
+    """An `AsyncSpout` as a `Spout`.
+
+    Args:
+        spout: the user's.
+        loop: of the run.
+        idle_wait_s: pause after a `next` that gave None.
+    """
+
+    def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
+        self.on_given: Callable[[], None] = _nobody
+        self._spout = spout
+        self._loop = loop
+        self._idle_wait_s = idle_wait_s
+        self._component = ""
+        self._asked: Future[tuple[Given, Any]] | None = None
+        self._asking: asyncio.Task[Any] | None = None
+        self._due: list[Call] = []
+        self._position: Any = None
+        self._has_position = False
+
+    def open(self, context: TaskContext) -> None:
+        """See `AsyncSpout.open`."""
+        self._component = context.component
+        self._loop.call((self._spout.open, (context,)))
+
+    def next(self) -> Given:
+        """What the source has given since, or None: it is waited for beside this, and `on_given` tells when it came.
+
+        What came to the source before, it hears before it is asked again.
+        """
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            given, self._position = asked.result()
+            if given is _END:
+                raise EndOfInput
+            if given is not None:
+                return given
+        if self._asked is None:
+            self.flush()
+            self.snapshot()
+            self._asked = self._loop.start(self._ask())
+            self._asked.add_done_callback(lambda _: self.on_given())
+        return None
+
+    def ack(self, message_id: MessageId) -> None:
+        """See `AsyncSpout.ack`; `flush` makes the call."""
+        self._due.append((self._spout.ack, (message_id,)))
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        """See `AsyncSpout.fail`; the same for this one."""
+        self._due.append((self._spout.fail, (message_id, failure)))
+
+    def flush(self) -> None:
+        """Return when the source has heard everything that it was told; what it raises comes out."""
+        if self._due:
+            due, self._due = self._due, []
+            self._loop.call(*due)
+
+    def activate(self) -> None:
+        """See `AsyncSpout.activate`."""
+        self._due.append((self._spout.activate, ()))
+        self.flush()
+
+    def deactivate(self) -> None:
+        """See `AsyncSpout.deactivate`."""
+        self._due.append((self._spout.deactivate, ()))
+        self.flush()
+
+    def snapshot(self) -> Any:
+        """The position behind what was handed over: what waits here counts as not given."""
+        if not self._has_position:
+            self._position, self._has_position = self._loop.call((self._spout.snapshot, ())), True
+        return self._position
+
+    def restore(self, position: Any) -> None:
+        """See `Spout.restore`."""
+        self._loop.call((self._spout.restore, (position,)))
+        self._position, self._has_position = position, True
+
+    def close(self) -> None:
+        """See `AsyncSpout.close`: a `next` that waits is cancelled before, and what it gives even then has failed."""
+        try:
+            if self._asked is not None:
+                self._give_back(self._loop.start(self._stop_asking(self._asked)).result())
+            self.flush()
+        finally:
+            self._loop.call((self._spout.close, ()))
+
+    async def _ask(self) -> tuple[Any, Any]:
+        self._asking = asyncio.current_task()
+        try:
+            given: Any = await self._spout.next()
+        except EndOfInput:
+            given = _END
+        except (SystemExit, KeyboardInterrupt) as error:  # on a loop these would end the thread and not the run
+            raise RuntimeError(f"`next` raised {type(error).__name__}") from error
+        position = self._spout.snapshot()
+        if given is None:
+            await asyncio.sleep(self._idle_wait_s)
+        return given, position
+
+    async def _stop_asking(self, asked: Future[tuple[Given, Any]]) -> Given:
+        if self._asking is not None:
+            self._asking.cancel()
+            _, late = await asyncio.wait([self._asking], timeout=END_TIMEOUT_S)
+            if late:
+                logger.error(
+                    "spout %s: `next` has not ended %g s after it was cancelled, and is left behind",
+                    self._component,
+                    END_TIMEOUT_S,
+                )
+        if self._asking is None or not self._asking.done() or self._asking.cancelled():
+            asked.cancel()
+            return None
+        error = self._asking.exception()
+        if error is not None:
+            logger.warning("spout %s: `next` failed while the run ended: %r", self._component, error)
+            return None
+        given: Given = self._asking.result()[0]
+        return None if given is _END else given
+
+    def _give_back(self, given: Given) -> None:
+        batch = given if isinstance(given, Sequence) else [given]
+        stopped = Failure(
+            kind=FailureKind.STOPPED, component=self._component, error="the topology stopped before it took this"
+        )
+        for one in batch:
+            if one is not None and one.message_id is not None:
+                self.fail(one.message_id, stopped)
+
+
+_END: Any = object()
+
+
+def _nobody() -> None:
+    """Nobody waits for this source."""
+
+
+async def _in_order(calls: Sequence[Call]) -> Any:
+    result = None
+    for function, arguments in calls:
+        try:
+            result = function(*arguments)
+            if inspect.isawaitable(result):
+                result = await _of(result)
+        except (SystemExit, KeyboardInterrupt) as error:  # as in `_ask`
+            raise RuntimeError(f"`{function.__name__}` raised {type(error).__name__}") from error
+    return result
+
+
+async def _of(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for one in others:
+        one.cancel()
+    if others:
+        await asyncio.wait(others, timeout=END_TIMEOUT_S)
+    await asyncio.get_running_loop().shutdown_asyncgens()
