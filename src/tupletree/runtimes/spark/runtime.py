@@ -312,12 +312,7 @@ class SparkRun(RunHandle):
             self._run_loop(session, plan, loop, called, accounts.settled + 1)
         finally:
             called.close()
-            for spout in opened:
-                for leave in (spout.spout.deactivate, spout.spout.close):
-                    try:
-                        leave()
-                    except Exception:
-                        logger.exception("closing spout %s failed", spout.name)
+            _close_all(opened)
             spout_loop.close()
         replays.clear_inbox()
         loop.sweep_orphans()
@@ -438,6 +433,15 @@ class SparkRun(RunHandle):
             .queryName(f"{self._spec.name} {self._directory.run_id[:8]}-{self._directory.generation}")
             .start()
         )
+
+
+def _close_all(spouts: list[SpoutTask]) -> None:
+    for spout in spouts:
+        for leave in (spout.spout.deactivate, spout.spout.close):
+            try:
+                leave()
+            except Exception:
+                logger.exception("closing spout %s failed", spout.name)
 
 
 def _outlives_epochs(plan: Plan, options: Options) -> bool:
