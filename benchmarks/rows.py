@@ -2,86 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.corpus import count_words, ensure_corpus
+from benchmarks.corpus import ensure_corpus
+from benchmarks.counting_rows import (
+    measure_failures,
+    measure_reliability,
+    measure_stateful,
+    measure_throughput,
+    measure_vectorised,
+)
 from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
-from benchmarks.reliability_rows import measure_reliability
-from benchmarks.row import Row, Settings, progress
-from benchmarks.stateful_rows import measure_failures, measure_stateful
-from benchmarks.vectorised_rows import measure_vectorised
-from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
+from benchmarks.row import Row, Settings
 
 __all__ = ["BENCHMARKS", "Row", "Settings"]
 
-WORDS_PER_LINE = 10
 HEAVY_MODULES = ("pyspark", "py4j", "pandas", "pyarrow", "numpy")
-NOTES = {
-    "plain": "same functions in mapInArrow, untracked, totals in the worker (no valid counts)",
-    "idiomatic": "Python UDF, explode, groupBy, update mode through foreachBatch: fewer rows, one per changed word",
-    "tupletree": "full tracking, exactly once",
-}
 LATENCIES = {
     "": ("tupletree", "three bolts"),
     "stateful": ("tupletree, stateful", "a bolt, an exchange and a bolt with keyed state"),
 }
 """Variant of the latency job → its name in the table, and what its messages go through."""
-
-
-def is_built() -> bool:
-    """Whether Tupletree has a runtime to judge."""
-    return importlib.util.find_spec("tupletree.runtimes.spark.runtime") is not None
-
-
-def measure_throughput(settings: Settings) -> list[Row]:
-    """Word count over a backlog: jobs alternate A B C A B C; medians, and ratios to the plain job round by round."""
-    corpus = ensure_corpus(
-        settings.work, words=settings.words, words_per_line=WORDS_PER_LINE, epoch_lines=settings.epoch_lines
-    )
-    expected = count_words(corpus)
-    folder = settings.work / "throughput"
-    spec = JobSpec(master=settings.master, folder=str(folder), corpus=str(corpus), epoch_lines=settings.epoch_lines)
-    jobs = ["plain", "idiomatic", *(["tupletree"] if is_built() else [])]
-    seconds: dict[str, list[float]] = {job: [] for job in jobs}
-    epoch_ms: dict[str, list[list[float]]] = {job: [] for job in jobs}
-    written: dict[str, int] = {}
-    for _round in range(settings.rounds):
-        for job in jobs:
-            result = run_job(job, spec).result
-            rows = read_rows(spec.out)
-            if job != "idiomatic":
-                check_rows_per_word(rows, expected)
-            if job != "plain":
-                check_last_counts(rows, expected)
-            seconds[job].append(result.seconds)
-            epoch_ms[job].append(result.epoch_ms)
-            written[job] = len(rows)
-            progress(f"throughput, {job}: {result.seconds:.2f} s, {len(rows):,} rows, output is right")
-    shutil.rmtree(folder)
-    rows_of_table = []
-    for job in jobs:
-        ratios = [own / plain for own, plain in zip(seconds[job], seconds["plain"], strict=True)]
-        middle_s = median(seconds[job])
-        rows_of_table.append(
-            Row(
-                benchmark="throughput",
-                job=job,
-                result=f"{middle_s:.2f} s, {expected.total() / middle_s:,.0f} words/s, {written[job]:,} rows written",
-                ratio=f"{median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) × plain's time",
-                note=NOTES[job],
-                data={"seconds": seconds[job], "epoch_ms": epoch_ms[job], "rows_written": written[job]},
-            )
-        )
-    return rows_of_table if is_built() else [*rows_of_table, not_built_yet("throughput")]
 
 
 def measure_latency(settings: Settings) -> list[Row]:
@@ -97,8 +46,6 @@ def measure_latency(settings: Settings) -> list[Row]:
         note=f"3 × mapInArrow and toArrow, {len(result.epoch_ms)} epochs back to back; p50 / p95",
         data={"epoch_ms": result.epoch_ms, "settle_ms": result.settle_ms},
     )
-    if not is_built():
-        return [row, not_built_yet("latency")]
     rows = [row]
     for variant, (job, path) in LATENCIES.items():
         spec = JobSpec(master=settings.master, folder=str(folder), epochs=settings.epochs, variant=variant)
@@ -120,10 +67,11 @@ def measure_latency(settings: Settings) -> list[Row]:
 def measure_startup(settings: Settings) -> list[Row]:
     """Wall time of `import tupletree` and `tupletree --help`, and the heavy modules that they load."""
     command = Path(sys.executable).with_name("tupletree")
-    built = command.exists() and importlib.util.find_spec("tupletree.cli.main") is not None
-    commands = {"python -c pass": ["-c", "pass"], "import tupletree": ["-c", "import tupletree"]}
-    if built:
-        commands["tupletree --help"] = [str(command), "--help"]
+    commands = {
+        "python -c pass": ["-c", "pass"],
+        "import tupletree": ["-c", "import tupletree"],
+        "tupletree --help": [str(command), "--help"],
+    }
     rows = []
     for name, arguments in commands.items():
         seconds = []
@@ -141,13 +89,11 @@ def measure_startup(settings: Settings) -> list[Row]:
                 data={"seconds": seconds, "heavy_modules": sorted(heavy)},
             )
         )
-    return rows if built else [*rows, not_built_yet("startup", "tupletree --help")]
+    return rows
 
 
 def measure_memory(settings: Settings) -> list[Row]:
     """Resident memory of the driver (Python and JVM) while one message per word passes through."""
-    if not is_built():
-        return [not_built_yet("memory")]
     corpus = ensure_corpus(settings.work, words=settings.messages, words_per_line=1, epoch_lines=settings.epoch_lines)
     folder = settings.work / "memory"
     spec = JobSpec(master=settings.master, folder=str(folder), corpus=str(corpus), epoch_lines=settings.epoch_lines)
@@ -183,11 +129,6 @@ def growth(early: Iterable[MemorySample], late: Iterable[MemorySample], field: s
     return f"{before:.0f} → {after:.0f} MiB"
 
 
-def not_built_yet(benchmark: str, job: str = "tupletree") -> Row:
-    """The row of something that does not exist so far."""
-    return Row(benchmark=benchmark, job=job, result="not built yet")
-
-
 def run_python(arguments: list[str], *options: str) -> str:
     """Run this Python and return what it wrote to stderr. Raises RuntimeError, with the end of that, if it fails."""
     command = [sys.executable, *options, *arguments]
@@ -208,7 +149,7 @@ def spread(values_ms: list[float]) -> str:
     return f"{median(values_ms):.0f} / {quantiles(values_ms, n=20)[-1]:.0f}"
 
 
-BENCHMARKS = {
+BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "throughput": measure_throughput,
     "vectorised": measure_vectorised,
     "stateful": measure_stateful,
