@@ -63,6 +63,10 @@ def run_command(
             metavar="DIR", help="State directory; resumes what is there. \\[default: a new one in .tupletree]"
         ),
     ] = None,
+    state_snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Local runtime: go on from the state in this file, and leave it there."),
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Let sinks add to what another run wrote.")] = False,
     summary: Annotated[SummaryFormat, typer.Option(help="json: the last line on stdout is one object.")] = (
         SummaryFormat.TEXT
@@ -101,6 +105,7 @@ def run_command(
                 state_dir=state_dir,
                 append=append,
                 master=master,
+                state_snapshot=state_snapshot,
             )
             with (
                 _metrics(handle, topology.name, runtime.value, metrics_port),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tupletree.config import Options
-from tupletree.errors import RuntimeUnavailableError
+from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.tracking.outcomes import DeadLetter
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class RunRequest:
     master: str
     redact: Redact | None
     active: bool = True
+    state_snapshot: Path | None = None
 
 
 def run(
@@ -137,6 +138,7 @@ def run(
     master: str = "local[2]",
     redact: Redact | None = None,
     active: bool = True,
+    state_snapshot: str | os.PathLike[str] | None = None,
 ) -> RunHandle:
     """Start a topology and return at once.
 
@@ -150,6 +152,8 @@ def run(
         master: Spark master, where no session exists yet.
         redact: see `Redact`.
         active: False opens everything and asks no spout for anything until `resume`.
+        state_snapshot: local runtime: a file with the state of bolts. It is read at the start if it is there, and
+            written anew when the run ends without an error. Spark keeps state in the state directory.
 
     Raises:
         TopologyError, ConfigError: what was asked for cannot run.
@@ -171,4 +175,12 @@ def run(
     else:
         from tupletree.runtimes.spark.runtime import start
     directory = None if state_dir is None else Path(state_dir)
-    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active))
+    snapshot = None if state_snapshot is None else Path(state_snapshot).absolute()
+    if snapshot is not None and (runtime != "local" or not snapshot.parent.is_dir()):
+        raise ConfigError(
+            "there cannot be such a snapshot of the state",
+            got=f"{snapshot} with the runtime {runtime}",
+            expected="the local runtime, and a file in a folder that exists",
+            next_step="on Spark the state is in the state directory" if runtime != "local" else "make the folder",
+        )
+    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot))

@@ -62,7 +62,7 @@ def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
         raise ConfigError(
             "a local run keeps its state in memory",
             where=str(state_dir),
-            next_step="run it with --runtime spark, whose state lasts",
+            next_step="run it with --runtime spark, whose state can be looked at",
         )
     from tupletree.runtimes.spark.inspection import committed_state
 

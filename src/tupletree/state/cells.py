@@ -121,6 +121,10 @@ class ValueCell(Generic[V]):
     def touch(self) -> None:
         """The value in hand was changed in place."""
 
+    def adopt(self, key: Any, value: V, expires_s: float) -> None:  # noqa: ARG002 - nothing expires here
+        """Take up a value that outlived its run, before any tuple is in hand; the first to expire first."""
+        self.changed[key] = value
+
     def savepoint(self) -> Callable[[], None]:
         """See `StateCell`."""
         key, value = self.key, self.value
@@ -237,6 +241,11 @@ class ExpiringCell(ValueCell[V]):
     def touch(self) -> None:
         """See `ValueCell.touch`."""
         self._renew(self.key)
+
+    def adopt(self, key: Any, value: V, expires_s: float) -> None:
+        """See `ValueCell.adopt`."""
+        super().adopt(key, value, expires_s)
+        self.renewed[key] = expires_s
 
     def savepoint(self) -> Callable[[], None]:
         """See `StateCell`: when the value expires is put back, too."""

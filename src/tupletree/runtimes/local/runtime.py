@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 from tupletree.clock import SystemClock
 from tupletree.errors import ConnectorError, TupletreeError
@@ -34,8 +35,8 @@ from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.meter import Meter
 from tupletree.sinks.files import claim_directories
+from tupletree.state.cells import ValueCell
 from tupletree.topology.holding_check import max_pending, refuse_stuck
-from tupletree.topology.model import TopologySpec
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RestartPolicy
 from tupletree.tracking.verdicts import Acked, Died, PendingCounters
@@ -54,13 +55,19 @@ def start(request: RunRequest) -> RunHandle:
     spec = request.topology.build()
     refuse_unsupported(spec)
     refuse_stuck(spec, request.options, max_pending(spec, request.options, DEFAULT_MAX_PENDING))
+    plan = Plan.of(spec, request.options, deputies=True)
+    cells: dict[int, ValueCell[Any]] = {}
+    if request.state_snapshot is not None:
+        from tupletree.runtimes.local.snapshot import load_snapshot  # it needs PyArrow, which takes a while to import
+
+        cells = load_snapshot(request.state_snapshot, plan, SystemClock().wall())
     directory = LocalStateDirectory.make(request.state_dir, spec.name)
     try:
         claim_directories(spec, directory.run_id, append=request.append)
     except BaseException:
         directory.discard()
         raise
-    run = LocalRun(request, spec, directory)
+    run = LocalRun(request, plan, directory, cells)
     run.begin()
     return run
 
@@ -68,16 +75,18 @@ def start(request: RunRequest) -> RunHandle:
 class LocalRun(RunHandle):
     """One run in this process; the handle that `run` returns. It is the `Hub` of its executors."""
 
-    def __init__(self, request: RunRequest, spec: TopologySpec, directory: LocalStateDirectory) -> None:
+    def __init__(
+        self, request: RunRequest, plan: Plan, directory: LocalStateDirectory, cells: dict[int, ValueCell[Any]]
+    ) -> None:
         self._request = request
         self._options = request.options
-        self._spec = spec
+        self._spec = spec = plan.spec
         self._directory = directory
-        self._plan = Plan.of(spec, request.options, deputies=True)
+        self._plan = plan
         self._clock = SystemClock()
         self._meter = Meter(self._clock)
         self._calls = CallRunner()
-        self._legacy = Legacy(active=request.active)
+        self._legacy = Legacy(cells=cells, active=request.active)
         self._activating = threading.Lock()
         self._random = Random(SystemRandom().getrandbits(128))
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
@@ -87,6 +96,7 @@ class LocalRun(RunHandle):
         self._error: BaseException | None = None
         self._burying = threading.Lock()
         self._letters = 0
+        self._hung = False
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
         self._attendant = Attendant(self, spec.name, "local")
@@ -298,6 +308,7 @@ class LocalRun(RunHandle):
             with rarer_collections(self._options.local_gc_threshold):
                 while not self._live():
                     pass
+            self._save_state()
             self._control.state = "stopped"
         except BaseException as error:  # noqa: BLE001 - whoever waits for the end hears of it
             self._error = error
@@ -336,12 +347,35 @@ class LocalRun(RunHandle):
             self._calls.settle()  # before the next life opens what this one closes
         fault = control.fault
         if fault is None:
+            self._hung = bool(life.hung)
             return True
         self._inherit(assembly)
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
         if life.hung or (cannot_open and self._legacy.starts == 1):
             raise fault  # nothing to build on, or an error that was there from the start
         return self._await_restart(fault)
+
+    def _save_state(self) -> None:
+        """Write the snapshot that was asked for, once all threads have ended."""
+        file = self._request.state_snapshot
+        if file is None:
+            return
+        if self._hung:
+            logger.error(
+                "%s: its state is not stored in %s, for a task that hangs may change it", self._spec.name, file
+            )
+            return
+        from tupletree.runtimes.local.snapshot import save_snapshot
+
+        try:
+            save_snapshot(file, self._plan, self._legacy.cells, self._clock.wall())
+        except OSError as error:
+            raise TupletreeError(
+                "the state of the run cannot be stored",
+                where=str(file),
+                got=f"{type(error).__name__}: {error}",
+                next_step="make room there, or mend the folder; the file is as the run before left it",
+            ) from error
 
     def _name_left(self) -> None:
         """After a fault that no life came after: the spouts are closed, so their sources cannot be told any more."""

@@ -1,0 +1,189 @@
+"""The snapshot of a local run: the state of its bolts in one file, for the next run to go on from.
+
+Written when a run ends without an error, in place of the one before; read when a run starts. Between, state is memory:
+a run that is killed leaves the file as it was. Keys are dealt anew, so a keyed bolt may get more tasks or fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tupletree.durable import pack, read_container, replace_file
+from tupletree.errors import CheckpointError, Finding
+from tupletree.hashing import KEY_GROUPS, task_of_group
+from tupletree.plan import Plan
+from tupletree.state.cells import CLEARED, ExpiringCell, ValueCell, cell_of
+from tupletree.state.keys import key_types
+from tupletree.state.segments import binary_of
+from tupletree.state.store import StateCodec
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["load_snapshot", "save_snapshot"]
+
+logger = logging.getLogger("tupletree.local")
+
+
+class _ComponentState(msgspec.Struct):
+    """The state of one bolt.
+
+    Attributes:
+        is_keyed: whether it is dealt by key, or by task.
+        tasks: how many tasks the bolt had.
+        key_types, value_type: the declared types, as texts.
+        keys, values: as `state.encoding` writes them, in step.
+        expires_s: when each is gone, since the Unix epoch; empty where nothing expires.
+    """
+
+    is_keyed: bool
+    tasks: int
+    key_types: list[str]
+    value_type: str
+    keys: list[bytes]
+    values: list[bytes]
+    expires_s: list[float] = []
+
+
+class _Snapshot(msgspec.Struct):
+    """What the file holds."""
+
+    topology: str
+    taken_s: float
+    components: dict[str, _ComponentState]
+
+
+def save_snapshot(file: Path, plan: Plan, cells: Mapping[int, ValueCell[Any]], wall_s: float) -> None:
+    """Write the state of all bolts, atomically and durably.
+
+    Args:
+        file: its folder exists.
+        plan: the topology laid out.
+        cells: bolt task → its state; nobody works with it any more.
+        wall_s: now; what expired by then is left out.
+
+    Raises:
+        ProcessingError: a value is not of its declared type. The old file stays.
+        OSError: the file cannot be written.
+    """
+    components = {
+        component.name: _state_of(component, plan, cells, wall_s)
+        for component in plan.spec.components.values()
+        if getattr(component.body, "state", None) is not None
+    }
+    replace_file(file, pack(_Snapshot(plan.spec.name, wall_s, components)))
+
+
+def _state_of(
+    component: ComponentSpec, plan: Plan, cells: Mapping[int, ValueCell[Any]], wall_s: float
+) -> _ComponentState:
+    codec, header = _codec(component, plan)
+    values: dict[Any, Any] = {}
+    expires_s: dict[Any, float] = {}
+    for task in plan.task_ids_of(component.name):
+        cell = cells.get(task)
+        if cell is None:
+            continue
+        values |= {key: value for key, value in cell.delta().items() if value is not CLEARED}
+        if isinstance(cell, ExpiringCell):
+            expires_s |= cell.renewed
+    values = {key: value for key, value in values.items() if expires_s.get(key, wall_s + 1.0) > wall_s}
+    keys, _ = codec.keys.encode(list(values))
+    return _ComponentState(
+        is_keyed=header.is_keyed,
+        tasks=plan.parallelism(component.name),
+        key_types=header.key_types,
+        value_type=header.value_type,
+        keys=keys,
+        values=codec.encode(list(values.values())),
+        expires_s=[expires_s[key] for key in values] if expires_s else [],
+    )
+
+
+def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[Any]]:
+    """The state that an earlier run left: bolt task → its cell. Empty if there is no file.
+
+    Raises:
+        CheckpointError: the file is damaged, or it does not fit the topology; every misfit is named.
+    """
+    if not file.exists():
+        return {}
+    snapshot, _ = read_container(file, _Snapshot)
+    misfits = [*_misfits(snapshot, plan)]
+    if misfits:
+        raise CheckpointError(
+            f"the state in {file} is not of this topology",
+            findings=misfits,
+        )
+    cells: dict[int, ValueCell[Any]] = {}
+    for name, state in snapshot.components.items():
+        if state.keys:
+            _deal(plan.spec.components[name], state, plan, file, wall_s, cells)
+    return cells
+
+
+def _misfits(snapshot: _Snapshot, plan: Plan) -> list[Finding]:
+    next_step = "go back to how it was, or name another snapshot file"
+    if snapshot.topology != plan.spec.name:
+        return [Finding("another topology", got=snapshot.topology, expected=plan.spec.name, next_step=next_step)]
+    findings = []
+    for name, state in snapshot.components.items():
+        component = plan.spec.components.get(name)
+        if not state.keys:
+            continue
+        if component is None or getattr(component.body, "state", None) is None:
+            findings.append(Finding("no bolt with state has this name any more", where=name, next_step=next_step))
+            continue
+        _, header = _codec(component, plan)
+        for what, got, expected in (
+            ("the value type changed", header.value_type, state.value_type),
+            ("the key types changed", header.key_types, state.key_types),
+            ("keyed state became task state, or the other way round", header.is_keyed, state.is_keyed),
+        ):
+            if got != expected:
+                findings.append(Finding(what, where=name, got=str(got), expected=str(expected), next_step=next_step))
+        if not state.is_keyed and plan.parallelism(name) != state.tasks:
+            findings.append(
+                Finding(
+                    "task state belongs to tasks, and there is another number of them",
+                    where=name,
+                    got=f"parallelism={plan.parallelism(name)}",
+                    expected=f"parallelism={state.tasks}",
+                    next_step=next_step,
+                )
+            )
+    return findings
+
+
+def _deal(
+    component: ComponentSpec,
+    state: _ComponentState,
+    plan: Plan,
+    file: Path,
+    wall_s: float,
+    cells: dict[int, ValueCell[Any]],
+) -> None:
+    """Give each task the keys that are routed to it, in the order in which they expire."""
+    codec, _ = _codec(component, plan)
+    spec = component.body.state
+    keys = list(map(codec.keys.decode, state.keys))
+    values = codec.decode(binary_of(state.values), str(file))
+    expires_s = state.expires_s or [wall_s + (spec.ttl_s or 0.0)] * len(keys)
+    deputies = plan.deputies_of(component.name)
+    _, hashes = codec.keys.encode(keys)
+    for key, value, hash_, until_s in sorted(
+        zip(keys, values, hashes, expires_s, strict=True), key=lambda entry: entry[3]
+    ):
+        index = task_of_group(hash_ % KEY_GROUPS, len(deputies)) if state.is_keyed else key
+        cell = cells.setdefault(deputies[index], cell_of(spec))
+        if spec.ttl_s is None or until_s > wall_s:
+            cell.adopt(key, value, until_s)
+
+
+def _codec(component: ComponentSpec, plan: Plan) -> tuple[StateCodec, Any]:
+    spec = component.body.state
+    codec = StateCodec(component.name, key_types(plan.spec, component), spec.value_type, is_keyed=spec.is_keyed)
+    return codec, codec.header()
