@@ -32,6 +32,9 @@ EPOCH_LINES = 100
 LINES_PER_KILL = 1_500
 """More than a process gets done before it is killed, or else the last kills would find nothing to do."""
 
+REST_LINES = 5_000
+"""An epoch of the last process, which has only to come to the end."""
+
 STARTING_S = 12.0
 AT_WORK_S = 4.0
 """Three kills in ten come this long after the start of a process at most, the others after its first epoch."""
@@ -70,8 +73,8 @@ def test_everything_is_there_once_after_kills_at_random_moments(tmp_path: Path) 
         after = f"{moment_s:.2f} s after its {'first epoch' if at_work else 'start'}"
         print(f"kill {number}, {after}: settled up to epoch {settled}, {len(heard(tmp_path))} lines told")
     handle = base.run(
-        topology(tmp_path, EPOCH_LINES),
-        options=resolve_options(code=OPTIONS),
+        topology(tmp_path, REST_LINES),
+        options=resolve_options(code={**OPTIONS, "epoch_max_messages": REST_LINES}),
         target=target(),
         state_dir=tmp_path / "state",
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tupletree
-from tupletree.errors import CheckpointError, InternalError, TupletreeError
+from tupletree.errors import CheckpointError, InternalError, RuntimeUnavailableError, TupletreeError
 
 __all__ = ["Closing", "first_line", "is_final", "reason", "stop_query"]
 
@@ -22,8 +22,11 @@ MAX_TRACEBACK = 4_000
 
 _PACKAGE = str(Path(tupletree.__file__).parent)
 
-_IN_WORKER = re.compile(r"tupletree\.errors\.CheckpointError: (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
-"""How the text of a CheckpointError that a worker raised stands at the end of Spark's own."""
+_FINAL: dict[str, type[TupletreeError]] = {one.__name__: one for one in (CheckpointError, RuntimeUnavailableError)}
+"""Errors of workers that no other execution would mend."""
+
+_IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
+"""How the text of such an error stands at the end of Spark's own."""
 
 
 class Closing(Exception):  # noqa: N818 - a signal to Spark's thread, not an error
@@ -69,7 +72,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether Spark stopped over what no other execution would mend: a file of the state directory is damaged."""
+    """Whether Spark stopped over what no other execution would mend, such as a damaged file of the state directory."""
     return isinstance(error, TupletreeError) or _from_worker(str(error).strip()) is not None
 
 
@@ -81,14 +84,14 @@ def _place_of(error: BaseException) -> str:
     return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}" if own else ""
 
 
-def _from_worker(text: str) -> CheckpointError | None:
-    """The error about a damaged or missing file that a worker met: it crosses the process boundary as text only."""
+def _from_worker(text: str) -> TupletreeError | None:
+    """The error that a worker raised: it crosses the process boundary as text only."""
     found = _IN_WORKER.search(f"{text}\n")
     if found is None:
         return None
-    where, _, what = found[1].rpartition(": ")
-    parts = dict(line.strip().split(": ", 1) for line in found[2].splitlines())
-    return CheckpointError(
+    where, _, what = found[2].rpartition(": ")
+    parts = dict(line.strip().split(": ", 1) for line in found[3].splitlines())
+    return _FINAL[found[1]](
         what,
         where=where,
         got=parts.get("got", ""),

@@ -7,6 +7,7 @@ under its hash. The control is plain msgpack.
 from __future__ import annotations
 
 import gc
+import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,8 +18,9 @@ import msgspec
 import xxhash
 
 from tupletree.codec import ArrowCodec
-from tupletree.errors import Finding, TopologyError
+from tupletree.errors import Finding, RuntimeUnavailableError, TopologyError
 from tupletree.plan import Plan
+from tupletree.runtimes.java import installed_version
 from tupletree.runtimes.spark.keeping import Kept
 from tupletree.runtimes.spark.spooling import file_sink_of
 from tupletree.state.versions import StateFile
@@ -133,7 +135,27 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
         if not findings:
             raise
         raise TopologyError("the topology cannot be sent to Spark's workers", findings=findings) from error
-    return msgspec.msgpack.encode([search_path, pickled])
+    return msgspec.msgpack.encode([versions_here(), search_path, pickled])
+
+
+def versions_here() -> dict[str, str]:
+    """What driver and workers must have alike: the form of frames, keys and state is theirs."""
+    packages = {name: installed_version(name) or "none" for name in ("tupletree", "msgspec", "pyarrow", "xxhash")}
+    return {"Python": ".".join(map(str, sys.version_info[:2])), **packages}
+
+
+def refuse_unlike(driver: Mapping[str, str]) -> None:
+    """Raise RuntimeUnavailableError if this worker has other versions than the driver."""
+    here = versions_here()
+    other = [name for name in driver if here.get(name) != driver[name]]
+    if other:
+        raise RuntimeUnavailableError(
+            "a worker has other versions than the driver",
+            where=platform.node(),
+            got=", ".join(f"{name} {here.get(name)}" for name in other),
+            expected=", ".join(f"{name} {driver[name]}" for name in other),
+            next_step="give all hosts one environment: PYSPARK_PYTHON, or an archive that Spark ships",
+        )
 
 
 def _as_sent(spec: TopologySpec, component: ComponentSpec) -> ComponentSpec:
@@ -165,7 +187,8 @@ def _unpicklable(component: ComponentSpec) -> str:
 def _load(_digest: int, blob: bytes) -> Program:
     from pyspark import cloudpickle
 
-    search_path, pickled = msgspec.msgpack.decode(blob, type=tuple[list[str], bytes])
+    versions, search_path, pickled = msgspec.msgpack.decode(blob, type=tuple[dict[str, str], list[str], bytes])
+    refuse_unlike(versions)
     for folder in search_path:
         if folder not in sys.path:
             sys.path.insert(0, folder)

@@ -19,7 +19,7 @@ import msgspec
 from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.effects import TaskPlace
-from tupletree.errors import CheckpointError, ConfigError, TopologyError
+from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TopologyError, TupletreeError
 from tupletree.flow.holders import is_holder
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
@@ -61,7 +61,7 @@ __all__ = ["SparkRun", "start"]
 
 logger = logging.getLogger("tupletree.spark")
 
-BEYOND_RESTARTS = (CheckpointError, ConfigError, TopologyError)
+BEYOND_RESTARTS = (CheckpointError, ConfigError, RuntimeUnavailableError, TopologyError)
 """What the next life would meet as well."""
 
 
@@ -229,10 +229,11 @@ class SparkRun(RunHandle):
         try:
             session, owned = open_session(self._spec.name, self._request.master)
             self._run(session)
-        except Exception as error:
-            if not self._was_up or isinstance(error, BEYOND_RESTARTS) or self._stop_at_s is not None:
-                raise
-            return self._await_restart(error)
+        except Exception as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
+            fault = reason(error, self._directory.path)  # also of what a worker raised
+            if not self._was_up or isinstance(fault, BEYOND_RESTARTS) or self._stop_at_s is not None:
+                raise fault from fault.__cause__
+            return self._await_restart(fault)
         finally:
             self._loop = None
             if owned:
@@ -240,12 +241,11 @@ class SparkRun(RunHandle):
                     session.stop()
         return True
 
-    def _await_restart(self, error: Exception) -> bool:
+    def _await_restart(self, fault: TupletreeError) -> bool:
         """Wait before the next life; True if a stop comes first, which is final."""
         delay_s = self._policy.failed(self._clock.monotonic())
         if delay_s is None:
-            raise error
-        fault = reason(error, self._directory.path)
+            raise fault
         logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
         self._state = "restarting"
         return self._stop_asked.wait(delay_s)

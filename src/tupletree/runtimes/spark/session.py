@@ -9,19 +9,22 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tupletree.errors import RuntimeUnavailableError
+from tupletree.errors import Finding, RuntimeUnavailableError
 from tupletree.runtimes.java import check_packages, find_java
 
-__all__ = ["open_session", "partitions_of", "refuse_unsuited"]
+__all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
 
 TASK_ATTEMPTS = 8
 """Attempts of one Spark task; `local[n]` would allow just one. A message that kills its worker costs three of them
 before it is found out (`marks`). Sessions that allow fewer run the epoch again instead."""
 
 _STREAMING = "spark.sql.streaming"
+_STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
+_SPECULATION = "spark.speculation"
 _CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 SETTINGS: dict[str, str] = {
@@ -36,9 +39,9 @@ SETTINGS: dict[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # Rows are frames: few and large.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-    # A second attempt of a stage would mix two executions in one run (docs/semantics.md); an epoch runs again instead.
-    "spark.stage.maxConsecutiveAttempts": "1",
-    "spark.speculation": "false",
+    # A second attempt of a stage would mix two executions in one run: `refuse_mixing`. An epoch runs again instead.
+    _STAGE_ATTEMPTS: "1",
+    _SPECULATION: "false",
     "spark.task.maxFailures": str(TASK_ATTEMPTS),
     "spark.driver.maxResultSize": "0",
 }
@@ -57,11 +60,13 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     """A SparkSession, and whether this call started it (and so may stop it).
 
     An active session is used as it is, whatever `master` says. Raises RuntimeUnavailableError if there is no usable
-    Java or package, or if the session is a Spark Connect one.
+    Java or package, if the session is a Spark Connect one, or if it would mix executions.
     """
     refuse_unsuited()
     active = _active_session()
     if active is not None:
+        context = active.sparkContext
+        refuse_mixing(context.getConf().get, context.master)
         return active, False
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
@@ -97,6 +102,31 @@ def refuse_unsuited() -> None:
                 expected="a classic session, or none",
                 next_step="unset SPARK_REMOTE and stop the session, then start the driver with --master",
             )
+
+
+def refuse_mixing(setting: Callable[[str, str], str | None], master: str) -> None:
+    """Raise RuntimeUnavailableError if a session on several hosts may run a part of an epoch twice (EPOCHS 3).
+
+    Where all is in one process, no part of a shuffle is ever lost, and Spark does not speculate.
+
+    Args:
+        setting: name and default → value of one of the session's settings.
+        master: of the session.
+    """
+    if master.startswith("local"):
+        return
+    findings = [
+        Finding(
+            what, where=name, got=str(got), expected=needed, next_step=f"set {name}={needed} when the session starts"
+        )
+        for what, name, default in (
+            ("a second attempt of a stage would mix two executions of an epoch", _STAGE_ATTEMPTS, "4"),
+            ("a task that runs twice at a time calls bolts twice, and blames messages for it", _SPECULATION, "false"),
+        )
+        if (got := setting(name, default)) != (needed := SETTINGS[name])
+    ]
+    if findings:
+        raise RuntimeUnavailableError("this Spark session cannot keep epochs apart", findings=findings)
 
 
 def _active_session() -> Any | None:
