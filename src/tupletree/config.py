@@ -143,6 +143,9 @@ class Options:
     history_max_bytes: int = _option(
         256 * 1024 * 1024, "bytes", "how much of the per-message history is kept for `tupletree why`", at_least=0
     )
+    progress_file: str | None = _option(
+        None, "file", "a progress record per epoch (Spark) or second (local) is appended to it, as JSON Lines"
+    )
     drain_timeout_s: float = _option(30.0, "seconds", "how long a stop waits for what is in flight", at_least=0)
     state_guarantee: Literal["exactly_once", "at_least_once"] = _option(
         "exactly_once",
@@ -198,7 +201,7 @@ def describe_options() -> list[OptionInfo]:
     return [
         OptionInfo(
             name=declared.name,
-            type=("text" if declared.choices else declared.kind.__name__) + (" or none" if declared.optional else ""),
+            type=("text" if declared.kind is str else declared.kind.__name__) + " or none" * declared.optional,
             default="none" if declared.default is None else str(declared.default),
             unit=declared.unit,
             expected=declared.expected,
@@ -274,7 +277,7 @@ class _Declared:
     def expected(self) -> str:
         if self.choices:
             return " or ".join(self.choices)
-        kind = "a whole number" if self.kind is int else "a number"
+        kind = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         bounds = [
             f"{word} {bound:g}"
             for word, bound in (("at least", self.at_least), ("above", self.above), ("at most", self.at_most))
@@ -291,6 +294,10 @@ class _Declared:
         parsed = self._parse(value) if isinstance(value, str) else value
         if parsed is None and self.optional:
             return None
+        if self.kind is str:
+            if not isinstance(parsed, str) or not parsed.strip():
+                raise ValueError(self.expected)
+            return parsed
         if self.kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
             parsed = float(parsed)
         if not isinstance(parsed, int | float) or type(parsed) is not self.kind or not math.isfinite(parsed):
@@ -322,7 +329,7 @@ def _declared_options() -> dict[str, _Declared]:
         assert described.default is not MISSING
         table[described.name] = _Declared(
             name=described.name,
-            kind=str if choices else int if int in members else float,
+            kind=str if choices or str in members else int if int in members else float,
             optional=type(None) in members,
             default=described.default,
             choices=choices,

@@ -77,6 +77,7 @@ class Worked:
         failures: failed roots with the reason; the first failure of a root wins.
         extended: roots whose timeout the bolt renewed.
         late_verdicts: second verdicts on a settled tuple; they changed nothing.
+        late: tuples that came too late for their window or join.
         strays: the first few errors that fail no root: of untracked tuples, of calls whose tuple was settled before
             they raised, and of bolts without `auto_fail`. The runtime logs them, for nobody else will speak of them.
         stray_count: how many there were.
@@ -87,6 +88,7 @@ class Worked:
     failures: dict[int, Failure] = field(default_factory=dict)
     extended: list[int] = field(default_factory=list)
     late_verdicts: int = 0
+    late: int = 0
     strays: list[Failure] = field(default_factory=list)
     stray_count: int = 0
 

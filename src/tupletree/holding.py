@@ -74,6 +74,10 @@ class Holder(Protocol):
     def is_holding(self) -> bool:
         """Whether any tuple is held."""
 
+    @property
+    def watermark_us(self) -> int | None:
+        """How far event time has come, microseconds since the Unix epoch; None where that decides nothing."""
+
     def held(self) -> list[HeldFrame]:
         """Held inputs out: every tuple that is neither acked nor failed, oldest frame first. Changes nothing."""
 

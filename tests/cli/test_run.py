@@ -18,6 +18,7 @@ from tupletree.cli.progress import ProgressDisplay, progress_line
 from tupletree.cli.run import Interruption, exit_code_of, wait_for
 from tupletree.cli.summary import summary_json, summary_text
 from tupletree.runtimes.base import Progress, RunHandle, Summary
+from tupletree.runtimes.reporting import Reporter
 
 ENDED = Summary(
     topology="orders",
@@ -40,6 +41,7 @@ class ScriptedHandle(RunHandle):
     def __init__(
         self, waits: int, at_wait: Callable[[], None] = lambda: None, at_stop: Callable[[], None] = lambda: None
     ) -> None:
+        super().__init__(Reporter("orders", None))
         self.stops: list[float | None] = []
         self._waits = waits
         self._at_wait = at_wait

@@ -75,7 +75,7 @@ class Source:
         next_epoch = len(records)
         return Loop(
             intake, self.accounts, unused, unused, unused, Meter(clock), [self.spout], records, next_epoch,
-            self.directory, {}, self.options, clock, told, active=True,
+            self.directory, {}, self.options, clock, told, lambda _, __: None, active=True,
         )  # fmt: skip
 
     def record(self, epoch: int) -> EpochRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tupletree.tracking.messages import SpoutTask
+from tupletree.tracking.messages import Message, SpoutTask
 
 
 class Counted:
@@ -29,3 +29,18 @@ def test_a_few_new_messages_are_not_compared_with_every_message_in_flight() -> N
     assert task.knows_none_of([Counted(number) for number in range(20_000, 20_010)])
     assert Counted.looks < 200
     assert not task.knows_none_of([Counted(20_000), Counted(9_999)])
+
+
+def test_the_oldest_message_is_found_among_those_in_hand_and_those_that_the_source_owes() -> None:
+    def message(first_s: float, *, by_source: bool) -> Message:
+        return Message(1, first_s, 1, None, 1, 1, first_s, 0.0, by_source)
+
+    task = SpoutTask(1, "lines", by_source=False)
+    assert task.oldest_first_s() is None
+    task.messages.update((first_s, message(first_s, by_source=False)) for first_s in (3.0, 4.0))
+    assert task.oldest_first_s() == 3.0
+    queue = SpoutTask(2, "queue", by_source=True)
+    queue.messages.update((first_s, message(first_s, by_source=True)) for first_s in (5.0, 2.0))
+    assert queue.oldest_first_s() == 2.0
+    queue.awaiting[1.0] = message(1.0, by_source=True)
+    assert queue.oldest_first_s() == 1.0

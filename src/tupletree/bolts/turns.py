@@ -119,6 +119,7 @@ class Turn:
 
     def too_late(self, member: Member, late: Late, reason: PermanentError) -> None:
         """Settle a tuple that came too late."""
+        self.worked.late += 1
         if late == "emit":
             self._emit(member.root, member.value)
         elif late == "drop":
@@ -164,6 +165,11 @@ class TakingTurns(ABC):
     def is_holding(self) -> bool:
         """See `Holder`."""
         return len(self._holdings) > 0
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None
 
     def open(self) -> None:  # noqa: B027 - a function needs none
         """Nothing to open."""
@@ -239,6 +245,11 @@ class TimedTurns(TakingTurns):
         if due_us is not None and self._time_of is not None:
             due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
         return self._due_at(due_us)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None if self._time_of is None or self._watermark.current == BEFORE_ALL else self._watermark.current
 
     def _reached_us(self) -> int:
         """How far time comes now; `_over_us` follows when all that this brings has been done."""

@@ -40,6 +40,11 @@ class BatchTask:
         return bool(self._members)
 
     @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None
+
+    @property
     def due_s(self) -> float | None:
         """When the oldest member is old enough for a batch that is not full; a full one may come out of `restore`."""
         if len(self._members) >= self._size:

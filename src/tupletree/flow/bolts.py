@@ -57,12 +57,14 @@ class EmittingMachine(Machine):
         place: the context that user code sees.
         worked: tuples so far.
         late_verdicts: second verdicts of tuples that were settled already.
+        late: tuples that came too late for their window or join.
     """
 
     def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
         super().__init__(task)
         self.worked = 0
         self.late_verdicts = 0
+        self.late = 0
         self.place = TaskPlace(
             plan.spec.name,
             task.component,
@@ -93,6 +95,7 @@ class EmittingMachine(Machine):
         if worked.extended:
             out.extend(worked.extended)
         self.late_verdicts += worked.late_verdicts
+        self.late += worked.late
         if worked.stray_count:
             out.notes.append(Note(self.task.component, _strays(worked.stray_count, worked.strays)))
 
@@ -239,6 +242,11 @@ class BoltMachine(EmittingMachine):
             self._holder.forget(roots)
         elif isinstance(self._bolt, BoltTask):
             self._bolt.purge(roots)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """How far event time has come; see `Holder.watermark_us`."""
+        return None if self._holder is None else self._holder.watermark_us
 
     @property
     def is_busy(self) -> bool:

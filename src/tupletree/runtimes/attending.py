@@ -33,6 +33,9 @@ WRITE_EVERY_S = 1.0
 STALE_AFTER_S = 10.0
 """A status that is older was left by a process that was killed, or that is stuck."""
 
+SHOWN_RECORDS = 20
+"""Progress records in a status."""
+
 FORMAT = 1
 
 Wish = Literal["pause", "resume", "drain"]
@@ -48,6 +51,7 @@ class Status(msgspec.Struct, kw_only=True):
         ended: whether the process has ended the run; the numbers are final then.
         error: what made the run fail; empty if nothing did.
         progress: see `Progress`.
+        recent: the last `ProgressRecord`s of the process, oldest first.
     """
 
     topology: str
@@ -59,6 +63,7 @@ class Status(msgspec.Struct, kw_only=True):
     ended: bool = False
     error: str = ""
     progress: dict[str, Any] = {}
+    recent: list[dict[str, Any]] = []
     format: int = FORMAT
 
     def is_alive(self, now_s: float) -> bool:
@@ -163,6 +168,7 @@ class Attendant:
             ended=ended,
             error=error,
             progress=asdict(self._handle.progress()),
+            recent=[msgspec.to_builtins(one) for one in self._handle.recent_progress()[-SHOWN_RECORDS:]],
         )
         try:
             _replace(self._handle.state_dir / "status.json", msgspec.json.encode(status))

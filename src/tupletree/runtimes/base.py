@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.runtimes.reporting import Listener, ProgressRecord, Reporter
 from tupletree.tracking.outcomes import DeadLetter
 
 if TYPE_CHECKING:
@@ -74,7 +75,25 @@ class Summary:
 
 
 class RunHandle(ABC):
-    """A running topology. Its methods may be called from any thread."""
+    """A running topology. Its methods may be called from any thread.
+
+    Args:
+        reports: carries its progress records.
+    """
+
+    def __init__(self, reports: Reporter) -> None:
+        self.reports = reports
+
+    def on_progress(self, listener: Listener) -> None:
+        """Have it called with each `ProgressRecord` from now on: one per epoch (Spark), one per second (local).
+
+        A thread of its own calls it: it may take its time, and what it raises is logged and changes nothing.
+        """
+        self.reports.add(listener)
+
+    def recent_progress(self) -> list[ProgressRecord]:
+        """The last 100 records of this process, oldest first."""
+        return self.reports.recent()
 
     @property
     @abstractmethod

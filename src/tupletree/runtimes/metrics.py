@@ -71,10 +71,42 @@ class RunCollector(Collector):
             if latency_ms is not None:
                 latency.add_metric([*self._labels.values(), quantile], latency_ms / 1000.0)
         yield latency
+        yield from self._of_last_record()
         state = GaugeMetricFamily("tupletree_state", "1 for the state that it is in.", labels=[*self._labels, "state"])
         for name in STATES:
             state.add_metric([*self._labels.values(), name], float(name == progress.state))
         yield state
+
+    def _of_last_record(self) -> Iterator[Metric]:
+        """See `ProgressRecord`: what the last epoch, or second, came to."""
+        records = self._handle.recent_progress()
+        if not records:
+            return
+        last = records[-1]
+        yield self._gauge("tupletree_open_trees", "Messages whose tree is open.", last.open_trees)
+        yield self._gauge("tupletree_oldest_message_seconds", "Age of the oldest open message.", last.oldest_s or 0.0)
+        if last.epoch >= 0:
+            yield self._gauge("tupletree_epoch_runs", "Runs that the last epoch took.", last.runs)
+        yield self._gauge("tupletree_late_tuples", "Tuples that came too late, in the last epoch or second.", last.late)
+        for name, text, label, values in (
+            (
+                "tupletree_epoch_step_seconds",
+                "How long the steps of the last epoch took.",
+                "step",
+                {step: ms / 1000.0 for step, ms in last.step_ms.items()},
+            ),
+            (
+                "tupletree_epoch_state_bytes",
+                "State read and written in the last epoch.",
+                "direction",
+                {"read": last.state_bytes_read, "written": last.state_bytes_written},
+            ),
+            ("tupletree_watermark_seconds", "How far event time has come, by bolt.", "component", last.watermarks),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=[*self._labels, label])
+            for key, value in values.items():
+                gauge.add_metric([*self._labels.values(), key], value)
+            yield gauge
 
     def _counter(self, name: str, text: str, label: str) -> CounterMetricFamily:
         return CounterMetricFamily(name, text, labels=[*self._labels, label])

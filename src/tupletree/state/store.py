@@ -181,6 +181,7 @@ class TaskStore:
         for segment, file in zip(self._segments, files, strict=True):
             codec.check(segment.header, str(folder / file.name))
         self._pages_before = sum(segment.pages_read for segment in self._segments)
+        self.rows_read = 0  # records found by `load` and its like
 
     @property
     def bytes_read(self) -> int:
@@ -215,6 +216,7 @@ class TaskStore:
             asked = open_[here.asked[alive]].tolist()
             values = here.values.filter(pa.array(alive))
             got = values.to_pylist() if raw else self._codec.decode(values, str(self._folder / file.name))
+            self.rows_read += len(asked)
             found += zip([keys[one] for one in asked], got, strict=True)
             rest = np.ones(len(open_), dtype=bool)
             rest[here.asked] = False

@@ -6,6 +6,7 @@ Owns where a message is kept and in what order retries come. Decides nothing: `p
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Container, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,14 @@ class SpoutTask:
             if message.waits or (running is not None and message.attempt > 1 and message.root not in running)
         ]
         return min((message.first_wall_s for message in [*waiting, *self.awaiting.values()]), default=None)
+
+    def oldest_first_s(self) -> float | None:
+        """When its oldest open message was first emitted (monotonic); None: none is open.
+
+        They stand in the order of their emission, but for those that the source emits again.
+        """
+        first = self.messages.values() if self.by_source else itertools.islice(self.messages.values(), 1)
+        return min((message.first_s for message in (*first, *self.awaiting.values())), default=None)
 
     def knows_none_of(self, keys: list[Any]) -> bool:
         """Whether these are keys of different messages of which nothing is known, none of them untracked (None)."""

@@ -378,11 +378,14 @@ class Pending:
         in_flight = self._in_flight
         return [in_flight[root].first_wall_s for root in roots]
 
+    def oldest_first_s(self) -> float | None:
+        """When the oldest open message was first emitted (monotonic); None: none is open."""
+        oldest = (task.oldest_first_s() for task in self._tasks.values())
+        return min((first_s for first_s in oldest if first_s is not None), default=None)
+
     def roots_in_flight(self, spout_task: int | None = None) -> list[int]:
         """Roots of all attempts that are out, oldest first; of one task or of all."""
-        if spout_task is None:
-            return list(self._in_flight)
-        return [root for root, message in self._in_flight.items() if message.spout_task == spout_task]
+        return [root for root, one in self._in_flight.items() if spout_task is None or one.spout_task == spout_task]
 
     def locate(self, message_id: MessageId) -> list[Standing]:
         """Where a message stands, one entry per spout task that knows an id like this; empty: none does."""

@@ -31,9 +31,11 @@ from tupletree.runtimes.local.calls import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.garbage import rarer_collections
 from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
+from tupletree.runtimes.local.sampling import Sampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
 from tupletree.topology.holding_check import max_pending, refuse_stuck
@@ -99,6 +101,8 @@ class LocalRun(RunHandle):
         self._hung = False
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
+        sampler = Sampler(spec.name, directory.run_id, self._clock, self._totals, self._rows, lambda: self._assembly)
+        super().__init__(Reporter(spec.name, progress_file(request.options), sampler.sample))
         self._attendant = Attendant(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
 
@@ -107,6 +111,7 @@ class LocalRun(RunHandle):
     def begin(self) -> None:
         """Start the supervising thread."""
         self._attendant.begin()
+        self.reports.begin()
         self._thread.start()
 
     @property
@@ -317,6 +322,7 @@ class LocalRun(RunHandle):
             self._name_left()
             self._calls.close()
             self._seconds = self._clock.monotonic() - self._started_s
+            self.reports.finish()
             self._attendant.finish(self._error)
             self._ended.set()
 

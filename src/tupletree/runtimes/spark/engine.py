@@ -43,7 +43,7 @@ from tupletree.runtimes.spark.publishing import Publisher, letter_of, remove
 from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import place_anew, run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
-from tupletree.runtimes.spark.trees import OpenTree, OpenTrees
+from tupletree.runtimes.spark.trees import TreeChanges
 from tupletree.state.versions import StateFile, version_after
 from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
@@ -74,6 +74,8 @@ class Verdicts:
     retried_in_place: int = 0
     wrote_base: bool = False
     shrunk: bool = False
+    runs: int = 0
+    reports: Reports = field(default_factory=Reports)
 
     def bury(self, died: list[Died]) -> None:
         """Messages that were to be acked died of a sink that refused them."""
@@ -149,11 +151,12 @@ class Engine:
         Raises:
             CheckpointError: another start of this run has settled the epoch; this one must stop at once.
         """
-        counted = self._run_until_it_counts(record, frame)
+        with record.steps.measure("run"):
+            counted = self._run_until_it_counts(record, frame)
         if any(one.kind is FailureKind.POISON for one in counted.settlement.failures.values()):
             self._met_killers = True
         before_commit()
-        with self._accounts.lock:
+        with record.steps.measure("settle"), self._accounts.lock:
             entry, verdicts = self._entry(record, counted)
             superseded = self._superseded(entry)
             self._accounts.gone = entry.gone
@@ -167,7 +170,8 @@ class Engine:
             self._accounts.waiting_names = self._accounts.waiting.names()
             self._accounts.totals = entry.counters
             self._accounts.replays.update(entry.replays)
-        _, died = self._publisher.finish(entry)
+        with record.steps.measure("publish"):
+            _, died = self._publisher.finish(entry)
         verdicts.bury(died)
         crash_point("settle.after_publish")
         remove([*counted.dropped, *counted.chosen.dropped, *superseded])
@@ -288,12 +292,14 @@ class Engine:
     def _entry(self, record: EpochRecord, counted: _Counted) -> tuple[SettleEntry, Verdicts]:
         accounts, settlement, fates = self._accounts, counted.settlement, counted.fates
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        verdicts = Verdicts(record.epoch, shrunk=bool(settlement.put_back))
+        verdicts = Verdicts(
+            record.epoch, shrunk=bool(settlement.put_back), runs=settlement.runs, reports=counted.reports
+        )
         withheld = {root for root in (*settlement.acked(), *settlement.completed) if accounts.waiting.waits_for(root)}
         verdicts.acked = accounts.pending.ack_many(
             [root for root in settlement.acked() if root not in withheld] if withheld else settlement.acked(), now_s
         )
-        changes = _TreeChanges(accounts.trees)
+        changes = TreeChanges(accounts.trees)
         acked = self._ack_earlier(counted, withheld, now_s, verdicts, changes)
         # Before this epoch's failures: the source has been told of those of earlier epochs, and ended all the same.
         for task in record.header.ended:
@@ -337,7 +343,7 @@ class Engine:
         return entry, verdicts
 
     def _ack_earlier(
-        self, counted: _Counted, withheld: set[int], now_s: float, verdicts: Verdicts, changes: _TreeChanges
+        self, counted: _Counted, withheld: set[int], now_s: float, verdicts: Verdicts, changes: TreeChanges
     ) -> list[AckedTree]:
         """Ack roots of earlier epochs that are complete and for none of whose outputs anything waits."""
         accounts = self._accounts
@@ -388,7 +394,7 @@ class Engine:
         self._since_base = epochs, messages
 
     def _fail(
-        self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts, changes: _TreeChanges
+        self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts, changes: TreeChanges
     ) -> None:
         """An attempt failed. What is committed of it stays, and its next attempt starts from its frames (EPOCHS 10)."""
         tree = self._accounts.trees.get(root)
@@ -450,26 +456,6 @@ class Engine:
             late_verdicts=before.late_verdicts + sum(stats.late_verdicts for stats in counted.reports.stats),
             rows=rows,
         )
-
-
-class _TreeChanges:
-    """What an epoch changes among the trees of earlier ones: carried out, and written down for the entry."""
-
-    def __init__(self, trees: OpenTrees) -> None:
-        self._trees = trees
-        self.opened: dict[int, OpenTree] = {}
-        self.closed: list[int] = []
-
-    def put(self, tree: OpenTree) -> None:
-        """A tree is open after this epoch."""
-        self._trees.put(tree)
-        self.opened[tree.root] = tree
-
-    def close(self, root: int) -> None:
-        """A tree of an earlier epoch is not open any more."""
-        self._trees.remove(root)
-        self.opened.pop(root, None)
-        self.closed.append(root)
 
 
 def _stage_function(blob: bytes, control: bytes, index: int) -> Callable[[Any], Any]:

@@ -19,6 +19,7 @@ from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.failing import safe_text
+from tupletree.runtimes.reporting import Steps
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
 from tupletree.runtimes.spark.journal import EpochHeader, Messages
@@ -44,6 +45,7 @@ class EpochRecord:
         openings: the XOR of the first edges of each root.
         attempts: root → attempt, of those beyond the first.
         failures: roots that failed before any bolt saw them (rejected, not routable, not encodable).
+        steps: how long its steps took so far, in this process.
     """
 
     header: EpochHeader
@@ -51,6 +53,7 @@ class EpochRecord:
     openings: Entries
     attempts: dict[int, int] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
+    steps: Steps = field(default_factory=Steps)
 
     @property
     def epoch(self) -> int:

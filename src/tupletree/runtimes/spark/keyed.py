@@ -83,7 +83,8 @@ class StatefulTask:
         if not encoded:
             return None
         written = self._store.write(self._name, encoded)
-        return StateReport(self.component, self._task.index, written.file, written.merged, self._store.bytes_read)
+        store, index = self._store, self._task.index
+        return StateReport(self.component, index, written.file, written.merged, store.bytes_read, store.rows_read)
 
     def _check(self, key: Any, value: Any) -> None:
         self._store.encode({key: value})

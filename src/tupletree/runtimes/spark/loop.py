@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from tupletree.config import Options
 from tupletree.errors import InternalError
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.reporting import Steps
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import SpoutTask
 from tupletree.runtimes.spark.endings import Closing
@@ -57,6 +58,7 @@ class Loop:
         records: epochs that were logged but not settled by an earlier start.
         next_epoch: number of the next epoch to cut.
         sinks: sink → absolute folder.
+        report: takes an epoch whose callbacks are made, for its progress record.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Loop:
         options: Options,
         clock: Clock,
         retold: deque[AlreadySettled],
+        report: Callable[[EpochRecord, Verdicts], None],
         *,
         active: bool,
     ) -> None:
@@ -93,6 +96,8 @@ class Loop:
         self._clock = clock
         self._verdicts: deque[Verdicts] = deque()
         self._retold = retold
+        self._report = report
+        self._pulling = Steps()  # since the last epoch was cut
         self._wake = threading.Event()
         self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AwaitedSpout)]
         for spout in self._awaited:
@@ -200,7 +205,7 @@ class Loop:
             if not stopping and self._rehearsed:
                 self._activate()
                 useful = self._replays.read_inbox() or useful
-                useful = (self._active and intake.pull()) or useful
+                useful = (self._active and self._pull()) or useful
             ahead = self._next_epoch - 1 - accounts.settled
             if self._should_cut(ahead, now_s, stopping=stopping):
                 self._cut()
@@ -218,6 +223,10 @@ class Loop:
                 busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
                 next_s = min(idle_s, self._due_in_s(now_s), self._ticking.next_s - now_s)
                 self._wake.wait(BUSY_POLL_S if busy else max(BUSY_POLL_S, next_s))
+
+    def _pull(self) -> bool:
+        with self._pulling.measure("intake"):
+            return self._intake.pull()
 
     def _activate(self) -> None:
         """Tell the spouts what `set_active` asked for."""
@@ -294,9 +303,12 @@ class Loop:
         intake = self._intake
         self._last_drained = not intake.buffered and epoch - 1 == self._accounts.settled and self._must_drain()
         ticks = self._ticking.take(self._clock.monotonic())
-        record, sections = intake.cut(epoch, self._directory.generation, ticks=ticks, drain=self._last_drained)
+        steps, self._pulling = self._pulling, Steps()
+        with steps.measure("intake"):
+            record, sections = intake.cut(epoch, self._directory.generation, ticks=ticks, drain=self._last_drained)
+        record.steps = steps
         crash_point("epoch.before_log")
-        with self._logging:
+        with self._logging, steps.measure("log"):
             if not write_epoch(self._directory.epochs, record.header, sections):
                 raise self._directory.taken_over(f"epoch {epoch} is logged already")
             self._records[epoch] = record
@@ -315,11 +327,14 @@ class Loop:
         self._flush()
         while self._verdicts:
             verdicts = self._verdicts.popleft()
+            record = self._records[verdicts.epoch]
             crash_point("callbacks.before")
-            self._tell(verdicts)
-            self._flush()
+            with record.steps.measure("callbacks"):
+                self._tell(verdicts)
+                self._flush()
             crash_point("callbacks.after")
-            self._records.pop(verdicts.epoch, None)
+            self._report(record, verdicts)
+            del self._records[verdicts.epoch]
             self._intake.limit = _next_limit(
                 self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk
             )

@@ -27,6 +27,7 @@ from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.calling import CalledSinks
 from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
@@ -36,6 +37,7 @@ from tupletree.runtimes.spark.intake import Intake
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.program import codecs_of, pack_program
+from tupletree.runtimes.spark.progressing import EpochProgress
 from tupletree.runtimes.spark.publishing import Publisher
 from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, recover
 from tupletree.runtimes.spark.redealing import Redealer
@@ -117,6 +119,7 @@ class SparkRun(RunHandle):
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._stop_asked = threading.Event()
         self._was_up = False
+        super().__init__(Reporter(spec.name, progress_file(request.options)))
         self._attendant = Attendant(self, spec.name, "spark")
 
     # --- the handle -------------------------------------------------------------------------------------------
@@ -124,6 +127,7 @@ class SparkRun(RunHandle):
     def begin(self) -> None:
         """Start the loop's thread."""
         self._attendant.begin()
+        self.reports.begin()
         self._thread.start()
 
     @property
@@ -218,6 +222,7 @@ class SparkRun(RunHandle):
             self._fault = reason(error, self._directory.path)
             logger.debug("the run failed", exc_info=error)
         finally:
+            self.reports.finish()
             self._attendant.finish(self._fault)
             self._directory.close()
             self._ended.set()
@@ -292,6 +297,8 @@ class SparkRun(RunHandle):
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
             intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append)
+            generation, run_id = self._directory.generation, self._directory.run_id
+            epochs = EpochProgress(plan, accounts, self._clock, run_id, generation, spouts)
             loop = self._loop = Loop(
                 intake,
                 accounts,
@@ -307,6 +314,7 @@ class SparkRun(RunHandle):
                 self._options,
                 self._clock,
                 retold,
+                lambda record, verdicts: self.reports.report(epochs.of(record, verdicts)),
                 active=active,
             )
             self._run_loop(session, plan, loop, called, accounts.settled + 1)

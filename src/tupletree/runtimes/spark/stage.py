@@ -297,6 +297,8 @@ class StageRun:
             self._carry_out(holder.advance(), component, task, emitter, fail)
             if control.drain:
                 self._carry_out(holder.flush(), component, task, emitter, fail)
+            if holder.watermark_us is not None:
+                self._stats.watermarks[task.task_id] = holder.watermark_us
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
 
     def _kept_for(
@@ -323,6 +325,7 @@ class StageRun:
         self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts
+        self._stats.late += worked.late
         self._stats.extended.extend(worked.extended)
         if worked.stray_count:
             _log_strays(worked, component.name)

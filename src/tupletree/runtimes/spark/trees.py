@@ -256,3 +256,23 @@ class WaitingRows:
             if found.is_last:
                 del self._files[name]
         return list(decided.values())
+
+
+class TreeChanges:
+    """What an epoch changes among the trees of earlier ones: carried out, and written down for the entry."""
+
+    def __init__(self, trees: OpenTrees) -> None:
+        self._trees = trees
+        self.opened: dict[int, OpenTree] = {}
+        self.closed: list[int] = []
+
+    def put(self, tree: OpenTree) -> None:
+        """A tree is open after this epoch."""
+        self._trees.put(tree)
+        self.opened[tree.root] = tree
+
+    def close(self, root: int) -> None:
+        """A tree of an earlier epoch is not open any more."""
+        self._trees.remove(root)
+        self.opened.pop(root, None)
+        self.closed.append(root)

@@ -127,21 +127,32 @@ class OutputReport(msgspec.Struct, array_like=True):
 
 
 class StateReport(msgspec.Struct, array_like=True):
-    """A candidate state file of a task, the files that it stands for, and how many bytes of them all were read."""
+    """A candidate state file of a task, the files that it stands for, and what was read of them all."""
 
     component: str
     task_index: int
     file: StateFile
     merged: list[str]
     bytes_read: int
+    rows_read: int
 
 
 class StatsReport(msgspec.Struct, array_like=True):
-    """What a stage did in one partition: tuples worked on per component, late verdicts, renewed timeouts."""
+    """What a stage did in one partition.
+
+    Attributes:
+        worked: component → tuples worked on.
+        late_verdicts: second verdicts on settled tuples.
+        extended: roots whose timeout was renewed.
+        late: tuples that came too late for their window or join.
+        watermarks: task → how far event time has come there, microseconds since the Unix epoch.
+    """
 
     worked: dict[str, int]
     late_verdicts: int = 0
     extended: list[int] = []
+    late: int = 0
+    watermarks: dict[int, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,101 @@
+"""The progress record of an epoch: made from what was settled and from the accounts, when its callbacks are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tupletree.clock import Clock
+from tupletree.failing import safe_text
+from tupletree.plan import Plan
+from tupletree.runtimes.reporting import ProgressRecord
+from tupletree.runtimes.spark.accounts import Accounts
+from tupletree.runtimes.spark.dealing import SpoutTask
+from tupletree.runtimes.spark.engine import Verdicts
+from tupletree.runtimes.spark.intake import EpochRecord
+
+__all__ = ["EpochProgress"]
+
+POSITION_LENGTH = 200
+
+
+class EpochProgress:
+    """Makes the records of one process's epochs, one after the other.
+
+    Args:
+        plan, accounts, clock: of the run.
+        run_id, generation: which run, and which start of it.
+        spouts: its spout tasks.
+    """
+
+    def __init__(
+        self, plan: Plan, accounts: Accounts, clock: Clock, run_id: str, generation: int, spouts: Iterable[SpoutTask]
+    ) -> None:
+        self._plan = plan
+        self._accounts = accounts
+        self._clock = clock
+        self._run_id = run_id
+        self._generation = generation
+        self._names = {spout.number: f"{spout.name}[{spout.task.index}]" for spout in spouts}
+        self._before = accounts.totals
+        self._before_s = clock.monotonic()
+        self._watermarks: dict[int, int] = {}
+
+    def of(self, record: EpochRecord, verdicts: Verdicts) -> ProgressRecord:
+        """The record of an epoch that is settled and published; called before the next one may be."""
+        accounts, now_s = self._accounts, self._clock.monotonic()
+        with accounts.lock:
+            totals, before = accounts.totals, self._before
+            oldest_s = accounts.pending.oldest_first_s()
+            pending = sum(
+                accounts.pending.open_count(task) + accounts.pending.awaiting_source(task) for task in accounts.spout_of
+            )
+            open_trees = len(accounts.trees)
+        seconds = max(1e-6, now_s - self._before_s)
+        self._before, self._before_s = totals, now_s
+        states = verdicts.reports.states
+        for stats in verdicts.reports.stats:
+            self._watermarks.update(stats.watermarks)
+        emitted, acked = totals.emitted - before.emitted, totals.acked - before.acked
+        rows = {sink: count - before.rows.get(sink, 0) for sink, count in totals.rows.items()}
+        return ProgressRecord(
+            topology=self._plan.spec.name,
+            runtime="spark",
+            run_id=self._run_id,
+            epoch=verdicts.epoch,
+            generation=self._generation,
+            runs=verdicts.runs,
+            time_s=self._clock.wall(),
+            seconds=seconds,
+            emitted=emitted,
+            acked=acked,
+            failed=totals.failed - before.failed,
+            retried=totals.retried - before.retried,
+            dead=totals.dead - before.dead,
+            emitted_per_s=emitted / seconds,
+            acked_per_s=acked / seconds,
+            outputs={sink: count for sink, count in rows.items() if count},
+            step_ms={step: round(ms, 3) for step, ms in record.steps.ms.items()},
+            state_rows_read=sum(one.rows_read for one in states),
+            state_rows_written=sum(one.file.records for one in states),
+            state_bytes_read=sum(one.bytes_read for one in states),
+            state_bytes_written=sum(one.file.size_bytes for one in states),
+            open_trees=open_trees,
+            pending=pending,
+            oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
+            late=sum(stats.late for stats in verdicts.reports.stats),
+            watermarks=watermarks_of(self._plan, self._watermarks),
+            positions={
+                self._names[task]: safe_text(position, POSITION_LENGTH)
+                for task, position in record.header.positions.items()
+                if task in self._names
+            },
+        )
+
+
+def watermarks_of(plan: Plan, by_task: dict[int, int]) -> dict[str, float]:
+    """By bolt, the watermark of its slowest task, in seconds."""
+    slowest: dict[str, float] = {}
+    for task, watermark_us in by_task.items():
+        component = plan.tasks[task].component
+        slowest[component] = min(slowest.get(component, float("inf")), watermark_us / 1e6)
+    return slowest

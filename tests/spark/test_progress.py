@@ -1,0 +1,43 @@
+"""Each epoch on Spark leaves a progress record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.spark.conftest import StartTopology
+from tests.spark.counting import topology, write_text
+from tupletree.runtimes.reporting import ProgressRecord
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_records_of_a_run_add_up_to_its_summary(tmp_path: Path, start_topology: StartTopology) -> None:
+    write_text(tmp_path, 170)
+    heard: list[ProgressRecord] = []
+    file = tmp_path / "progress.jsonl"
+    handle = start_topology(topology(tmp_path), tmp_path / "state", epoch_max_messages=50, progress_file=str(file))
+    handle.on_progress(heard.append)
+    summary = handle.wait(120.0)
+    assert [msgspec.json.decode(line, type=ProgressRecord) for line in file.read_bytes().splitlines()] == heard
+    assert heard == handle.recent_progress()
+    assert [one.epoch for one in heard] == list(range(len(heard)))
+    for name in ("emitted", "acked", "failed", "retried", "dead"):
+        assert sum(getattr(one, name) for one in heard) == getattr(summary, name), name
+    for sink, rows in summary.outputs.items():
+        assert sum(one.outputs.get(sink, 0) for one in heard) == rows
+    first, last = heard[0], heard[-1]
+    assert set(first.step_ms) == {"intake", "log", "run", "settle", "publish", "callbacks"}
+    assert first.step_ms["run"] > 1.0
+    assert (first.topology, first.runtime, first.generation) == ("crash-count", "spark", 1)
+    assert max(one.runs for one in heard) > 1, "some lines fail behind the count"
+    assert first.state_rows_written > 0 < first.state_bytes_written
+    assert sum(one.state_rows_read for one in heard) > 0 < sum(one.state_bytes_read for one in heard)
+    assert first.pending > 0
+    assert first.oldest_s is not None
+    assert first.oldest_s > 0.0
+    assert (last.pending, last.open_trees, last.oldest_s) == (0, 0, None)
+    assert [*first.positions] == ["source[0]"]
+    assert first.emitted_per_s > 0.0
