@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         words=options.words,
         keys=options.keys,
         messages=options.messages,
+        giants=options.giants,
         epoch_lines=options.epoch_lines,
         rounds=options.rounds,
         epochs=options.epochs,
@@ -63,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--words", type=int, default=5_000_000, help="backlog of the throughput jobs")
     made.add_argument("--keys", type=int, default=1_000_000, help="distinct keys of the stateful jobs")
     made.add_argument("--messages", type=int, default=5_000_000, help="messages of the memory job")
+    made.add_argument("--giants", type=int, default=50, help="messages of 100,000 children each, of the giants job")
     made.add_argument("--epoch-lines", type=int, default=100_000, help="most lines per epoch, the same for all jobs")
     made.add_argument("--rounds", type=int, default=3, help="how often the throughput jobs alternate")
     made.add_argument("--epochs", type=int, default=200, help="epochs that the latency job measures")

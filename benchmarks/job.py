@@ -21,6 +21,7 @@ JOBS = {
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
     "tupletree latency": "benchmarks.tupletree_latency",
+    "giants": "benchmarks.giants",
     "local count": "benchmarks.local_count",
     "local latency": "benchmarks.local_latency",
     "local memory": "benchmarks.local_memory",
@@ -38,7 +39,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         epoch_lines: most lines of one epoch.
         epochs: epochs to measure, for latency jobs.
         variant: which kind of the job, where it has several.
-        messages: how many messages to send or to keep open, for jobs of the local runtime.
+        messages: how many messages to send or to keep open, for jobs that make them.
         pending: most messages that its spout may have open; 0 is the default.
     """
 

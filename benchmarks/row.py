@@ -18,6 +18,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     words: int
     keys: int
     messages: int
+    giants: int
     epoch_lines: int
     rounds: int
     epochs: int

@@ -18,6 +18,7 @@ from benchmarks.counting_rows import (
     measure_throughput,
     measure_vectorised,
 )
+from benchmarks.giants_rows import measure_giants
 from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
@@ -158,6 +159,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "latency": measure_latency,
     "startup": measure_startup,
     "memory": measure_memory,
+    "giants": measure_giants,
     **LOCAL_BENCHMARKS,
 }
 """Name on the command line → what runs it."""

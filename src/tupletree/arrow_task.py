@@ -11,7 +11,7 @@ import copy
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tupletree.codec import ArrowCodec, EncodeError
 from tupletree.columns import Anchors, ArrowColumns, Indices, distinct_rows
-from tupletree.effects import ColumnOutput, StateCell, TaskPlace, Worked
+from tupletree.effects import ColumnOutput, Outlet, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import ColumnFrame, Frame, done_roots, segments_of
@@ -118,6 +118,10 @@ class ArrowTask:
         if done:
             worked.done.append((frame.id, done))
         return worked
+
+    def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:  # noqa: ARG002 - shaped like BoltTask
+        """See `dispatch.BoltTask.parts`."""
+        yield self.work(frame)
 
     def _columns_of(self, frame: Frame, codec: ArrowCodec[Any], worked: Worked) -> ArrowColumns | None:
         """A frame of tuples as columns, less the tuples that no column can hold, which fail."""

@@ -18,16 +18,18 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from tupletree.deliveries import Delivery, deliveries_of
-from tupletree.effects import Output, StateCell, TaskPlace, Worked
+from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError, TupleSettledError
 from tupletree.failing import FailureMaker, safe_text, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
+from tupletree.parts import CHECK
 from tupletree.repeating import may_pass
 from tupletree.topology.model import ComponentSpec
 
@@ -87,7 +89,21 @@ class CollectingCall:
 
         The state's value of the last call that failed its tuple is not taken back.
         """
+        for _ in self.parts(frame, call, state, keys, worked, None):
+            pass
+
+    def parts(
+        self,
+        frame: Frame,
+        call: Callable[[Any], Any],
+        state: StateCell | None,
+        keys: Sequence[Any] | None,
+        worked: Worked,
+        outlet: Outlet | None,
+    ) -> Iterator[Worked]:
+        """As `run`, but gives what finished calls emitted whenever it makes a part. One call is never cut."""
         self._worked, self._emitted, self._done = worked, [], {}
+        room = CHECK if outlet is not None else sys.maxsize
         try:
             for index, delivery in enumerate(deliveries_of(frame)):
                 if all_failed(delivery.root, worked.failures):
@@ -97,6 +113,11 @@ class CollectingCall:
                     self._one(delivery, call, worked)
                 else:
                     self._keyed(delivery, call, worked, state, keys[index])
+                if len(self._emitted) >= room and outlet is not None:
+                    last = self._emitted[-1]
+                    room = max(1, outlet.room_for(last.stream, last.value))
+                    if len(self._emitted) >= room:
+                        yield Worked(outputs=self._outputs(worked))
             self._finish(worked)
         finally:
             self._worked = self._place.root = None
@@ -247,6 +268,14 @@ class CollectingCall:
         self._fail.blame(worked, delivery.root, delivery.value, error)
 
     def _finish(self, worked: Worked) -> None:
+        worked.outputs += self._outputs(worked)
+        failed = worked.failures
+        for frame_id, settled in self._done.items():
+            done = [root for root in settled if root not in failed]
+            if done:
+                worked.done.append((frame_id, done))
+
+    def _outputs(self, worked: Worked) -> list[Output]:
         """Turn what was emitted into outputs, without what belongs only to failed roots."""
         failed = worked.failures
         by_target: dict[tuple[str, int | None], list[tuple[Root, list[Any]]]] = {}
@@ -254,13 +283,10 @@ class CollectingCall:
             if not all_failed(emitted.root, failed):
                 pieces = by_target.setdefault((emitted.stream, emitted.direct_task), [])
                 pieces.append((emitted.root, [emitted.value]))
-        for (stream, direct_task), pieces in by_target.items():
-            values, roots, ends = join_segments(pieces)
-            worked.outputs.append(Output(stream, values, roots, ends, direct_task))
-        for frame_id, settled in self._done.items():
-            done = [root for root in settled if root not in failed]
-            if done:
-                worked.done.append((frame_id, done))
+        self._emitted = []
+        return [
+            Output(stream, *join_segments(pieces), direct_task) for (stream, direct_task), pieces in by_target.items()
+        ]
 
     def _in_call(self, action: str) -> Worked:
         if self._worked is None:

@@ -130,6 +130,19 @@ class Options:
         10_000, "messages", "messages in one Spark epoch at most; one batch of a spout may go beyond", at_least=1
     )
     epoch_max_bytes: int = _option(64 * 1024 * 1024, "bytes", "payload of one Spark epoch at most", at_least=1)
+    stage_memory_bytes: int = _option(
+        128 * 1024 * 1024,
+        "bytes",
+        "on Spark: frames that a stage's partition holds in memory, and rows that a sink's task gathers for one file; "
+        "beyond that, frames go to a file in the executor's local folder, and rows to a further file",
+        at_least=0,
+    )
+    call_max_bytes: int = _option(
+        4 * 1024 * 1024 * 1024,
+        "bytes",
+        "on Spark: what one call of a bolt may emit, encoded; a message that becomes more is dead",
+        at_least=1,
+    )
     epoch_min_interval_ms: float = _option(
         0.0, "milliseconds", "start epochs no closer together than this; 0 is as fast as they come", at_least=0
     )

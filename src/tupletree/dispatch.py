@@ -8,14 +8,17 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from tupletree.collecting import CollectingCall
-from tupletree.effects import Output, StateCell, TaskPlace, Worked
+from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
-from tupletree.repeating import insisting
+from tupletree.parts import FIRST, Parts
+from tupletree.repeating import checking, insisting, to_its_end
 from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.states import view_of
@@ -113,18 +116,47 @@ class BoltTask:
         What user code raises fails the roots of the tuple in hand, and the rest of a failed root is left alone.
         Only KeyboardInterrupt comes out; the task is then not to be used again.
         """
+        worked = Worked()
+        frame, keys = self._begin(frame, worked)
+        if self._collecting is not None:
+            self._collecting.run(frame, self._call, self._state, keys, worked)
+        else:
+            self._run(frame, keys, worked)
+        return worked
+
+    def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
+        """As `work`, in parts: the last of them says what is done and what failed.
+
+        What a part holds is to be carried out before the next is asked for. It may hold tuples of a root that fails
+        in a later part, but none of a call that failed.
+
+        Args:
+            frame: the frame.
+            outlet: takes what one call emits that is too much for a part.
+        """
+        worked = Worked()
+        frame, keys = self._begin(frame, worked)
+        if self._collecting is not None:
+            yield from self._collecting.parts(frame, self._call, self._state, keys, worked, outlet)
+        elif self._spec.returns == "many":
+            yield from self._run_in_parts(apart(frame), keys, worked, outlet)
+        else:
+            self._run(frame, keys, worked)
+        yield worked
+
+    def _begin(self, frame: Frame, worked: Worked) -> tuple[Frame, list[Any] | None]:
+        """The tuples that can be worked, with their keys if the bolt has state."""
         if self._call is _not_open:
             raise InternalError("a class bolt was given a frame before it was opened", where=frame.component)
-        worked = Worked()
         keys: list[Any] | None = None
         if self._state is not None:
             frame, keys = self._with_keys(frame, worked)
             self._state.prepare(keys, self._place.epoch_time_s)
         if not self._is_wrapped:
             self._wrap_calls()
-        if self._collecting is not None:
-            self._collecting.run(frame, self._call, self._state, keys, worked)
-            return worked
+        return frame, keys
+
+    def _run(self, frame: Frame, keys: list[Any] | None, worked: Worked) -> None:
         frame = apart(frame)
         if self._state is None or keys is None:
             self._run_stateless(frame, worked)
@@ -132,17 +164,16 @@ class BoltTask:
             self._run_keyed_singles(frame, keys, self._state, worked)
         else:
             self._run_keyed(frame, keys, self._state, worked)
-        return worked
 
     def _wrap_calls(self) -> None:
         """Do around each call what this run asks for beyond it: mostly nothing."""
         self._is_wrapped = True
         state, before = self._state, self._call
         if self._place.calls > 1 and self._insists and self._collecting is None:
-            call = _to_its_end(before) if self._spec.returns == "many" else before
+            call = to_its_end(before) if self._spec.returns == "many" else before
             self._call = insisting(call, self._place, state.savepoint if state is not None else None)
         if state is not None and state.check is not None:
-            self._call = _checking(self._call, state, state.check)
+            self._call = checking(self._call, state, state.check)
         if self._call is not before:
             wrapped = self._call
             self._keyed_call = lambda value, _: wrapped(value)
@@ -338,30 +369,94 @@ class BoltTask:
         place.root = None
         self._finish(frame, out, out_roots, out_ends, worked)
 
+    def _run_in_parts(self, frame: Frame, keys: list[Any] | None, worked: Worked, outlet: Outlet) -> Iterator[Worked]:
+        """The loop of bolts that give many tuples a call, with or without state, where a part of them is enough."""
+        parts = Parts(outlet, self._stream_for, partial(self._sorted, worked), self._sorted_open)
+        call, keyed_call, state, place, values = self._call, self._keyed_call, self._state, self._place, frame.values
+        out, extend = parts.values, parts.values.extend
+        failures = worked.failures
+        held: Any = None
+        start = index = mark = 0
+        for root, end in zip(frame.roots, frame.ends, strict=True):
+            if failures and all_failed(root, failures):
+                start = end
+                continue
+            place.root = root
+            try:
+                for index in range(start, end):
+                    if state is None or keys is None:
+                        result = call(values[index])
+                    else:
+                        held = _put_in_hand(state, keys[index])
+                        result = keyed_call(values[index], state)
+                    if result is not None:
+                        rest, before = iter(result), len(out)
+                        extend(islice(rest, FIRST))
+                        if len(out) - before == FIRST:
+                            parts.take_rest(rest, root)
+                    if state is not None and state.value is not held:
+                        state.changed[state.key] = state.value
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                parts.drop()
+                mark = len(out)
+                self._fail.blame(worked, root, values[index], error)
+            else:
+                if len(out) > mark or parts.is_poured:
+                    parts.close(root)
+                    mark = len(out)
+                    if mark >= parts.room and parts.is_full():
+                        yield Worked(outputs=parts.take())
+                        mark = 0
+            start = end
+        place.root = None
+        self._finish(frame, out, parts.roots, parts.ends, worked)
+
+    def _stream_for(self, value: Any) -> str:
+        stream = self._stream_of.get(type(value))
+        if stream is None:
+            raise wrong_type(value, self._expected())
+        return stream
+
+    def _expected(self) -> str:
+        return " or ".join(sorted(cls.__name__ for cls in self._stream_of)) or "nothing: it has no outputs"
+
+    def _sorted_open(self, out: list[Any], roots: list[Root], ends: list[int]) -> list[Output]:
+        """What the call in hand emitted as one output per stream. Raises ProcessingError for what no stream carries."""
+        classes = set(map(type, out))
+        if classes - self._stream_of.keys():
+            self._stream_for(next(value for value in out if type(value) not in self._stream_of))
+        return self._by_stream(out, roots, ends, classes)
+
     def _finish(self, frame: Frame, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
         if out:
             if roots == frame.roots:
                 roots = frame.roots  # one list per tree, as far as it goes, lets its edges be added up by list
-            classes = set(map(type, out))
-            unknown = classes - self._stream_of.keys()
-            if unknown:
-                out, roots, ends = self._refuse(out, roots, ends, unknown, worked)
-                classes = set(map(type, out))
-            if worked.failures:
-                # A root that stands in several segments may have emitted before it failed.
-                pieces = segments_of(out, roots, ends)
-                out, roots, ends = join_segments([one for one in pieces if not all_failed(one[0], worked.failures)])
-                classes = set(map(type, out))
-            self._sort_streams(out, roots, ends, classes, worked)
+            worked.outputs += self._sorted(worked, out, roots, ends)
         done = done_roots(frame, worked.failures)
         if done:
             worked.done.append((frame.id, done))
+
+    def _sorted(self, worked: Worked, out: list[Any], roots: list[Root], ends: list[int]) -> list[Output]:
+        """One output per stream, without what no stream carries, and without what failed roots emitted."""
+        classes = set(map(type, out))
+        unknown = classes - self._stream_of.keys()
+        if unknown:
+            out, roots, ends = self._refuse(out, roots, ends, unknown, worked)
+            classes = set(map(type, out))
+        if worked.failures:
+            # A root that stands in several segments may have emitted before it failed.
+            pieces = segments_of(out, roots, ends)
+            out, roots, ends = join_segments([one for one in pieces if not all_failed(one[0], worked.failures)])
+            classes = set(map(type, out))
+        return self._by_stream(out, roots, ends, classes)
 
     def _refuse(
         self, out: list[Any], roots: list[Root], ends: list[int], unknown: set[type], worked: Worked
     ) -> tuple[list[Any], list[Root], list[int]]:
         """Fail the roots of values that no stream carries, and leave these values out."""
-        expected = " or ".join(sorted(cls.__name__ for cls in self._stream_of)) or "nothing: it has no outputs"
+        expected = self._expected()
         pieces: list[tuple[Root, list[Any]]] = []
         for root, values in segments_of(out, roots, ends):
             bad = next((value for value in values if type(value) in unknown), _NOTHING)
@@ -371,54 +466,20 @@ class BoltTask:
                 self._fail.blame(worked, root, bad, wrong_type(bad, expected))
         return join_segments(pieces)
 
-    def _sort_streams(
-        self, out: list[Any], roots: list[Root], ends: list[int], classes: set[type], worked: Worked
-    ) -> None:
+    def _by_stream(self, out: list[Any], roots: list[Root], ends: list[int], classes: set[type]) -> list[Output]:
         """One output per stream, in order of their names."""
+        outputs = []
         for cls in sorted(classes, key=self._stream_of.__getitem__):
             layout = (out, roots, ends) if len(classes) == 1 else select(out, roots, ends, cls)
-            worked.outputs.append(Output(self._stream_of[cls], *layout))
+            outputs.append(Output(self._stream_of[cls], *layout))
+        return outputs
 
 
-def _to_its_end(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A call of a bolt that gives several, which has given them all when it returns."""
-
-    def called(value: Any) -> Any:
-        result = call(value)
-        return result if result is None else [*result]
-
-    return called
-
-
-def _checking(call: Callable[[Any], Any], state: StateCell, check: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
-    """A call that fails if it leaves a value which cannot be stored, and leaves the key as it was if it fails.
-
-    Ticks are not checked: no message could fail of them, and a keyed function has no key in hand.
-    """
-
-    def checked(value: Any) -> Any:
-        if type(value) is Tick:
-            return call(value)
-        undo = state.savepoint()
-        try:
-            result = call(value)
-            if hasattr(result, "__next__"):
-                return yielding(result, undo)  # it has not run yet
-            check(state.key, state.value)
-        except BaseException:
-            undo()
-            raise
-        return result
-
-    def yielding(results: Iterator[Any], undo: Callable[[], None]) -> Iterator[Any]:
-        try:
-            yield from results
-            check(state.key, state.value)
-        except BaseException:
-            undo()
-            raise
-
-    return checked
+def _put_in_hand(state: StateCell, key: Any) -> Any:
+    """Let the state hold a key and its value; returns the value."""
+    state.key = key
+    state.value = held = state.changed[key] if key in state.changed else state.load(key)
+    return held
 
 
 _NOTHING = object()

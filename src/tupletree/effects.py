@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tupletree.frames import Columns, LaidOut, Root, roots_of
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["ColumnOutput", "Output", "StateCell", "TaskPlace", "Worked"]
+__all__ = ["ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked"]
 
 MAX_STRAYS_KEPT = 3
 
@@ -63,6 +63,30 @@ class ColumnOutput(LaidOut, Output):
 
     def __init__(self, stream: str, columns: Columns) -> None:
         self.stream, self.columns, self.direct_task = stream, columns, None
+
+
+class Outlet(Protocol):
+    """Takes what a task emits out of its hands in parts, so that nobody holds all that comes of one frame, or call."""
+
+    def room_for(self, stream: str, value: Any) -> int:
+        """About how many tuples like this one make a part."""
+        ...
+
+    def send(self, outputs: list[Output]) -> None:
+        """What calls emitted that are over."""
+        ...
+
+    def hold(self, outputs: list[Output]) -> None:
+        """What the call in hand has emitted so far: it counts once the call returns.
+
+        Raises:
+            ProcessingError: it has emitted more than it may.
+        """
+        ...
+
+    def settle(self, *, counts: bool) -> None:
+        """The call is over; what is held of it counts, or is dropped."""
+        ...
 
 
 @dataclass(slots=True)

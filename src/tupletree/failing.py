@@ -23,6 +23,7 @@ OUR_MODULES = (
     "tupletree.dispatch",
     "tupletree.arrow_task",
     "tupletree.collecting",
+    "tupletree.parts",
     "tupletree.flow.",
     "tupletree.repeating",
     "tupletree.routing",

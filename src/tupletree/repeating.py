@@ -1,4 +1,4 @@
-"""Repeating: a call of user code that raises is made again at once, as often as the task's place allows.
+"""Repeating: a call of user code that raises is made again at once, as often as the task's place allows, or undone.
 
 A runtime asks for that where another failure would cost more than a call: in the later runs of an epoch on Spark, where
 failures that differ from run to run would else find no end. Owns which errors are worth another call, and that each
@@ -7,13 +7,14 @@ call finds things as the first one did. Refuses to know what a call does: whoeve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tupletree.effects import TaskPlace
+from tupletree.effects import StateCell, TaskPlace
 from tupletree.errors import PermanentError, ProcessingTimeoutError
+from tupletree.topology.components import Tick
 
-__all__ = ["insisting", "may_pass"]
+__all__ = ["checking", "insisting", "may_pass", "to_its_end"]
 
 
 def may_pass(error: BaseException) -> bool:
@@ -58,3 +59,44 @@ def insisting(
         return call(*values)
 
     return insist
+
+
+def to_its_end(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A call of a bolt that gives several, which has given them all when it returns."""
+
+    def called(value: Any) -> Any:
+        result = call(value)
+        return result if result is None else [*result]
+
+    return called
+
+
+def checking(call: Callable[[Any], Any], state: StateCell, check: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+    """A call that fails if it leaves a value which cannot be stored, and leaves the key as it was if it fails.
+
+    Ticks are not checked: no message could fail of them, and a keyed function has no key in hand.
+    """
+
+    def checked(value: Any) -> Any:
+        if type(value) is Tick:
+            return call(value)
+        undo = state.savepoint()
+        try:
+            result = call(value)
+            if hasattr(result, "__next__"):
+                return yielding(result, undo)  # it has not run yet
+            check(state.key, state.value)
+        except BaseException:
+            undo()
+            raise
+        return result
+
+    def yielding(results: Iterator[Any], undo: Callable[[], None]) -> Iterator[Any]:
+        try:
+            yield from results
+            check(state.key, state.value)
+        except BaseException:
+            undo()
+            raise
+
+    return checked

@@ -240,7 +240,7 @@ def test_untracked_tuples_that_a_stage_loses_are_named_once(tmp_path: Path, capl
     run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
     for text in ("a", "b"):
         run._fail(FailureMaker("word", 3), 0, Word(text), ValueError("cannot travel"))
-    run.work()
+    list(run.work())
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("word: 2 errors that fail no message")
     assert "cannot travel" in message
@@ -262,8 +262,8 @@ def test_a_bolt_that_cannot_be_opened_for_a_tick_is_named(tmp_path: Path, caplog
     control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0, ticks=["closed"])
     marker = Marker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
     run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
-    run.read(iter([wire.rows_to_batch([(0, wire.WAKE, b"", b"")])]))
-    run.work()
+    list(run.read(iter([wire.rows_to_batch([(0, wire.WAKE, b"", b"")])])))
+    list(run.work())
     assert "closed could not be opened: OSError: no such service" in caplog.text
 
 

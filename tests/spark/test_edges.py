@@ -13,6 +13,7 @@ from tupletree.codec import ArrowCodec
 from tupletree.columns import Anchors, ArrowColumns
 from tupletree.frames import ColumnFrame, Frame, Root, done_roots, roots_of, without
 from tupletree.runtimes.spark.edges import Edges
+from tupletree.runtimes.spark.wire import frame_roots
 from tupletree.topology.streams import Schema
 
 
@@ -57,7 +58,10 @@ def test_what_is_left_is_what_all_edges_would_have_left(frames: list[Any]) -> No
     for number, (layout, as_columns, way, end, failed) in enumerate(frames):
         frame = frame_of(2**63 + 7919 * number, layout, as_columns)
         if way != "from elsewhere":
-            edges.born(frame, stays=way == "stays")
+            if way == "stays":
+                edges.born(frame)
+            else:
+                edges.sent(frame.id, frame_roots(frame))
             add(ledger, frame.id, frame.roots)
         if way == "goes on" or end == "left":
             continue
@@ -78,11 +82,11 @@ def test_an_edge_that_was_born_and_ended_here_is_not_looked_at() -> None:
     for as_columns in (False, True):
         edges = Edges()
         frame = frame_of(99, [(1, 2), (2, 1)], as_columns)
-        edges.born(frame, stays=True)
+        edges.born(frame)
         edges.taken(frame)
         assert edges.entries() is None
     edges = Edges()
     frame = frame_of(99, [(1, 2), (2, 1)], as_columns=True)
-    edges.born(frame, stays=True)
+    edges.born(frame)
     edges.ended(frame.id, done_roots(frame, {}))
     assert edges.entries() is None

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tupletree.dispatch import BoltTask
-from tupletree.effects import IN_HAND, StateCell, TaskPlace, Worked
+from tupletree.effects import IN_HAND, Outlet, StateCell, TaskPlace, Worked
 from tupletree.frames import Frame, Root, all_failed, roots_of
 from tupletree.repeating import may_pass
 from tupletree.topology.model import BoltSpec, ComponentSpec
@@ -124,6 +124,13 @@ class AwaitingBoltTask(BoltTask):
             return super().work(frame)
         finally:
             self._ahead.clear()  # of a root that failed not every tuple is asked for
+
+    def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
+        """See `BoltTask.parts`; what was called ahead is held as a whole."""
+        if self._side_by_side:
+            yield self.work(frame)
+        else:
+            yield from super().parts(frame, outlet)
 
     async def _call_ahead(self, frame: Frame) -> None:
         """Call for each tuple, `concurrency` of them at a time, but for those of roots that have failed by then."""

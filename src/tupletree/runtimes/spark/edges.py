@@ -23,12 +23,13 @@ class Edges:
         self._roots: list[wire.U64] = []
         self._here: dict[int, Frame] = {}
 
-    def born(self, frame: Frame, *, stays: bool) -> None:
-        """A frame goes out. `stays`: to a task of this run."""
-        if stays:
-            self._here[frame.id] = frame
-        else:
-            self._enter(frame.id, wire.frame_roots(frame))
+    def born(self, frame: Frame) -> None:
+        """A frame goes to a task of this run, as the object that it is."""
+        self._here[frame.id] = frame
+
+    def sent(self, edge: int, roots: wire.U64) -> None:
+        """A frame goes out as bytes."""
+        self._enter(edge, roots)
 
     def ended(self, edge: int, roots: Sequence[Root]) -> None:
         """A task is done with these roots of a frame; with `Frame.roots` itself, if with all of them."""

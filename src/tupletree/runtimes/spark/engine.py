@@ -126,6 +126,7 @@ class Engine:
         self._timeout_s = options.message_timeout_s
         self._exact_state = options.state_guarantee == "exactly_once"
         self._processing_timeout_s = options.processing_timeout_s
+        self._stage_memory_bytes, self._call_max_bytes = options.stage_memory_bytes, options.call_max_bytes
         self._directory = directory
         self._accounts = accounts
         self._clock = clock
@@ -258,6 +259,8 @@ class Engine:
             execution=settlement.broken,
             calls=settlement.calls,
             expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
+            stage_memory_bytes=self._stage_memory_bytes,
+            call_max_bytes=self._call_max_bytes,
             one_host=frame.sparkSession.sparkContext.master.startswith("local"),
         )
         has_work = bool(header.frames) and (settlement.remaining() or header.untracked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class StatefulTask:
         """The task's state, or None for a bolt that declares none."""
         return cls(component, task, plan, control, attempt) if component.body.state is not None else None
 
-    def write(self, frames: list[Frame], fail: FailRoot) -> StateReport | None:
+    def write(self, frames: Iterable[Frame], fail: FailRoot) -> StateReport | None:
         """Write what changed.
 
         Raises:
@@ -89,7 +90,7 @@ class StatefulTask:
     def _check(self, key: Any, value: Any) -> None:
         self._store.encode({key: value})
 
-    def _storable(self, changed: dict[Any, Any], frames: list[Frame], fail: FailRoot) -> dict[Any, Any]:
+    def _storable(self, changed: dict[Any, Any], frames: Iterable[Frame], fail: FailRoot) -> dict[Any, Any]:
         """`changed` without the values that cannot be stored; every root that touched their keys fails."""
         bad: dict[Any, ProcessingError] = {}
         for key, value in changed.items():

@@ -17,7 +17,7 @@ import faulthandler
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -119,7 +119,7 @@ class Suspicions:
                     found.untracked.setdefault(mark.task_id, {})[mark.untracked] = blame
         return found
 
-    def drop_untracked(self, task_id: int, frames: list[Frame]) -> tuple[list[Frame], list[tuple[Any, Blame]]]:
+    def drop_untracked(self, task_id: int, frames: Iterable[Frame]) -> tuple[Iterable[Frame], list[tuple[Any, Blame]]]:
         """A task's frames without its blamed untracked tuples, and these."""
         blamed = self.untracked.get(task_id)
         if not blamed:

@@ -19,7 +19,7 @@ from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.fates import Fates
 from tupletree.runtimes.spark.journal import OutputFile
 from tupletree.runtimes.spark.publishing import final_name
-from tupletree.runtimes.spark.sinking import read_sidecar, sidecar_of, write_sidecar
+from tupletree.runtimes.spark.sinking import part_text, read_sidecar, sidecar_of, write_sidecar
 from tupletree.runtimes.spark.spooling import Spool, file_sink_of
 from tupletree.runtimes.spark.trees import Decided, WaitingFile, WaitingRows
 from tupletree.runtimes.spark.wire import OutputReport
@@ -93,7 +93,7 @@ class OutputChooser:
             if self._is_called(file.sink):
                 spooled.setdefault((file.sink, file.task_index), []).append(piece)
             else:
-                own = f"{file.task_index:04d}-{file.epoch:08d}"
+                own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
                 self._publish(file.sink, file.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
         for output in reports:
             piece = self._taken(output, fates, waiting, chosen, epoch)
@@ -102,7 +102,7 @@ class OutputChooser:
             if self._is_called(output.sink):
                 spooled.setdefault((output.sink, output.task_index), []).append(piece)
             else:
-                own = f"{output.task_index:04d}"
+                own = f"{output.task_index:04d}{part_text(output.part)}"
                 self._publish(output.sink, output.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
         for (name, task_index), pieces in spooled.items():
             self._spool(name, task_index, pieces, version, chosen, changed)
@@ -124,7 +124,9 @@ class OutputChooser:
                 chosen.dropped.append(folder / output.sidecar)
             return _Piece(output.candidate, output.rows, ())
         roots = self.read_sidecar(output)
-        file = WaitingFile(output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows)
+        file = WaitingFile(
+            output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
+        )
         if waiting.add(file, roots, fates.is_unfinished, fates.is_dead):
             chosen.waiting.append(file)
             # Worth keeping now, so it must survive what the machine may do.

@@ -55,6 +55,8 @@ class Control(msgspec.Struct, kw_only=True):
         one_host: whether all attempts of a task run on one host.
         calls: how often a call of a bolt is made while it raises, before its tuples fail.
         expects_killers: messages come again, and some message of this start has killed its workers.
+        stage_memory_bytes: what a partition holds of frames, and of rows for a sink, until it spills them.
+        call_max_bytes: what one call of a bolt may emit.
     """
 
     run_id: str
@@ -82,6 +84,8 @@ class Control(msgspec.Struct, kw_only=True):
     one_host: bool = True
     expects_killers: bool = False
     calls: int = 1
+    stage_memory_bytes: int = 128 * 2**20
+    call_max_bytes: int = 4 * 2**30
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

@@ -1,4 +1,4 @@
-"""Sinks in a worker: a task's rows of one run become one candidate file and a sidecar of their roots."""
+"""Sinks in a worker: a task's rows of one run become candidate files, each with a sidecar of its rows' roots."""
 
 from __future__ import annotations
 
@@ -14,32 +14,45 @@ from tupletree.durable import damaged, missing, pack, read_container
 from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.spooling import Spool
+from tupletree.runtimes.spark.transit import weight_of
 from tupletree.runtimes.spark.wire import FailRoot
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError, written
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["SinkTask", "read_sidecar", "read_waiting", "sidecar_of", "takes_columns", "write_sidecar"]
+__all__ = ["SinkTask", "part_text", "read_sidecar", "read_waiting", "sidecar_of", "takes_columns", "write_sidecar"]
 
 
 class SinkTask:
-    """Gathers the rows of one sink task.
+    """Gathers the rows of one candidate of a sink task.
 
     Args:
-        sink: the file sink.
+        component: the sink.
         directory: its absolute folder.
-        name: what makes the candidate's name unique: generation, epoch, run, task and attempt.
+        name: what makes the task's candidates unique: generation, epoch, run, task and attempt.
+        part: which of them this is.
+
+    Attributes:
+        weight: about how much memory the rows take, in bytes.
     """
 
-    def __init__(self, sink: FileSink, directory: Path, name: str) -> None:
-        self._sink = sink
-        self._directory = directory
-        self._candidate = f"{CANDIDATE_PREFIX}{name}{sink.suffix}"
+    def __init__(self, component: ComponentSpec, directory: Path, name: str, part: int = 0) -> None:
+        self._component = component.name
+        self._sink: FileSink = component.body
+        self.directory = directory
+        self._part = part
+        self._candidate = f"{CANDIDATE_PREFIX}{name}{part_text(part)}{self._sink.suffix}"
         self._sidecar = sidecar_of(Path(self._candidate)).name
         self._values: list[Any] = []
         self._roots: list[Root] = []
         self._ends: list[int] = []
         self._columns: list[ArrowColumns] = []
+        self.weight = 0
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether the rows may go into several candidates: a called sink is called once per epoch, with all of them."""
+        return not isinstance(self._sink, Spool)
 
     @property
     def rows(self) -> int:
@@ -48,6 +61,9 @@ class SinkTask:
 
     def take(self, frame: Frame) -> None:
         """Add a frame's tuples."""
+        if not frame.size:
+            return
+        self.weight += weight_of(frame, 0 if isinstance(frame, ColumnFrame) else _length_of(frame.values))
         if isinstance(frame, ColumnFrame) and not self._values:
             self._columns.append(frame.columns)
             return
@@ -66,12 +82,12 @@ class SinkTask:
         self._roots.extend(frame.roots)
         self._ends.extend([offset + end for end in frame.ends] if offset else frame.ends)
 
-    def write(self, component: str, task_index: int, fail: FailRoot) -> wire.OutputReport | None:
+    def write(self, task_index: int, fail: FailRoot) -> wire.OutputReport | None:
         """Write the candidate; rows that the format refuses fail their roots. None if no row is left."""
-        path = self._directory / self._candidate
+        path = self.directory / self._candidate
         if self._columns and isinstance(self._sink, ParquetSink) and self._sink.write_batches(path, self._batches()):
             layout = wire.pack_anchors(Anchors.joined([one.anchors for one in self._columns]))
-            return self._report(component, task_index, layout)
+            return self._report(task_index, layout)
         self._unfold()
         if not self._values:
             return None
@@ -82,22 +98,40 @@ class SinkTask:
             if not self._values:
                 return None
             self._sink.write_candidate(path, self._values)
-        return self._report(component, task_index, wire.pack_layout(self._roots, self._ends))
+        return self._report(task_index, wire.pack_layout(self._roots, self._ends))
 
     def _batches(self) -> list[tuple[type, pa.RecordBatch]]:
         return [(one.codec.schema.cls, one.batch) for one in self._columns]
 
-    def _report(self, component: str, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
+    def _report(self, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
         # The rows of a spool are called out after the commit, and only then is it known which the sink refuses.
         lasting = isinstance(self._sink, Spool)
-        write_sidecar(self._directory / self._sidecar, layout, lasting=lasting)
-        return wire.OutputReport(component, task_index, self._candidate, self._sidecar, self.rows)
+        write_sidecar(self.directory / self._sidecar, layout, lasting=lasting)
+        return wire.OutputReport(self._component, task_index, self._candidate, self._sidecar, self.rows, self._part)
 
     def _drop(self, refused: SinkRowsError, fail: FailRoot) -> None:
         errors = {row.position: f"{row.error_type}: {row.reason}" for row in refused.rows}
         frame = Frame(0, "", "", self._values, self._roots, self._ends, 0)
         wire.drop_positions(frame, errors, fail)
         self._values, self._roots, self._ends = frame.values, frame.roots, frame.ends
+
+
+def part_text(part: int) -> str:
+    """How a name tells a further candidate of a task from its first."""
+    return f"-{part:03d}" if part else ""
+
+
+def _length_of(rows: list[Any]) -> float:
+    """About how many bytes of fields a row has, judged by a few."""
+    few = rows[:: max(1, len(rows) // 4)]
+    return sum(map(_size_of, few)) / len(few)
+
+
+def _size_of(row: Any) -> int:
+    try:
+        return len(msgspec.msgpack.encode(row))
+    except Exception:  # noqa: BLE001 - a row's own code may raise anything; whether it can be written is seen later
+        return 0
 
 
 def takes_columns(component: ComponentSpec) -> bool:

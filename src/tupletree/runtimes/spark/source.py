@@ -104,13 +104,15 @@ class _EpochReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Slice)
-        rows: list[wire.Row] = [] if partition.wakes < 0 else [(partition.wakes, wire.WAKE, b"", b"")]
-        if not partition.rows:
-            if rows:
-                yield wire.rows_to_batch(rows)
-            return
-        with Path(partition.path).open("rb") as file:
-            for place, offset, head_length, body_length in partition.rows:
-                file.seek(offset)
-                rows.append((place, wire.FRAME, file.read(head_length), file.read(body_length)))
-        yield wire.rows_to_batch(rows)
+        yield from wire.rows_to_batches(_rows(partition))
+
+
+def _rows(partition: _Slice) -> Iterator[wire.Row]:
+    if partition.wakes >= 0:
+        yield partition.wakes, wire.WAKE, b"", b""
+    if not partition.rows:
+        return
+    with Path(partition.path).open("rb") as file:
+        for place, offset, head_length, body_length in partition.rows:
+            file.seek(offset)
+            yield place, wire.FRAME, file.read(head_length), file.read(body_length)

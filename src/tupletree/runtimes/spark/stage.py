@@ -1,7 +1,8 @@
 """A stage in a Spark worker: takes the frames addressed to its tasks, passes every other row through.
 
 One `StageRun` is one attempt of one partition of one run of an epoch. It reads its whole partition first, because a
-task that runs again may receive frames in another order: they are sorted, so that the order per key is kept.
+task that runs again may receive frames in another order: they are sorted, so that the order per key is kept. What it
+reads and what it emits is held as bytes, beyond a limit in a file; rows go to Spark while it works.
 Everything it writes is a candidate with a name of its own; nothing counts until settle names it. An exception that
 leaves this module is a fault of the infrastructure, never of a message.
 """
@@ -9,8 +10,9 @@ leaves this module is a fault of the infrastructure, never of a message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,16 @@ import numpy as np
 import pyarrow as pa
 
 from tupletree.arrow_task import ArrowTask
-from tupletree.column_routing import route_columns
 from tupletree.dispatch import BoltTask
 from tupletree.durable import sync_directory
-from tupletree.effects import ColumnOutput, Output, TaskPlace, Worked
+from tupletree.effects import TaskPlace, Worked
 from tupletree.errors import ProcessingError
 from tupletree.failing import FailureMaker, safe_text
 from tupletree.flow.holders import holder_of
-from tupletree.frames import UNTRACKED, ColumnFrame, Frame, Root, roots_of, segments_of, without
+from tupletree.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.holding import HeldFrame, Holder
-from tupletree.ids import mix64
 from tupletree.logs import follow_environment
 from tupletree.plan import Plan, Task
-from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.alarm import Alarm
 from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
@@ -40,7 +39,10 @@ from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.marks import Marker, MarkingPlace
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
+from tupletree.runtimes.spark.sending import Exits, Sender
+from tupletree.runtimes.spark.shelf import Shelf
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
+from tupletree.runtimes.spark.transit import Arrival, Arrivals, Decode, Inbox, Outgoing
 from tupletree.state.keys import key_functions
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
@@ -49,6 +51,7 @@ from tupletree.tracking.outcomes import Failure
 __all__ = ["place_anew", "run_stage"]
 
 _Task = BoltTask | ArrowTask
+_TASKS = (BoltTask, ArrowTask)
 
 logger = logging.getLogger("tupletree.spark.stage")
 
@@ -80,13 +83,13 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
     )
     with marker:
         run = StageRun(load_program(blob), known, index, context.partitionId(), context.taskAttemptId(), marker)
-        passed = run.read(batches)
-        if passed:
-            yield from wire.rows_to_batches(passed)
-        if run.has_work:
-            with Alarm(known.processing_timeout_s, marker.last_words):
-                rows = run.work()
-            yield from wire.rows_to_batches(rows)
+        try:
+            yield from run.read(batches)
+            if run.has_work:
+                with Alarm(known.processing_timeout_s, marker.last_words):
+                    yield from run.work()
+        finally:
+            run.close()
 
 
 def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,16 +118,16 @@ class StageRun:
         self._stage = self._plan.stages[index]
         self._partition = partition
         self._attempt = attempt
-        self._inbox: dict[int, list[tuple[int, int, Frame]]] = {}
+        self._shelf = Shelf(control.stage_memory_bytes)
+        self._inbox = Inbox(self._shelf, self._decoder)
+        self._outgoing = Outgoing(self._shelf)
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
         self._failures: dict[int, Failure] = {}
         self._skip: set[int] = set(self._left_out)
         self._edges = Edges()
         self._touched: list[Any] = []
-        self._rows: list[wire.Row] = []
         self._stats = wire.StatsReport({})
         self._untracked = Worked()  # strays only: tuples of no message that could not go on
-        self._sequence = 0
         self._places: set[int] = set()
         name = f"{control.run_id[:8]}-{self._version}-{index}-{partition}-{attempt}.kept"
         self._kept_files = KeptFiles(Path(control.kept_directory), name)
@@ -132,9 +135,17 @@ class StageRun:
         self._kept_roots: list[Any] = []
         self._gone = set(wire.unpack_roots(control.gone).tolist())
         self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
-        self._carried = {(link.producer, link.consumer) for link in self._plan.links if link.carried}
         self._marker = marker
         self._skip.update(marker.suspicions.roots)
+        self._exits = Exits(
+            shelf=self._shelf,
+            inbox=self._inbox,
+            outgoing=self._outgoing,
+            carry=self._carry,
+            edges=self._edges,
+            fail=self._fail,
+            call_max_bytes=control.call_max_bytes,
+        )
 
     @property
     def _version(self) -> str:
@@ -146,55 +157,56 @@ class StageRun:
         """Whether any frame is addressed to this stage in this partition, or a task may have something to do here."""
         return bool(self._inbox or self._places)
 
-    def read(self, batches: Iterator[pa.RecordBatch]) -> list[wire.Row]:
-        """Take what is addressed to this stage; returns the rows that only pass through."""
-        passed: list[wire.Row] = []
-        decode_as = {
-            task.task_id: wire.decode_columns if takes_columns(self._program.component(name)) else wire.decode_frame
-            for name in self._stage.components
-            for task in self._plan.tasks_of(name)
-        }
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take what is addressed to this stage; gives the rows that only pass through."""
+        own = {task.task_id for name in self._stage.components for task in self._plan.tasks_of(name)}
         for batch in batches:
             places, kinds, heads, bodies = batch.columns
+            passed: list[int] = []
             for position in range(batch.num_rows):
                 kind = kinds[position].as_py()
-                head = heads[position].as_buffer()
-                body = bodies[position].as_buffer()
                 if kind == wire.FRAME:
-                    frame_head = wire.decode_head(memoryview(head))
-                    decode = decode_as.get(frame_head.task)
-                    if decode is not None:
-                        codec = self._program.codecs[frame_head.component, frame_head.stream]
-                        frame = decode(frame_head, body, codec)
-                        self._deliver(frame_head.source, frame_head.sequence, frame)
+                    head = heads[position].as_buffer()
+                    known = wire.decode_head(memoryview(head))
+                    if known.task in own:
+                        slot = self._shelf.put(head, bodies[position].as_buffer())
+                        self._inbox.add(known.task, Arrival(known.source, known.sequence, None, slot))
                         continue
                 elif kind == wire.WAKE:
                     self._places.add(places[position].as_py())
-                passed.append((places[position].as_py(), kind, head.to_pybytes(), body.to_pybytes()))
-        return passed
+                passed.append(position)
+            if len(passed) == batch.num_rows:
+                yield batch
+            elif passed:
+                yield batch.take(pa.array(passed, pa.int32()))
 
-    def work(self) -> list[wire.Row]:
-        """Run every component that has frames, producers first; returns frames for later stages and the reports."""
+    def work(self) -> Iterator[pa.RecordBatch]:
+        """Run every component that has frames, producers first; gives frames for later stages and the reports."""
         for name in self._stage.components:
             component = self._program.component(name)
             for task in self._plan.tasks_of(name):
-                frames = self._inbox.pop(task.task_id, None)
-                if frames is None:
+                arrivals = self._inbox.take(task.task_id)
+                if not arrivals:
                     here = self._plan.placement(task.task_id) in self._places
                     if not (here and self._control.needs(name, task.index)):
                         continue
-                    frames = []
-                frames.sort(key=lambda entry: entry[:2])
-                ordered = [frame for _, _, frame in frames]
-                if component.kind == "sink":
-                    self._sink(component, task, ordered)
-                else:
-                    self._bolt(component, task, ordered)
+                run = self._sink if component.kind == "sink" else self._bolt
+                for _ in run(component, task, arrivals):
+                    yield from self._outgoing.batches()
+                arrivals.release()
         self._report()
-        return self._rows
+        yield from self._outgoing.batches(rest=True)
 
-    def _deliver(self, source: int, sequence: int, frame: Frame) -> None:
-        self._inbox.setdefault(frame.task, []).append((source, sequence, frame))
+    def close(self) -> None:
+        """Let go of what was spilled."""
+        self._shelf.close()
+
+    def _decoder(self, task_id: int) -> Decode:
+        """How frames for a task are decoded."""
+        component = self._program.component(self._plan.tasks[task_id].component)
+        decode = wire.decode_columns if takes_columns(component) else wire.decode_frame
+        codecs = self._program.codecs
+        return lambda head, body: decode(head, body, codecs[head.component, head.stream])
 
     def _place(self, component: ComponentSpec, task: Task) -> TaskPlace:
         fields: dict[str, Any] = {
@@ -213,11 +225,13 @@ class StageRun:
             return MarkingPlace(self._marker, **fields)
         return TaskPlace(**fields)
 
-    def _fail_killers(self, task: Task, frames: list[Frame], held: list[HeldFrame], fail: FailureMaker) -> list[Frame]:
+    def _fail_killers(
+        self, task: Task, frames: Iterable[Frame], held: list[HeldFrame], fail: FailureMaker
+    ) -> Iterable[Frame]:
         """Fail what killed its workers in this task; returns the frames without the untracked tuples among that."""
         suspicions = self._marker.suspicions
         here = {root for root, blame in suspicions.roots.items() if blame.task_id == task.task_id}
-        given = [*frames, *(one.frame for one in held)] if here else []
+        given = chain(frames, (one.frame for one in held)) if here else ()
         for root, values in (piece for frame in given for piece in frame.segments()):
             for one in here.intersection(roots_of(root)):
                 here.remove(one)
@@ -227,7 +241,8 @@ class StageRun:
             fail.stray(self._untracked, value, f"lost, for worker processes ended over it: {blame.how}")
         return frames
 
-    def _bolt(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
+    def _bolt(self, component: ComponentSpec, task: Task, arrivals: Arrivals) -> Iterator[None]:
+        """Run a bolt's task; gives way whenever rows may be on their way to Spark."""
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
         place.begin(self._control.time_s)
@@ -235,29 +250,28 @@ class StageRun:
         holder = holder_of(component, place, keys)
         bolt = holder or _task_of(self._plan, component, place, state)
         fail = FailureMaker(component.name, task.task_id)
-        keep, held, arriving = self._kept_for(component, task, needed=holder is not None)
-        frames = arriving + frames
+        keep, held, arrivals.first = self._kept_for(component, task, needed=holder is not None)
         try:
             bolt.open()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
-            for frame in frames:
+            for frame in arrivals:
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
-            if not frames:  # no message fails of it, so nobody would hear
+            if not arrivals:  # no message fails of it, so nobody would hear
                 logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
             _close(bolt, component.name)
             if keep is not None:
                 memory = msgspec.msgpack.decode(keep.memory) if keep.memory else None
                 self._keep(keep, held, memory, keep.version.due_s, fail)
             return
-        frames = self._fail_killers(task, frames, held, fail)
+        frames = self._fail_killers(task, arrivals, held, fail)
         try:
             if holder is not None and keep is not None:
                 holder.restore(held, msgspec.msgpack.decode(keep.memory) if keep.memory else None)
                 holder.forget(self._marker.suspicions.roots)
-            self._work(bolt, holder, component, task, frames, fail, is_stateful=state is not None)
+            yield from self._work(bolt, holder, component, task, frames, is_stateful=state is not None)
         finally:
             _close(bolt, component.name)
         if state is not None:
@@ -274,13 +288,13 @@ class StageRun:
         holder: Holder | None,
         component: ComponentSpec,
         task: Task,
-        frames: list[Frame],
-        fail: FailureMaker,
+        frames: Iterable[Frame],
         *,
         is_stateful: bool,
-    ) -> None:
+    ) -> Iterator[None]:
         control = self._control
-        emitter = _Emitter(self._plan, task, component)
+        place = control.epoch, control.run, self._stage.index
+        sender = Sender(self._plan, self._program.codecs, place, task, component, self._exits)
         worked_tuples = 0
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
@@ -288,15 +302,16 @@ class StageRun:
                 continue
             if is_stateful:
                 self._touched.append(wire.frame_roots(kept))
-            worked = bolt.work(kept)
+            for part in bolt.parts(kept, sender) if isinstance(bolt, _TASKS) else (bolt.work(kept),):
+                self._carry_out(part, component, sender)
+                yield
             worked_tuples += kept.size
-            self._carry_out(worked, component, task, emitter, fail)
         if component.name in control.ticks:
-            self._carry_out(bolt.tick(control.time_s), component, task, emitter, fail)
+            self._carry_out(bolt.tick(control.time_s), component, sender)
         if holder is not None:
-            self._carry_out(holder.advance(), component, task, emitter, fail)
+            self._carry_out(holder.advance(), component, sender)
             if control.drain:
-                self._carry_out(holder.flush(), component, task, emitter, fail)
+                self._carry_out(holder.flush(), component, sender)
             if holder.watermark_us is not None:
                 self._stats.watermarks[task.task_id] = holder.watermark_us
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
@@ -319,9 +334,7 @@ class StageRun:
             self._kept_values.append(frame_id)
             self._kept_roots.append(wire.root_array(roots))
 
-    def _carry_out(
-        self, worked: Worked, component: ComponentSpec, task: Task, emitter: _Emitter, fail: FailureMaker
-    ) -> None:
+    def _carry_out(self, worked: Worked, component: ComponentSpec, sender: Sender) -> None:
         self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts
@@ -331,47 +344,13 @@ class StageRun:
             _log_strays(worked, component.name)
         for frame_id, roots in worked.done:
             self._edges.ended(frame_id, roots)
-        for output in worked.outputs:
-            frames, refused = emitter.route(output)
-            for root, value, error in refused:
-                self._fail(fail, root, value, error)
-            for frame in frames:
-                self._send(task, frame, fail)
+        sender.send(worked.outputs)
 
-    def _send(self, source: Task, frame: Frame, fail: FailureMaker) -> None:
-        """Give a frame its edge id, enter it in the ledger, and deliver it here or put it on the wire.
-
-        One that is too long for a row goes as several.
-        """
-        control, component, stream = self._control, frame.component, frame.stream
-        self._sequence += 1
-        frame.id = mix64(control.epoch, control.run, self._stage.index, source.task_id, frame.task, self._sequence)
-        target = self._plan.tasks[frame.task]
-        is_carried = (component, target.component) in self._carried
-        stays = not is_carried and self._plan.stage_of(target.component) == self._stage.index
-        if stays:
-            self._deliver(source.task_id, self._sequence, frame)
-        elif frame.size > wire.FRAME_TUPLES:
-            for half in wire.halves(frame):
-                self._send(source, half, fail)
-            return
-        else:
-            codec = self._program.codecs[component, stream]
-            place = self._plan.placement(frame.task)
-            row = wire.encode_frame(frame, codec, place, source.task_id, self._sequence, partial(self._fail, fail))
-            if row is None:
-                return
-            if len(row[3]) > wire.FRAME_BYTES and frame.size > 1:
-                for half in wire.halves(frame):
-                    self._send(source, half, fail)
-                return
-            if is_carried:
-                self._kept_files.carry(target.component, target.index, row)
-                self._kept_values.append(frame.id)
-                self._kept_roots.append(wire.frame_roots(frame))
-            else:
-                self._rows.append(row)
-        self._edges.born(frame, stays=stays)
+    def _carry(self, target: Task, row: wire.Row, frame_id: int, roots: wire.U64) -> None:
+        """A frame goes to the next epoch."""
+        self._kept_files.carry(target.component, target.index, row)
+        self._kept_values.append(frame_id)
+        self._kept_roots.append(roots)
 
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
         if root == UNTRACKED:
@@ -379,34 +358,45 @@ class StageRun:
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
 
-    def _sink(self, component: ComponentSpec, task: Task, frames: list[Frame]) -> None:
+    def _sink(self, component: ComponentSpec, task: Task, frames: Iterable[Frame]) -> Iterator[None]:
+        """Run a sink's task: what it takes goes into candidates of bounded size."""
         control = self._control
         directory = Path(control.sink_directories[component.name])
         name = f"{control.run_id[:8]}-{self._version}-{task.index:04d}-{self._attempt}"
-        sink = SinkTask(component.body, directory, name)
-        fail = FailureMaker(component.name, task.task_id)
+        fail = partial(self._fail, FailureMaker(component.name, task.task_id))
+        worked = self._stats.worked
+        part = 0
+        sink = SinkTask(component, directory, name, part)
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
             sink.take(kept)
             self._edges.taken(kept)
-        self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + sink.rows
-        report = sink.write(component.name, task.index, partial(self._fail, fail))
-        if report is not None:
-            sync_directory(directory)
-            self._rows.append(self._row(wire.OUTPUT, wire.encode_report(report)))
+            worked[component.name] = worked.get(component.name, 0) + kept.size
+            if sink.weight >= control.stage_memory_bytes and sink.may_be_cut:
+                self._write_candidate(sink, task, fail)
+                yield
+                part += 1
+                sink = SinkTask(component, directory, name, part)
+        self._write_candidate(sink, task, fail)
 
-    def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: list[Frame]) -> None:
+    def _write_candidate(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> None:
+        report = sink.write(task.index, fail)
+        if report is not None:
+            sync_directory(sink.directory)
+            self._put(wire.OUTPUT, wire.encode_report(report))
+
+    def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: Iterable[Frame]) -> None:
         try:
             report = state.write(frames, partial(self._fail, fail))
         except ProcessingError as error:
             logger.info("%s: the epoch runs again to find out whose doing it is: %s", state.component, error)
-            self._rows.append(self._row(wire.UNSTORABLE, state.component.encode()))
+            self._put(wire.UNSTORABLE, state.component.encode())
             return
         if report is not None:
-            self._rows.append(self._row(wire.STATE, wire.encode_report(report)))
+            self._put(wire.STATE, wire.encode_report(report))
 
-    def _row(self, kind: int, head: bytes, body: bytes = b"") -> wire.Row:
-        return self._partition, kind, head, body
+    def _put(self, kind: int, head: bytes, body: bytes = b"") -> None:
+        self._outgoing.put(self._partition, kind, head, body)
 
     def _report(self) -> None:
         if self._untracked.stray_count:
@@ -416,15 +406,15 @@ class StageRun:
                 self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
         entries = self._edges.entries()
         if entries is not None:
-            self._rows.append(self._row(wire.LEDGER, b"", wire.pack_entries(entries)))
+            self._put(wire.LEDGER, b"", wire.pack_entries(entries))
         self._kept_files.write()
         if self._kept_files.reports:
             entries = combine(self._kept_values, self._kept_roots)
             reports = wire.encode_report(self._kept_files.reports)
-            self._rows.append(self._row(wire.KEPT, reports, wire.pack_entries(entries)))
+            self._put(wire.KEPT, reports, wire.pack_entries(entries))
         if self._touched:
             touched = np.unique(np.concatenate(self._touched))
-            self._rows.append(self._row(wire.TOUCHED, b"", touched.tobytes()))
+            self._put(wire.TOUCHED, b"", touched.tobytes())
         if self._failures:
             failures: dict[int, wire.FailureReport] = {}
             for root, failure in self._failures.items():
@@ -433,8 +423,8 @@ class StageRun:
                 report if position < MAX_TRACEBACKS else _without_traceback(report)
                 for position, report in enumerate(failures.values())
             ]
-            self._rows.append(self._row(wire.FAILURES, b"", wire.encode_report(shortened)))
-        self._rows.append(self._row(wire.STATS, wire.encode_report(self._stats)))
+            self._put(wire.FAILURES, b"", wire.encode_report(shortened))
+        self._put(wire.STATS, wire.encode_report(self._stats))
 
 
 def _task_of(plan: Plan, component: ComponentSpec, place: TaskPlace, state: StatefulTask | None) -> _Task:
@@ -465,35 +455,3 @@ def _log_strays(worked: Worked, component: str) -> None:
 
 def _without_traceback(report: wire.FailureReport) -> wire.FailureReport:
     return wire.FailureReport(report.roots, msgspec.structs.replace(report.failure, traceback=""))
-
-
-class _Emitter:
-    """Deals what one task emits, one router per stream."""
-
-    def __init__(self, plan: Plan, task: Task, component: ComponentSpec) -> None:
-        self._component = component.name
-        self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in component.outputs}
-
-    def route(self, output: Output) -> tuple[list[Frame], list[tuple[Root, Any, Exception]]]:
-        """(frames without an id, what could not be dealt). A tuple that fails for one target goes to none."""
-        router = self._routers[output.stream]
-        if isinstance(output, ColumnOutput):
-            parts, errors = route_columns(router, output.columns)
-            frames: list[Frame] = [ColumnFrame(task, *self._from(output), columns, 0) for task, columns in parts]
-        else:
-            values, roots, ends = output.values, output.roots, output.ends
-            if output.direct_task is not None:
-                try:
-                    batches, errors = [router.route_direct(output.direct_task, values, roots, ends)], []
-                except ProcessingError as error:
-                    return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
-            else:
-                batches, errors = router.route(values, roots, ends)
-            frames = [Frame(one.task, *self._from(output), one.values, one.roots, one.ends, 0) for one in batches]
-        if not errors:
-            return frames, []
-        owners = [root for root, part in segments_of(output.values, output.roots, output.ends) for _ in part]
-        return frames, [(owners[position], output.values[position], error) for position, error in errors]
-
-    def _from(self, output: Output) -> tuple[str, str]:
-        return self._component, output.stream

@@ -148,6 +148,7 @@ class WaitingFile(msgspec.Struct, array_like=True, frozen=True):
     candidate: str
     sidecar: str
     rows: int
+    part: int = 0
 
     @property
     def key(self) -> str:

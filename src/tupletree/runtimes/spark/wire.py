@@ -27,6 +27,7 @@ __all__ = [
     "FRAME",
     "KEPT",
     "LEDGER",
+    "NO_ROOTS",
     "OUTPUT",
     "ROW_SCHEMA",
     "SPARK_SCHEMA",
@@ -79,8 +80,8 @@ KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, r
 WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
 UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
 
-BATCH_BYTES = 64 * 1024 * 1024
-"""Rows of a stage go to Spark in batches of so many bytes, or of one row if that is longer."""
+BATCH_BYTES = 16 * 1024 * 1024
+"""Rows of a stage go to Spark in batches of so many bytes, or of one row if that is longer: it holds whole batches."""
 
 FRAME_BYTES = 16 * 1024 * 1024
 """A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
@@ -89,6 +90,7 @@ FRAME_TUPLES = 65_536
 """A frame of more tuples is halved before it is encoded: so many bytes as it may have need not fit into memory."""
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
+NO_ROOTS: U64 = np.empty(0, np.uint64)
 Row = tuple[int, int, bytes, "bytes | memoryview"]
 
 
@@ -117,13 +119,14 @@ class FailureReport(msgspec.Struct, array_like=True):
 
 
 class OutputReport(msgspec.Struct, array_like=True):
-    """A candidate file of a sink task, and the sidecar that says whose rows these are."""
+    """A candidate file of a sink task, and the sidecar that says whose rows these are; `part`: which of the task's."""
 
     sink: str
     task_index: int
     candidate: str
     sidecar: str
     rows: int
+    part: int = 0
 
 
 class StateReport(msgspec.Struct, array_like=True):
@@ -173,17 +176,19 @@ def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     )
 
 
-def rows_to_batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+def rows_to_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Rows as record batches of bounded size: a binary column ends at 2 GB, and Spark holds a whole batch at a time."""
-    start = size = 0
-    for position, (_, _, head, body) in enumerate(rows):
-        length = len(head) + len(body)
+    gathered: list[Row] = []
+    size = 0
+    for row in rows:
+        length = len(row[2]) + len(row[3])
         if size and size + length > BATCH_BYTES:
-            yield rows_to_batch(rows[start:position])
-            start, size = position, 0
+            yield rows_to_batch(gathered)
+            gathered, size = [], 0
+        gathered.append(row)
         size += length
-    if rows[start:]:
-        yield rows_to_batch(rows[start:])
+    if gathered:
+        yield rows_to_batch(gathered)
 
 
 def length_of(codec: ArrowCodec[Any], value: object) -> float:
