@@ -28,8 +28,9 @@ from tupletree.topology.model import ComponentSpec
 
 __all__ = ["Exits", "Sender"]
 
-PART_BYTES = 16 * 1024 * 1024
-"""Memory, about, of the tuples that make a part."""
+MOST_PART_BYTES = 16 * 1024 * 1024
+LEAST_PART_BYTES = 64 * 1024
+"""Memory, about, of the tuples that make a part: an eighth of what the stage may hold, between these."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Sender:
         self._sequence = 0
         self._held: list[_Parcel] = []
         self._held_bytes = 0
+        self._part_bytes = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, exits.shelf.limit_bytes // 8))
         links = [link for link in plan.links if link.producer == component.name]
         self._carried = {link.consumer for link in links if link.carried}
 
@@ -99,7 +101,7 @@ class Sender:
     def room_for(self, stream: str, value: Any) -> int:
         """See `effects.Outlet`."""
         length = OBJECT_BYTES + wire.length_of(self._codecs[self._component, stream], value)
-        return max(1, min(wire.FRAME_TUPLES, int(PART_BYTES / length)))
+        return max(1, min(wire.FRAME_TUPLES, int(self._part_bytes / length)))
 
     def send(self, outputs: list[Output]) -> None:
         """See `effects.Outlet`; what cannot be dealt fails."""

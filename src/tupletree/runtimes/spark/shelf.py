@@ -71,7 +71,7 @@ class Shelf:
     """
 
     def __init__(self, limit_bytes: int, folder: str | None = None) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._folder = folder or os.environ.get(LOCAL_FOLDERS, "").partition(",")[0] or tempfile.gettempdir()
         self._in_memory_bytes = 0
         self._file: IO[bytes] | None = None
@@ -81,7 +81,7 @@ class Shelf:
 
     def has_room(self, length: int) -> bool:
         """Whether so many bytes more may be held in memory."""
-        return self._in_memory_bytes + length <= self._limit_bytes
+        return self._in_memory_bytes + length <= self.limit_bytes
 
     def claim(self, length: int) -> None:
         """Somebody holds so many bytes elsewhere in memory, until they are given back."""
@@ -112,7 +112,7 @@ class Shelf:
             raise ProcessingError(
                 f"frames cannot be spilled to the executor's local folder: {error.strerror}",
                 where=self._folder,
-                got=f"{length:,} bytes more than stage_memory_bytes ({self._limit_bytes:,}) has room for",
+                got=f"{length:,} bytes more than stage_memory_bytes ({self.limit_bytes:,}) has room for",
                 next_step="make room there, name another folder (spark.local.dir), or lower epoch_max_messages",
             ) from error
         slot.lay_down(offset)
