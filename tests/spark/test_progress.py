@@ -1,13 +1,14 @@
-"""Each epoch on Spark leaves a progress record."""
+"""Each epoch on Spark leaves a progress record, and jobs that the UI shows by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.spark.conftest import StartTopology
+from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.counting import topology, write_text
 from tupletree.runtimes.reporting import ProgressRecord
 
@@ -41,3 +42,20 @@ def test_the_records_of_a_run_add_up_to_its_summary(tmp_path: Path, start_topolo
     assert (last.pending, last.open_trees, last.oldest_s) == (0, 0, None)
     assert [*first.positions] == ["source[0]"]
     assert first.emitted_per_s > 0.0
+
+
+def test_jobs_in_the_ui_name_topology_epoch_and_run_and_their_plans_name_components(
+    tmp_path: Path, spark: Any, run_topology: RunTopology
+) -> None:
+    write_text(tmp_path, 34)
+    run_topology(topology(tmp_path), tmp_path / "state")
+    store = spark.sparkContext._jsc.sc().statusStore()
+    jobs = [store.jobsList(None).apply(number) for number in range(store.jobsList(None).size())]
+    described = [job.description().get() for job in jobs if job.description().isDefined()]
+    ours = [text for text in described if text.startswith("crash-count: ")]
+    assert {"crash-count: rehearsal", "crash-count: epoch 0, run 0"} <= set(ours)
+    assert any(text.endswith(", run 1") for text in ours), "some lines fail behind the count"
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plans = [executions.apply(number).physicalPlanDescription() for number in range(executions.size())]
+    names = ("stage 0: split", "stage 1: count", "stage 2: stumble, lines, columns")
+    assert any(all(name in plan for name in names) for plan in plans), plans[-1]

@@ -26,6 +26,7 @@ from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.endings import first_line, is_final
 from tupletree.runtimes.spark.fates import Fates
 from tupletree.runtimes.spark.intake import EpochRecord
+from tupletree.runtimes.spark.jobs import describe_job, placing_function, stage_function
 from tupletree.runtimes.spark.journal import (
     AckedTree,
     Base,
@@ -41,7 +42,6 @@ from tupletree.runtimes.spark.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.program import Control, control_bytes
 from tupletree.runtimes.spark.publishing import Publisher, letter_of, remove
 from tupletree.runtimes.spark.settle import Reports, Settlement
-from tupletree.runtimes.spark.stage import place_anew, run_stage
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import TreeChanges
 from tupletree.state.versions import StateFile, version_after
@@ -267,18 +267,19 @@ class Engine:
         if not (has_work or control.has_needs):
             return []
         if header.partitions not in (0, self._plan.partitions):  # 0: an epoch without frames
-            placed = frame.mapInArrow(_placing_function(self._blob), wire.SPARK_SCHEMA)
+            placed = frame.mapInArrow(placing_function(self._blob), wire.SPARK_SCHEMA)
             frame = placed.repartitionById(self._plan.partitions, "place")
         return self._run_plan(frame, control)
 
     def _run_plan(self, frame: Any, control: Control) -> list[tuple[int, bytes, bytes]]:
         """The whole plan as one Spark job with one action: a second action could mix two executions."""
         encoded = control_bytes(control)
+        describe_job(frame.sparkSession.sparkContext, self._plan, control)
         rows = frame
         for stage in self._plan.stages:
             if stage.index:
                 rows = rows.repartitionById(self._plan.partitions, "place")
-            rows = rows.mapInArrow(_stage_function(self._blob, encoded, stage.index), wire.SPARK_SCHEMA)
+            rows = rows.mapInArrow(stage_function(self._blob, encoded, stage), wire.SPARK_SCHEMA)
         table: pa.Table = rows.toArrow()
         columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("kind", "head", "body")]
         return list(zip(*columns, strict=True))
@@ -459,20 +460,6 @@ class Engine:
             late_verdicts=before.late_verdicts + sum(stats.late_verdicts for stats in counted.reports.stats),
             rows=rows,
         )
-
-
-def _stage_function(blob: bytes, control: bytes, index: int) -> Callable[[Any], Any]:
-    def stage(batches: Any) -> Any:
-        return run_stage(blob, control, index, batches)
-
-    return stage
-
-
-def _placing_function(blob: bytes) -> Callable[[Any], Any]:
-    def place(batches: Any) -> Any:
-        return place_anew(blob, batches)
-
-    return place
 
 
 def _by_reason(failures: list[tuple[int, Failure]]) -> list[FailedAttempt]:
