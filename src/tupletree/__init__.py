@@ -15,6 +15,7 @@ from tupletree.errors import (
     EndOfInput,
     PermanentError,
     ProcessingError,
+    SourceChangedError,
     TopologyError,
     TupleSettledError,
     TupletreeError,
@@ -40,6 +41,7 @@ from tupletree.topology.components import (
     Tick,
 )
 from tupletree.topology.holding_bolts import join_bolt, window_bolt
+from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.states import ListState, MapState
 from tupletree.topology.windows import Window
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
@@ -73,6 +75,9 @@ __all__ = [
     "Sink",
     "SinkBatch",
     "SinkContext",
+    "SourceChangedError",
+    "Split",
+    "SplitSpout",
     "Spout",
     "TaskContext",
     "TaskState",

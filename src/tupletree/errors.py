@@ -21,6 +21,7 @@ __all__ = [
     "ProcessingError",
     "ProcessingTimeoutError",
     "RuntimeUnavailableError",
+    "SourceChangedError",
     "TopologyError",
     "TupleSettledError",
     "TupletreeError",
@@ -111,6 +112,10 @@ class TupleSettledError(ProcessingError):
 
 class ConnectorError(TupletreeError):
     """A source or sink could not read or write."""
+
+
+class SourceChangedError(ConnectorError):
+    """What a source gave before, and is to give again, is not there any more, or not as it was."""
 
 
 class CheckpointError(TupletreeError):

@@ -14,11 +14,15 @@ from tupletree.config import Options
 from tupletree.errors import InternalError
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, TopologySpec
+from tupletree.topology.splits import SplitSpout
 
-__all__ = ["ACKER", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
+__all__ = ["ACKER", "NOWHERE", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
 
 SYSTEM = "__system"
 ACKER = "__acker"
+
+NOWHERE = -1
+"""The place of whoever emits outside of all partitions: the driver, for a spout that is read in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Link:
     Attributes:
         local: every tuple can reach its target without leaving the partition it was emitted in.
         carried: it closes a cycle; on Spark its frames go to the next epoch, so it orders nothing.
-        from_spout: the producer is a spout; its frames are placed by the driver, so they need no exchange.
+        from_spout: the producer is a spout that is pulled: the driver places its frames, so they need no exchange.
     """
 
     producer: str
@@ -80,7 +84,7 @@ class Plan:
         tasks: by task id: the system task (0), ackers, bolts, sinks, spouts; within a kind in declaration order.
         partitions: how many partitions the tasks are spread over; 1 on the local runtime.
         links: every subscription, consumers in declaration order.
-        stages: bolts and sinks only; spouts live in the driver.
+        stages: bolts and sinks, and on Spark the spouts that are read there; the others live in the driver.
         executors: for the local runtime.
 
     Tasks of a component that one executor serves and that nothing can tell apart may have a *deputy*: one of them works
@@ -95,6 +99,7 @@ class Plan:
     executors: tuple[Executor, ...]
     _ranges: Mapping[str, range]
     _stage_of: Mapping[str, int]
+    _readers: Mapping[str, int] = field(default_factory=dict)
     _deputies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -112,8 +117,9 @@ class Plan:
         ranges = _ranges(tasks)
         count = partitions or 1
         order, back_edges = _topological(spec)
-        links = tuple(_links(spec, parallelism, count, back_edges))
-        stage_of = _stages(spec, order, links)
+        readers = _readers(spec, parallelism, count) if partitions is not None else {}
+        links = tuple(_links(spec, parallelism, readers, count, back_edges))
+        stage_of = _stages(spec, order, links, readers)
         executors = _executors(spec, ranges, options.acker_executors)
         return cls(
             spec=spec,
@@ -124,6 +130,7 @@ class Plan:
             executors=executors,
             _ranges=ranges,
             _stage_of=stage_of,
+            _readers=readers,
             _deputies=_deputies(spec, ranges, executors) if deputies else {},
         )
 
@@ -160,8 +167,12 @@ class Plan:
         return self.tasks[task_id].index % self.partitions
 
     def stage_of(self, component: str) -> int:
-        """Which stage runs a bolt or sink. Raises KeyError for a spout: it has none."""
+        """Which stage runs a bolt or sink, or reads a spout. Raises KeyError for a spout that is pulled."""
         return self._stage_of[component]
+
+    def readers(self, component: str) -> int:
+        """How many partitions, from the first on, read a spout's splits; 0 for any component that is not read so."""
+        return self._readers.get(component, 0)
 
     def links_from(self, component: str, stream: str) -> tuple[Link, ...]:
         """Who reads a stream, in declaration order."""
@@ -272,8 +283,37 @@ def _topological(spec: TopologySpec) -> tuple[list[str], set[tuple[str, str]]]:
     return finished[::-1], back_edges
 
 
+def _readers(spec: TopologySpec, parallelism: Mapping[str, int], partitions: int) -> dict[str, int]:
+    """In how many partitions each `SplitSpout` is read: in all of them.
+
+    Where its consumers live in fewer, and reading only there saves the exchange, in so many: they have no more to do.
+    """
+    found: dict[str, int] = {}
+    for spout in _of_kind(spec, "spout"):
+        if isinstance(spout.body, SplitSpout):
+            readings = [
+                (source.grouping, parallelism[consumer.name], consumer.kind == "sink")
+                for stream in spout.outputs
+                for consumer, source in spec.consumers(spout.name, stream)
+            ]
+            widths = [1 if grouping.kind == "global" else tasks for grouping, tasks, _ in readings]
+            found[spout.name] = next(
+                (
+                    width
+                    for width in (partitions, min([partitions, *widths]))
+                    if all(_is_local(grouping, width, tasks, partitions, sink) for grouping, tasks, sink in readings)
+                ),
+                partitions,
+            )
+    return found
+
+
 def _links(
-    spec: TopologySpec, parallelism: Mapping[str, int], partitions: int, back_edges: set[tuple[str, str]]
+    spec: TopologySpec,
+    parallelism: Mapping[str, int],
+    readers: Mapping[str, int],
+    partitions: int,
+    back_edges: set[tuple[str, str]],
 ) -> Iterator[Link]:
     for consumer in spec.components.values():
         for source in consumer.inputs:
@@ -287,13 +327,13 @@ def _links(
                 grouping=source.grouping,
                 local=_is_local(
                     source.grouping,
-                    parallelism[source.component],
+                    readers.get(source.component) or parallelism[source.component],
                     parallelism[consumer.name],
                     partitions,
                     consumer.kind == "sink",
                 ),
                 carried=(source.component, consumer.name) in back_edges,
-                from_spout=producer.kind == "spout",
+                from_spout=producer.kind == "spout" and producer.name not in readers,
             )
 
 
@@ -322,14 +362,16 @@ def _living_in(partition: int, tasks: int, partitions: int) -> int:
     return len(range(partition, tasks, partitions))
 
 
-def _stages(spec: TopologySpec, order: list[str], links: tuple[Link, ...]) -> dict[str, int]:
+def _stages(
+    spec: TopologySpec, order: list[str], links: tuple[Link, ...], readers: Mapping[str, int]
+) -> dict[str, int]:
     incoming: dict[str, list[Link]] = defaultdict(list)
     for link in links:
         if not link.carried and not link.from_spout:
             incoming[link.consumer].append(link)
     stage_of: dict[str, int] = {}
     for name in order:
-        if spec.components[name].kind != "spout":
+        if spec.components[name].kind != "spout" or name in readers:
             stage_of[name] = max((stage_of[i.producer] + (not i.local) for i in incoming[name]), default=0)
     return stage_of
 

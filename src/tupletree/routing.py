@@ -72,12 +72,13 @@ class Router:
         self._where = where
 
     @classmethod
-    def of(cls, plan: Plan, task_id: int, stream: str) -> Router:
-        """The router of a task's stream."""
+    def of(cls, plan: Plan, task_id: int, stream: str, place: int | None = None) -> Router:
+        """The router of a task's stream; `place` is the partition it emits in, if not its own, or `plan.NOWHERE`."""
         producer = plan.tasks[task_id].component
         schema = plan.spec.components[producer].outputs[stream].schema
         links = plan.links_from(producer, stream)
-        dealers = [_dealer(plan, link, task_id, schema) for link in links if link.grouping.kind != "direct"]
+        first, here = (plan.tasks[task_id].index, plan.placement(task_id)) if place is None else (place, place)
+        dealers = [_dealer(plan, link, first, here, schema) for link in links if link.grouping.kind != "direct"]
         direct = [task for link in links if link.grouping.kind == "direct" for task in plan.task_ids_of(link.consumer)]
         return cls(dealers, direct, f"{producer}.{stream}")
 
@@ -127,12 +128,12 @@ class Router:
         return Batch(task, values, roots, ends)
 
 
-def _dealer(plan: Plan, link: Link, task_id: int, schema: Schema) -> _Dealer:
+def _dealer(plan: Plan, link: Link, first: int, here: int, schema: Schema) -> _Dealer:
     grouping, tasks = link.grouping, plan.deputies_of(link.consumer)
     where = f"{link.producer}.{link.stream} -> {link.consumer}"
     match grouping.kind:
         case "shuffle" | "local_or_shuffle" | "none":
-            return _Shuffle(_choosable(plan, link, task_id), plan.tasks[task_id].index)
+            return _Shuffle(_choosable(plan, link, here), first)
         case "all":
             return _Copy(tasks)
         case "global":
@@ -146,12 +147,11 @@ def _dealer(plan: Plan, link: Link, task_id: int, schema: Schema) -> _Dealer:
     raise InternalError("a grouping that routing does not know", where=where, got=grouping.kind)
 
 
-def _choosable(plan: Plan, link: Link, task_id: int) -> Sequence[int]:
+def _choosable(plan: Plan, link: Link, here: int) -> Sequence[int]:
     """The tasks that a shuffle may deal to: those of its own partition if the plan counts on it or the user asked."""
     tasks = list(dict.fromkeys(plan.deputies_of(link.consumer)))
     if link.from_spout or link.carried or (link.grouping.kind == "shuffle" and not link.local):
         return tasks
-    here = plan.placement(task_id)
     return [task for task in tasks if plan.placement(task) == here] or tasks
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 import pytest
 
+from tests.topology.test_splits import Numbers
 from tupletree.config import Options
 from tupletree.plan import ACKER, SYSTEM, Link, Plan
 from tupletree.topology.components import Bolt, Tick
@@ -329,3 +330,26 @@ def test_a_plan_describes_itself() -> None:
         "  lines.Word -> split: shuffle, driver",
         "  split.Word -> count: fields(text), exchange",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "tasks", "partitions", "readers", "stage"),
+    [
+        ("shuffle", 4, 2, 2, 0),
+        ("shuffle", 2, 4, 2, 0),
+        ("shuffle", 3, 2, 2, 1),
+        ("shuffle", 1, 4, 1, 0),
+        ("global", 3, 4, 1, 0),
+        ("fields", 1, 4, 1, 0),
+        ("fields", 2, 4, 4, 1),
+        ("all", 2, 2, 2, 1),
+    ],
+)
+def test_splits_are_read_where_their_rows_can_stay_or_in_every_partition(
+    kind: GroupingKind, tasks: int, partitions: int, readers: int, stage: int
+) -> None:
+    spout = replace(component("s", "spout"), body=Numbers(1))
+    spec = topology(spout, component("a", "bolt", ("s", kind), parallelism=tasks))
+    plan = Plan.of(spec, Options(), partitions)
+    assert (plan.readers("s"), plan.stage_of("s"), plan.stage_of("a")) == (readers, 0, stage)
+    assert Plan.of(spec, Options()).readers("s") == 0

@@ -23,8 +23,10 @@ from tupletree.runtimes import base
 from tupletree.runtimes.crash import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
+from tupletree.sources.text_splits import TextSplits
 from tupletree.targets import TargetRef
 from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.splits import Split
 from tupletree.tracking.outcomes import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +55,21 @@ class HeardLines(TextLines[Line]):
 
     def ack(self, message_id: MessageId) -> None:
         _note(self.folder, "acked", message_id)
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        _note(self.folder, "dead", message_id)
+
+
+class SplitLines(TextSplits[Line]):
+    """The same lines, read by executors. It hears of the dead only."""
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        super().__init__([folder / "text"], message_type=Line)
+        self.folder = folder
+        self.batch_size = batch_size
+
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split]:
+        return super().plan(min(max_rows, self.batch_size), max_bytes)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         _note(self.folder, "dead", message_id)
@@ -121,7 +138,12 @@ def _note(folder: Path, what: str, message_id: MessageId) -> None:
         file.write(json.dumps([what, message_id[1]]).encode() + b"\n")
 
 
-SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {"file": HeardLines, "endless": EndlessLines, "broker": Broker}
+SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {
+    "file": HeardLines,
+    "splits": SplitLines,
+    "endless": EndlessLines,
+    "broker": Broker,
+}
 
 
 @bolt

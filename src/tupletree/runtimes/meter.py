@@ -22,9 +22,10 @@ class Meter:
         self._latencies: deque[float] = deque(maxlen=SAMPLES)
         self._acked: deque[tuple[float, int]] = deque(maxlen=1_000)
 
-    def settled(self, acked: list[Acked]) -> None:
-        """Note acks that came together."""
-        self._acked.append((self._clock.monotonic(), len(acked)))
+    def settled(self, acked: list[Acked], more: int = 0, more_s: float = 0.0) -> None:
+        """Note acks that came together, and so many more that are known by their number only, each this old."""
+        self._acked.append((self._clock.monotonic(), len(acked) + more))
+        self._latencies.extend([more_s] * min(more, SAMPLES_PER_EPOCH))
         step = max(1, len(acked) // SAMPLES_PER_EPOCH)
         self._latencies.extend(one.latency_s for one in acked[::step])
 

@@ -2,6 +2,8 @@
 
 from tupletree.sources.items import items
 from tupletree.sources.rate import rate
+from tupletree.sources.rate_splits import rate_splits
 from tupletree.sources.text import Line, text_lines
+from tupletree.sources.text_splits import text_splits
 
-__all__ = ["Line", "items", "rate", "text_lines"]
+__all__ = ["Line", "items", "rate", "rate_splits", "text_lines", "text_splits"]

@@ -28,6 +28,7 @@ from tupletree.topology.model import (
 )
 from tupletree.topology.render import to_mermaid, to_text
 from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
+from tupletree.topology.splits import SplitSpout, split_faults
 from tupletree.topology.streams import Schema
 
 __all__ = ["BoltHandle", "SinkHandle", "Source", "SpoutHandle", "StreamReference", "Topology"]
@@ -236,6 +237,8 @@ class Topology:
             fault = "`next` of a Spout is plain" if base is Spout else "`next` of an AsyncSpout is async"
             step = "derive from AsyncSpout" if base is Spout else "write `async def next`, or derive from Spout"
             draft.findings.append(Finding(fault, draft.place, got=hints.text_of(type(spout)), next_step=step))
+        if isinstance(spout, SplitSpout):
+            draft.findings += split_faults(spout, replay, draft.place)
         declared = hints.declared_class(spout, base)
         if declared is None or declared is Any:
             draft.findings.append(

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from tupletree.clock import Clock
+from tupletree.errors import CheckpointError
+from tupletree.ids import RandomBits, system_random_bits
 from tupletree.payloads import from_jsonable, to_jsonable
-from tupletree.runtimes.spark.journal import Counters
+from tupletree.runtimes.spark.journal import Counters, EpochHeader
 from tupletree.runtimes.spark.keeping import Kept
+from tupletree.runtimes.spark.rows import KEY_BITS, Rows, keys_of
 from tupletree.runtimes.spark.trees import OpenTrees, WaitingRows
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
+from tupletree.topology.splits import SplitSpout
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 
@@ -46,9 +53,12 @@ class Accounts:
         gone: roots that died in the last settled epoch while tuples of them were kept.
         state: component → segments of the committed version.
         totals: counters at the last settled epoch, over the life of the state directory.
+        rows: epoch → rows of it that executors read, of epochs that are logged and not settled.
+        reading: spout task → rows that are planned, and not settled.
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
         settled: the last settled epoch; -1 before the first.
+        random_bits: draws ids.
         ran_from_s: the monotonic time at which the run's clock would stand at 0 (`ran_s`).
         epoch_time_s: of the last logged epoch.
     """
@@ -64,12 +74,15 @@ class Accounts:
     gone: list[int] = field(default_factory=list)
     state: dict[str, list[StateFile]] = field(default_factory=dict)
     totals: Counters = field(default_factory=Counters)
+    rows: dict[int, Rows] = field(default_factory=dict)
+    reading: dict[int, int] = field(default_factory=dict)
     positions: dict[int, Any] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     replays: set[str] = field(default_factory=set)
     settled: int = -1
     ran_from_s: float = 0.0
     epoch_time_s: float = 0.0
+    random_bits: RandomBits = system_random_bits
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def encode_value(self, _spout_task: int, value: Any) -> Any:
@@ -113,4 +126,74 @@ class Accounts:
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""
         tasks = self.spout_of
-        return not any(self.pending.open_count(task) or self.pending.awaiting_source(task) for task in tasks)
+        return not any(self.open_count(task) or self.pending.awaiting_source(task) for task in tasks)
+
+    # --- rows that executors read ---------------------------------------------------------------------------------
+
+    def open_count(self, spout_task: int) -> int:
+        """Messages of a spout task that are in flight or waiting, rows that executors read among them."""
+        return self.pending.open_count(spout_task) + self.reading.get(spout_task, 0)
+
+    def oldest_first_s(self) -> float | None:
+        """When the oldest message without an outcome first went out, monotonic; None if there is none."""
+        logged = [self.ran_from_s + rows.logged_s for rows in self.rows.values()]
+        pending = self.pending.oldest_first_s()
+        return min(logged if pending is None else [*logged, pending], default=None)
+
+    def draw_key(self, count: int) -> int:
+        """A key for so many rows (`rows.root_ids`) none of whose roots is that of anything in flight."""
+        in_flight = keys_of(self.pending.roots_in_flight())
+        while True:
+            key = self.random_bits(KEY_BITS)
+            end = key + count
+            if not 0 < key < end <= 1 << KEY_BITS or any(rows.overlaps(key, count) for rows in self.rows.values()):
+                continue
+            if not bool(((in_flight >= key) & (in_flight < end)).any()):
+                return key
+
+    def draw_roots(self, bits: int) -> int:
+        """Random bits for `Pending`: 64 for each root, none of which is that of a row that is being read."""
+        while True:
+            drawn = self.random_bits(bits)
+            if not any(self.rows.values()):
+                return drawn
+            roots = np.frombuffer(drawn.to_bytes(bits // 8, "little"), np.uint64).tolist()
+            if not any(rows.among(roots) for rows in self.rows.values()):
+                return drawn
+
+    def log_rows(self, epoch: int, rows: Rows) -> None:
+        """An epoch reads these rows. They were counted in `reading` when they were planned."""
+        if len(rows):
+            self.rows[epoch] = rows
+
+    def settle_rows(self, header: EpochHeader, rows: Rows, unsettled: Mapping[int, Any], clock: Clock) -> None:
+        """An epoch's rows have their verdicts.
+
+        Those that are not done, root → value, are messages like all others from here on, with their first attempt out.
+        """
+        self.rows.pop(header.epoch, None)
+        for planned in header.splits:
+            if planned.key:
+                self.reading[planned.task] -= planned.split.rows
+        now_s, wall_s = clock.monotonic(), clock.wall()
+        for root, value in unsettled.items():
+            task, message_id = rows.named(root)
+            times = {"first_emitted_s": header.time_s, "now_s": now_s, "wall_s": wall_s}
+            self.pending.adopt(root, task, message_id, value, attempt=1, **times)
+
+    def reader_of(self, component: str) -> SplitSpout[Any]:
+        """A spout of this component that reads.
+
+        Raises:
+            CheckpointError: it is not read by executors any more.
+        """
+        body = self.spec.components[component].body
+        if not isinstance(body, SplitSpout):
+            raise CheckpointError(
+                "messages are open that executors read, and this spout cannot be read so",
+                where=f"spout {component!r}",
+                got=type(body).__qualname__,
+                expected="a SplitSpout",
+                next_step="start with the spout of before, let it settle what is open, and change it then",
+            )
+        return body

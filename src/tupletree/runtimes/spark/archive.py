@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tupletree.durable import pack, read_container, write_once
 from tupletree.runtimes.spark.journal import SettleEntry
+from tupletree.runtimes.spark.wire import PlannedSplit
 from tupletree.tracking.pending_log import PendingChanges
 
 __all__ = ["ArchivedEpoch", "archive", "read_archive", "trim"]
@@ -24,16 +25,18 @@ CODEC: Final = "zstd"
 
 @dataclass(frozen=True)
 class ArchivedEpoch:
-    """An epoch as the archive keeps it: its `Messages` as bytes, and its settle entry without state and payloads."""
+    """An epoch as the archive keeps it: `Messages` as bytes, settle entry without state and payloads, and splits."""
 
     messages: bytes
     entry: SettleEntry
+    splits: Sequence[PlannedSplit] = ()
 
 
 class _Place(msgspec.Struct, array_like=True):
     epoch: int
     messages_length: int
     entry_length: int
+    splits_length: int = 0
 
 
 class _Block(msgspec.Struct):
@@ -47,8 +50,9 @@ def archive(directory: Path, epochs: Sequence[ArchivedEpoch]) -> None:
     places: list[_Place] = []
     for one in epochs:
         entry = msgspec.msgpack.encode(_lightened(one.entry))
-        parts += [one.messages, entry]
-        places.append(_Place(one.entry.epoch, len(one.messages), len(entry)))
+        splits = msgspec.msgpack.encode([*one.splits]) if one.splits else b""
+        parts += [one.messages, entry, splits]
+        places.append(_Place(one.entry.epoch, len(one.messages), len(entry), len(splits)))
     plain = b"".join(parts)
     compressed: bytes = pa.compress(plain, codec=CODEC, asbytes=True)
     name = f"{places[0].epoch:010d}-{places[-1].epoch:010d}.history"
@@ -67,8 +71,10 @@ def read_archive(directory: Path) -> Iterator[ArchivedEpoch]:
             middle = start + place.messages_length
             end = middle + place.entry_length
             entry = msgspec.msgpack.decode(plain[middle:end], type=SettleEntry)
-            yield ArchivedEpoch(plain[start:middle], entry)
-            start = end
+            after = end + place.splits_length
+            splits = msgspec.msgpack.decode(plain[end:after], type=list[PlannedSplit]) if after > end else []
+            yield ArchivedEpoch(plain[start:middle], entry, splits)
+            start = after
 
 
 def trim(directory: Path, max_bytes: int) -> None:

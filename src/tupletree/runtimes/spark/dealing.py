@@ -18,16 +18,17 @@ from tupletree.failing import FailureMaker, safe_text
 from tupletree.frames import UNTRACKED, Frame, Root
 from tupletree.ids import mix64
 from tupletree.payloads import to_jsonable
-from tupletree.plan import Plan, Task
+from tupletree.plan import NOWHERE, Plan, Task
 from tupletree.routing import Batch, Router
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.journal import EpochHeader, Unsendable
 from tupletree.runtimes.spark.program import codecs_of
 from tupletree.topology.components import MessageId, Reject, Spout
+from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["Dealer", "Dealt", "SpoutTask", "openings_of"]
+__all__ = ["Dealer", "Dealt", "SpoutTask", "openings_of", "rejection", "wrong_class"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -53,6 +54,7 @@ class SpoutTask:
     attempts: list[int] = field(default_factory=list)
     rejected: dict[int, Reject] = field(default_factory=dict)
     untracked: list[Any] = field(default_factory=list)
+    planned: list[Split] = field(default_factory=list)
     fresh: int = 0
     position: Any = None
     ended: bool = False
@@ -65,7 +67,7 @@ class SpoutTask:
     @property
     def buffered(self) -> int:
         """Messages without an epoch."""
-        return len(self.roots) + len(self.untracked)
+        return len(self.roots) + len(self.untracked) + sum(split.rows for split in self.planned)
 
 
 @dataclass
@@ -107,7 +109,12 @@ class Dealer:
     def __init__(self, plan: Plan, spouts: Sequence[SpoutTask]) -> None:
         self.plan = plan
         self._codecs = codecs_of(plan)
-        self._routers = {spout.number: Router.of(plan, spout.task.task_id, spout.stream) for spout in spouts}
+        self._routers = {
+            spout.number: Router.of(
+                plan, spout.task.task_id, spout.stream, NOWHERE if plan.readers(spout.name) else None
+            )
+            for spout in spouts
+        }
         self._fail = {spout.number: FailureMaker(spout.name, spout.task.task_id) for spout in spouts}
         self._sequence = 0
         readers = [one.name for one in plan.spec.components.values() if one.kind != "spout"]
@@ -151,14 +158,7 @@ class Dealer:
             kept = [(value, root) for value, root in zip(values, roots, strict=True) if root not in spout.rejected]
             values, roots = [value for value, _ in kept], [root for _, root in kept]
             for root, reject in spout.rejected.items():
-                failures[root] = Failure(
-                    kind=FailureKind.REJECTED,
-                    component=spout.name,
-                    task_id=spout.task.task_id,
-                    error=safe_text(reject.reason),
-                    failing_tuple=safe_text(reject.payload),
-                    permanent=True,
-                )
+                failures[root] = rejection(reject, self._fail[spout.number])
         if spout.untracked:
             values = values + spout.untracked
             roots = roots + [0] * len(spout.untracked)
@@ -202,10 +202,7 @@ class Dealer:
                 kept_values.append(value)
                 kept_roots.append(root)
             else:
-                error = TypeError(
-                    f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}"
-                )
-                self._note(spout, failures, root, value, error)
+                self._note(spout, failures, root, value, wrong_class(value, expected))
         return kept_values, kept_roots
 
     def _encode(
@@ -225,6 +222,16 @@ class Dealer:
         for half in wire.halves(frame):
             half.id = mix64(epoch, 0, -1, source, frame.task, self._sequence)
             yield from self._encode(epoch, spout, half, failures)
+
+
+def rejection(reject: Reject, fail: FailureMaker) -> Failure:
+    """The failure of a record that its source rejected."""
+    return msgspec.structs.replace(fail.of(reject.payload, reject.reason, FailureKind.REJECTED), permanent=True)
+
+
+def wrong_class(value: object, expected: type) -> TypeError:
+    """What fails a value that is not of its stream's class."""
+    return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}")
 
 
 def openings_of(

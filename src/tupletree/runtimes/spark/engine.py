@@ -65,10 +65,15 @@ BASE_MESSAGES = 500_000
 
 @dataclass
 class Verdicts:
-    """What the spouts have to hear about a settled epoch."""
+    """What the spouts have to hear about a settled epoch.
+
+    Of rows that executors read, those that were acked are only counted: `rows`, all of them `rows_latency_s` old.
+    """
 
     epoch: int
     acked: list[Acked] = field(default_factory=list)
+    rows: int = 0
+    rows_latency_s: float = 0.0
     died: list[Died] = field(default_factory=list)
     source_retries: list[SourceRetry] = field(default_factory=list)
     retried_in_place: int = 0
@@ -81,7 +86,9 @@ class Verdicts:
         """Messages that were to be acked died of a sink that refused them."""
         if died:
             names = {(one.spout_task, message_key(one.message_id)) for one in died}
+            before = len(self.acked)
             self.acked = [one for one in self.acked if (one.spout_task, message_key(one.message_id)) not in names]
+            self.rows -= len(died) - (before - len(self.acked))
             self.died += died
 
 
@@ -156,9 +163,13 @@ class Engine:
             counted = self._run_until_it_counts(record, frame)
         if any(one.kind is FailureKind.POISON for one in counted.settlement.failures.values()):
             self._met_killers = True
+        unsettled = self._read_again(record, counted)
         before_commit()
         with record.steps.measure("settle"), self._accounts.lock:
+            self._accounts.settle_rows(record.header, record.rows, unsettled, self._clock)
             entry, verdicts = self._entry(record, counted)
+            verdicts.rows = len(record.rows) - len(unsettled)
+            entry.counters.acked += verdicts.rows
             superseded = self._superseded(entry)
             self._accounts.gone = entry.gone
             crash_point("settle.before_log")
@@ -177,6 +188,12 @@ class Engine:
         crash_point("settle.after_publish")
         remove([*counted.dropped, *counted.chosen.dropped, *superseded])
         return verdicts
+
+    def _read_again(self, record: EpochRecord, counted: _Counted) -> dict[int, Any]:
+        """The values of rows that executors read and that are not done with this epoch."""
+        accounts, rows = self._accounts, record.rows
+        waiting = accounts.waiting.roots() if len(accounts.waiting) else set()
+        return rows.read(counted.settlement.unsettled_rows(waiting), accounts.reader_of)
 
     def close(self) -> None:
         """The loop has ended: a job that breaks is not tried again."""
@@ -263,8 +280,7 @@ class Engine:
             call_max_bytes=self._call_max_bytes,
             one_host=frame.sparkSession.sparkContext.master.startswith("local"),
         )
-        has_work = bool(header.frames) and (settlement.remaining() or header.untracked)
-        if not (has_work or control.has_needs):
+        if not (settlement.has_work or control.has_needs):
             return []
         if header.partitions not in (0, self._plan.partitions):  # 0: an epoch without frames
             placed = frame.mapInArrow(placing_function(self._blob), wire.SPARK_SCHEMA)
@@ -300,11 +316,13 @@ class Engine:
             record.epoch, shrunk=bool(settlement.put_back), runs=settlement.runs, reports=counted.reports
         )
         withheld = {root for root in (*settlement.acked(), *settlement.completed) if accounts.waiting.waits_for(root)}
+        withheld.update(record.rows.among(accounts.waiting.roots() - settlement.left_out - settlement.carried.keys()))
         verdicts.acked = accounts.pending.ack_many(
             [root for root in settlement.acked() if root not in withheld] if withheld else settlement.acked(), now_s
         )
         changes = TreeChanges(accounts.trees)
         acked = self._ack_earlier(counted, withheld, now_s, verdicts, changes)
+        verdicts.rows_latency_s = accounts.ran_s(now_s) - record.header.ran_s
         # Before this epoch's failures: the source has been told of those of earlier epochs, and ended all the same.
         for task in record.header.ended:
             verdicts.died += accounts.pending.give_up(task, now_s, wall_s)

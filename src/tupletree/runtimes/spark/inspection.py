@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from tupletree.errors import CheckpointError
@@ -10,7 +11,7 @@ from tupletree.ids import hex_id
 from tupletree.runtimes.history import HistoryEvent
 from tupletree.runtimes.spark.archive import read_archive
 from tupletree.runtimes.spark.journal import SettleEntry, epoch_path, numbered, read_epoch, read_settle, settle_path
-from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages
+from tupletree.runtimes.spark.recovery import LoggedMessage, logged_messages, logged_rows
 from tupletree.runtimes.spark.statedir import spout_tasks
 from tupletree.runtimes.stored import ComponentState
 from tupletree.state.segments import Segment
@@ -29,7 +30,8 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
         if archived.entry.epoch in seen:
             continue  # a sweep that was killed before it removed the logs: the next one archived them again
         seen.add(archived.entry.epoch)
-        messages = logged_messages(archived.messages)
+        rows = logged_rows(archived.splits, archived.entry.time_s)
+        messages = chain(logged_messages(archived.messages), rows)
         yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts, still_open)
     for epoch in numbered(state_dir / "epochs", ".epoch"):
         if epoch in seen:
@@ -42,12 +44,12 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
             if epoch_path(state_dir / "epochs", epoch).exists():
                 raise
             continue  # swept while we looked: it is in the archive next time
-        messages = logged_messages(body[: header.messages_length])
+        messages = chain(logged_messages(body[: header.messages_length]), logged_rows(header.splits, header.time_s))
         yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
 
 
 def _events(
-    messages: list[LoggedMessage],
+    messages: Iterable[LoggedMessage],
     epoch: int,
     time_s: float,
     entry: SettleEntry | None,
@@ -70,7 +72,8 @@ def _events(
         other.update({one.root: "dead" for one in entry.dead})
         named = dict.fromkeys([*failed, *(one.root for one in entry.acked)])
         earlier = [still_open[root] for root in named if root in still_open]
-    for message in [*earlier, *messages]:
+    opened = {tree.root: tree.attempt for tree in entry.opened} if entry is not None else {}
+    for message in chain(earlier, messages):
         what, detail = "in flight" if entry is None else other.get(message.root, "acked"), ""
         if what in {"failed", "dead"} and message.root in failed:
             failure = failed[message.root]
@@ -86,11 +89,11 @@ def _events(
             what=what,
             detail=detail,
         )
+        if message.root in opened:
+            still_open[message.root] = message
     if entry is not None:
         for root in entry.closed:
             still_open.pop(root, None)
-        opened = {tree.root: tree.attempt for tree in entry.opened}
-        still_open.update({message.root: message for message in messages if message.root in opened})
         for root, attempt in opened.items():
             if root in still_open:
                 still_open[root].attempt = attempt

@@ -23,8 +23,11 @@ from tupletree.runtimes.reporting import Steps
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
 from tupletree.runtimes.spark.journal import EpochHeader, Messages
+from tupletree.runtimes.spark.rows import NO_ROWS, Rows
+from tupletree.runtimes.spark.wire import PlannedSplit
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.holding_check import max_pending
+from tupletree.topology.splits import SplitSpout
 from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
@@ -42,10 +45,11 @@ class EpochRecord:
     Attributes:
         header: what the log says.
         roots: every tracked root, in order of emission.
-        openings: the XOR of the first edges of each root.
+        openings: the XOR of the first edges of each root; of rows, whose first edges a stage makes, nothing yet.
         attempts: root → attempt, of those beyond the first.
         failures: roots that failed before any bolt saw them (rejected, not routable, not encodable).
         steps: how long its steps took so far, in this process.
+        rows: the messages that executors read; they are not among `roots`.
     """
 
     header: EpochHeader
@@ -54,6 +58,7 @@ class EpochRecord:
     attempts: dict[int, int] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
     steps: Steps = field(default_factory=Steps)
+    rows: Rows = NO_ROWS
 
     @property
     def epoch(self) -> int:
@@ -98,7 +103,8 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether the next epoch has reached its limit."""
-        return self.buffered >= self._epoch_limit()
+        planned_bytes = sum(split.size_bytes for spout in self._spouts.values() for split in spout.planned)
+        return self.buffered >= self._epoch_limit() or planned_bytes >= self._max_bytes
 
     @property
     def has_ended(self) -> bool:
@@ -143,9 +149,12 @@ class Intake:
         """Ask each spout for messages once, as far as the limits allow; whether any came."""
         came = False
         for task_id, spout in self._spouts.items():
-            if spout.ended or self.is_full or self._accounts.pending.open_count(task_id) >= self._pending_limit:
+            if spout.ended or self.is_full or self._accounts.open_count(task_id) >= self._pending_limit:
                 continue
             try:
+                if isinstance(spout.spout, SplitSpout):
+                    came = self._plan(spout, spout.spout) or came
+                    continue
                 given = spout.spout.next()
             except EndOfInput:
                 spout.ended = True
@@ -159,6 +168,31 @@ class Intake:
                 self._take(spout, batch)
                 came = True
         return came
+
+    def _plan(self, spout: SpoutTask, planner: SplitSpout[Any]) -> bool:
+        """Ask for pieces that come next, of the size of one reader's share of an epoch; whether there are any."""
+        width = self._dealer.plan.readers(spout.name)
+        room = min(
+            -(-self._epoch_limit() // width),
+            self._epoch_limit() - self.buffered,
+            self._pending_limit - self._accounts.open_count(spout.number),
+        )
+        splits = planner.plan(room, max(1, self._max_bytes // width)) or ()
+        count = sum(split.rows for split in splits)
+        if count > room or any(split.rows < 1 for split in splits):
+            raise ConnectorError(
+                "a spout planned what it was not asked for",
+                where=spout.name,
+                got=f"pieces of {', '.join(str(split.rows) for split in splits)} rows",
+                expected=f"at most {room} rows, and at least one in each piece",
+            )
+        spout.planned += splits
+        if splits:
+            self._accounts.ended.discard(spout.number)
+        if self._tracked:
+            with self._accounts.lock:
+                self._accounts.reading[spout.number] = self._accounts.reading.get(spout.number, 0) + count
+        return bool(splits)
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
         ids: list[MessageId] = []
@@ -270,12 +304,38 @@ class Intake:
                 self._accounts.ended.add(task_id)
             spout.ids, spout.roots, spout.values, spout.attempts = [], [], [], []
             spout.rejected, spout.untracked, spout.fresh = {}, [], 0
+        header.splits = self._placed(header)
         header.positions = dict(self._accounts.positions)
         header.ended = sorted(self._accounts.ended)
         sections = self._sections(header, columns, dealt)
         roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
-        record = EpochRecord(header, roots, dealt.openings(roots), columns.retried(), failures)
+        with self._accounts.lock:
+            rows = Rows(header.splits, header.ran_s)
+            self._accounts.log_rows(epoch, rows)
+        record = EpochRecord(header, roots, rows.opened(dealt.openings(roots)), columns.retried(), failures, rows=rows)
         return record, sections
+
+    def _placed(self, header: EpochHeader) -> list[PlannedSplit]:
+        """Everything planned as splits of an epoch: each where least is read so far, so that readers have even work."""
+        planned = [(spout, split) for spout in self._spouts.values() for split in spout.planned]
+        count = sum(split.rows for _, split in planned)
+        key = 0
+        if self._tracked and planned:
+            with self._accounts.lock:
+                key = self._accounts.draw_key(count)
+            header.fresh += count
+        else:
+            header.untracked += count
+        splits: list[PlannedSplit] = []
+        loads = {spout.name: [0] * self._dealer.plan.readers(spout.name) for spout, _ in planned}
+        for ordinal, (spout, split) in enumerate(planned):
+            load = loads[spout.name]
+            place = load.index(min(load))
+            load[place] += split.rows
+            splits.append(PlannedSplit(spout.name, spout.number, place, key, split, ordinal))
+            key += split.rows if key else 0
+            spout.planned = []
+        return splits
 
     def _sections(self, header: EpochHeader, columns: _Columns, dealt: Dealt) -> list[bytes]:
         messages = columns.encode()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tupletree.durable import pack, read_container, write_once
 from tupletree.runtimes.spark.keeping import Kept
 from tupletree.runtimes.spark.trees import OpenTree, WaitingFile
+from tupletree.runtimes.spark.wire import PlannedSplit
 from tupletree.state.versions import StateFile
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
@@ -95,6 +96,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
         positions: spout task → where it stands after this epoch.
         ended: spout tasks that have no more input.
         frames: (partition, offset, head length, body length) of each frame in the sections.
+        splits: pieces of sources that executors read; their rows are messages like those of the first section.
     """
 
     epoch: int
@@ -113,6 +115,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     positions: dict[int, Any] = {}
     ended: list[int] = []
     frames: list[tuple[int, int, int, int]] = []
+    splits: list[PlannedSplit] = []
 
 
 class FailedAttempt(msgspec.Struct, array_like=True):

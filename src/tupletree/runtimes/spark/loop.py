@@ -151,7 +151,7 @@ class Loop:
 
     def _settle(self, record: EpochRecord, batch: Any) -> None:
         verdicts = self._engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
-        self._meter.settled(verdicts.acked)
+        self._meter.settled(verdicts.acked, verdicts.rows, verdicts.rows_latency_s)
         self._verdicts.append(verdicts)
 
     def _record_of(self, epoch: int) -> EpochRecord:

@@ -25,6 +25,7 @@ from tupletree.runtimes.spark.keeping import Kept
 from tupletree.runtimes.spark.spooling import file_sink_of
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
+from tupletree.topology.splits import SplitSpout
 
 __all__ = ["Control", "Program", "load_program", "pack_program"]
 
@@ -116,7 +117,7 @@ class Program:
 
 
 def pack_program(plan: Plan, search_path: list[str]) -> bytes:
-    """Pickle what workers need. Spouts and called sinks stay in the driver, so their objects are left out.
+    """Pickle what workers need. Pulled spouts and called sinks stay in the driver, so their objects are left out.
 
     Raises TopologyError, with a finding for every component that cannot be sent.
     """
@@ -165,7 +166,7 @@ def refuse_unlike(driver: Mapping[str, str]) -> None:
 def _as_sent(spec: TopologySpec, component: ComponentSpec) -> ComponentSpec:
     match component.kind:
         case "spout":
-            return replace(component, body=None)
+            return component if isinstance(component.body, SplitSpout) else replace(component, body=None)
         case "sink":
             return replace(component, body=file_sink_of(spec, component))
         case _:

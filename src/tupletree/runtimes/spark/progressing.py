@@ -45,9 +45,9 @@ class EpochProgress:
         accounts, now_s = self._accounts, self._clock.monotonic()
         with accounts.lock:
             totals, before = accounts.totals, self._before
-            oldest_s = accounts.pending.oldest_first_s()
+            oldest_s = accounts.oldest_first_s()
             pending = sum(
-                accounts.pending.open_count(task) + accounts.pending.awaiting_source(task) for task in accounts.spout_of
+                accounts.open_count(task) + accounts.pending.awaiting_source(task) for task in accounts.spout_of
             )
             open_trees = len(accounts.trees)
         seconds = max(1e-6, now_s - self._before_s)

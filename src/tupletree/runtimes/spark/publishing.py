@@ -30,7 +30,8 @@ from tupletree.runtimes.spark.journal import (
     read_epoch,
     write_amendment,
 )
-from tupletree.runtimes.spark.recovery import LoggedMessage, acked_in, logged_messages, values_of
+from tupletree.runtimes.spark.recovery import LoggedMessage, acked_in, acked_rows, logged_messages, values_of
+from tupletree.runtimes.spark.rows import Rows
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks.files import publish
 from tupletree.tracking.identity import plain_id
@@ -115,6 +116,7 @@ class Publisher:
                 rows[sink] = rows.get(sink, 0) + count
         acked = {message.root for message in acked_in(self._directory, entry)}
         acked.update(one.root for one in entry.acked)
+        acked |= acked_rows(self._directory, entry, failures)
         with accounts.lock:
             died = self._died(entry.epoch, {root: one for root, one in failures.items() if root in acked})
             still_open = {root: one for root, one in failures.items() if root in accounts.trees}
@@ -167,6 +169,11 @@ class Publisher:
             if not missing:
                 break
             header, body = read_epoch(self._directory.epochs, number)
+            rows = Rows(header.splits)
+            read_values = rows.read(rows.among(missing), self._accounts.reader_of)
+            for root, value in read_values.items():
+                message = LoggedMessage(*rows.named(root), root, 1, header.time_s)
+                found.append(self._one_died(message, value, missing.pop(root), now_s))
             messages = logged_messages(body[: header.messages_length])
             if not any(message.root in missing for message in messages):
                 continue

@@ -6,7 +6,7 @@ Reads settle entries from the newest base on, then the epoch logs behind them. W
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,11 @@ from tupletree.runtimes.spark.journal import (
 )
 from tupletree.runtimes.spark.keeping import missing_files
 from tupletree.runtimes.spark.redealing import Redealer
+from tupletree.runtimes.spark.rows import Rows, root_ids
 from tupletree.runtimes.spark.sinking import read_waiting
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile
+from tupletree.runtimes.spark.wire import PlannedSplit
 from tupletree.state.segments import Segment
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
@@ -49,6 +51,7 @@ __all__ = [
     "LoggedMessage",
     "Recovered",
     "acked_in",
+    "acked_rows",
     "adopt_open_trees",
     "check_newest",
     "logged_messages",
@@ -133,11 +136,22 @@ def recover(
 
 
 def acked_in(directory: StateDirectory, entry: SettleEntry) -> list[LoggedMessage]:
-    """The messages of a settled epoch that were acked in it."""
+    """The messages of a settled epoch that were acked in it, but for rows that executors read."""
     header, body = read_epoch(directory.epochs, entry.epoch)
+    other = _not_acked(entry)
+    return [one for one in logged_messages(body[: header.messages_length]) if one.root not in other]
+
+
+def acked_rows(directory: StateDirectory, entry: SettleEntry, roots: Collection[int]) -> set[int]:
+    """Those of these roots that executors read in a settled epoch, and that were acked in it."""
+    header, _ = read_header(epoch_path(directory.epochs, entry.epoch), EpochHeader)
+    return {*Rows(header.splits).among(roots)} - _not_acked(entry)
+
+
+def _not_acked(entry: SettleEntry) -> set[int]:
     other = {root for attempt in entry.failed for root in attempt.roots}
     other.update(entry.put_back, (tree.root for tree in entry.opened), (one.root for one in entry.dead))
-    return [one for one in logged_messages(body[: header.messages_length]) if one.root not in other]
+    return other
 
 
 def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
@@ -155,6 +169,14 @@ def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
             strict=True,
         )
     ]
+
+
+def logged_rows(splits: Iterable[PlannedSplit], time_s: float) -> Iterator[LoggedMessage]:
+    """The messages of an epoch that executors read, one by one."""
+    for planned in splits:
+        if planned.key:
+            for index, root in enumerate(root_ids(planned.key, planned.split.rows).tolist()):
+                yield LoggedMessage(planned.task, planned.split.message_id(index), root, 1, time_s)
 
 
 def _id_from_msgpack(stored: Any) -> MessageId:
@@ -279,12 +301,20 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
             if tree is not None:
                 message.attempt = tree.attempt
                 _adopt(message, values, accounts, clock)
+        rows = Rows(header.splits)
+        open_rows = rows.among([tree.root for tree in accounts.trees.all()])
+        values = rows.read(open_rows, accounts.reader_of)
+        for root in open_rows:
+            message = LoggedMessage(*rows.named(root), root, accounts.trees.attempt_of(root), header.time_s)
+            _adopt(message, values, accounts, clock)
 
 
 def _readopt(
     directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, redealer: Redealer
 ) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
+    for component in {planned.component for planned in header.splits}:
+        accounts.reader_of(component)
     if redealer.is_due(header):
         logged = logged_messages(body[: header.messages_length])
         redealer.redeal(header, body, {message.root: message.task for message in logged})
@@ -306,10 +336,16 @@ def _readopt(
         edges.append(head.id)
         edge_roots.append(np.array(list(flat), dtype=np.uint64))
     roots = np.array([message.root for message in messages], dtype=np.uint64)
+    rows = Rows(header.splits, header.ran_s)
+    for planned in header.splits:
+        if planned.key:
+            accounts.reading[planned.task] = accounts.reading.get(planned.task, 0) + planned.split.rows
+    accounts.log_rows(epoch, rows)
     return EpochRecord(
         header=header,
         roots=roots,
-        openings=openings_of(roots, edges, edge_roots),
+        openings=rows.opened(openings_of(roots, edges, edge_roots)),
+        rows=rows,
         attempts={message.root: message.attempt for message in messages if message.attempt > 1},
         failures={one.root: one.failure for one in header.unsendable},
     )

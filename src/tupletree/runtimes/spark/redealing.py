@@ -102,7 +102,14 @@ class Redealer:
         failures: dict[int, Failure] = {}
         given = self._given(header, body, task_of)
         after = msgspec.structs.replace(
-            header, generation=self._directory.generation, tasks=self._dealer.tasks, unsendable=list(header.unsendable)
+            header,
+            generation=self._directory.generation,
+            tasks=self._dealer.tasks,
+            unsendable=list(header.unsendable),
+            splits=[
+                msgspec.structs.replace(one, place=one.place % self._plan.readers(one.component))
+                for one in header.splits
+            ],
         )
         for spout in given.values():
             after.unsendable += self._dealer.deal(header.epoch, spout, failures, dealt)

@@ -19,7 +19,14 @@ import msgspec
 from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.effects import TaskPlace
-from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TopologyError, TupletreeError
+from tupletree.errors import (
+    CheckpointError,
+    ConfigError,
+    RuntimeUnavailableError,
+    SourceChangedError,
+    TopologyError,
+    TupletreeError,
+)
 from tupletree.flow.holders import is_holder
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
@@ -63,7 +70,7 @@ __all__ = ["SparkRun", "start"]
 
 logger = logging.getLogger("tupletree.spark")
 
-BEYOND_RESTARTS = (CheckpointError, ConfigError, RuntimeUnavailableError, TopologyError)
+BEYOND_RESTARTS = (CheckpointError, ConfigError, RuntimeUnavailableError, SourceChangedError, TopologyError)
 """What the next life would meet as well."""
 
 
@@ -162,7 +169,7 @@ class SparkRun(RunHandle):
         accounts = self._accounts
         assert accounts is not None
         pending = accounts.pending
-        return sum(pending.open_count(task) + pending.awaiting_source(task) for task in accounts.spout_of)
+        return sum(accounts.open_count(task) + pending.awaiting_source(task) for task in accounts.spout_of)
 
     def wait(self, timeout_s: float | None = None) -> Summary:
         """See `RunHandle.wait`."""
@@ -364,10 +371,15 @@ class SparkRun(RunHandle):
     def _make_accounts(self, spouts: list[SpoutTask]) -> Accounts:
         randomness = SystemRandom()
         policy = RetryPolicy.from_options(self._options)
-        pending = Pending(policy, randomness.getrandbits, randomness.random, record_changes=True)
+
+        def draw_roots(bits: int) -> int:
+            return accounts.draw_roots(bits)
+
+        pending = Pending(policy, draw_roots, randomness.random, record_changes=True)
         for spout in spouts:
             pending.register(spout.number, spout.name, self._spec.components[spout.name].replay)
-        return Accounts(self._spec, pending, {spout.number: spout.name for spout in spouts})
+        accounts = Accounts(self._spec, pending, {spout.number: spout.name for spout in spouts})
+        return accounts
 
     def _open(self, spout: SpoutTask, plan: Plan, accounts: Accounts) -> None:
         task = spout.task

@@ -70,7 +70,15 @@ class _Parcel:
 
 
 class Sender:
-    """Of one task during one run: an `effects.Outlet`."""
+    """Of one task during one run: an `effects.Outlet`.
+
+    Args:
+        plan, codecs: the topology laid out, and how its tuples travel.
+        place: epoch, run and stage.
+        task, component: who sends.
+        exits: where to.
+        sends_in: the partition it sends in, if that is not the one where its task lives.
+    """
 
     def __init__(
         self,
@@ -80,6 +88,8 @@ class Sender:
         task: Task,
         component: ComponentSpec,
         exits: Exits,
+        *,
+        sends_in: int | None = None,
     ) -> None:
         self._plan = plan
         self._codecs = codecs
@@ -88,13 +98,17 @@ class Sender:
         self._component = component.name
         self._exits = exits
         self._fail = partial(exits.fail, FailureMaker(component.name, task.task_id))
-        self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in component.outputs}
+        self._routers = {stream: Router.of(plan, task.task_id, stream, sends_in) for stream in component.outputs}
         self._sequence = 0
         self._held: list[_Parcel] = []
         self._held_bytes = 0
         self._part_bytes = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, exits.shelf.limit_bytes // 8))
         links = [link for link in plan.links if link.producer == component.name]
         self._carried = {link.consumer for link in links if link.carried}
+
+    def number_from(self, sequence: int) -> None:
+        """Number the frames to come from here on; where several send in the name of one task, none may share one."""
+        self._sequence = sequence
 
     # --- an outlet --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ out (the sidecars of shared outputs come in through a function).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from tupletree.ids import hex_id
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.intake import EpochRecord
 from tupletree.runtimes.spark.keeping import KeptReport
+from tupletree.runtimes.spark.reading import error_of
 from tupletree.runtimes.spark.trees import OpenTrees
 from tupletree.tracking.ledger import Entries, Judgement, judge
 from tupletree.tracking.outcomes import Failure
@@ -46,6 +47,7 @@ _failures = msgspec.msgpack.Decoder(list[wire.FailureReport])
 _output = msgspec.msgpack.Decoder(wire.OutputReport)
 _state = msgspec.msgpack.Decoder(wire.StateReport)
 _stats = msgspec.msgpack.Decoder(wire.StatsReport)
+_unreadable = msgspec.msgpack.Decoder(wire.Unreadable)
 _kept = msgspec.msgpack.Decoder(list[KeptReport])
 
 
@@ -62,6 +64,7 @@ class Reports:
     stats: list[wire.StatsReport] = field(default_factory=list)
     kept: list[KeptReport] = field(default_factory=list)
     kept_edges: list[Entries] = field(default_factory=list)
+    unreadable: list[wire.Unreadable] = field(default_factory=list)
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, bytes, bytes]]) -> Reports:
@@ -87,6 +90,8 @@ class Reports:
             elif kind == wire.KEPT:
                 reports.kept += _kept.decode(head)
                 reports.kept_edges.append(wire.unpack_entries(body))
+            elif kind == wire.UNREADABLE:
+                reports.unreadable.append(_unreadable.decode(head))
             elif kind == wire.WAKE:
                 pass
             else:
@@ -145,12 +150,27 @@ class Settlement:
         return {*self.failures, *self.open, *self.put_back}
 
     def remaining(self) -> list[int]:
-        """Roots of this epoch that are still in the run, in order of emission."""
+        """Roots of this epoch that are still in the run, in order of emission; without rows that executors read."""
         left_out = self.left_out
         return [root for root in self.record.roots.tolist() if root not in left_out]
 
+    def remaining_rows(self) -> U64:
+        """The roots of rows that are still in the run."""
+        left_out = self.record.rows.among(self.left_out)
+        roots = self.record.rows.roots
+        return roots[~np.isin(roots, np.array(left_out, dtype=np.uint64))] if left_out else roots
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next run has anything of this epoch to do."""
+        header = self.record.header
+        if header.untracked and (header.frames or header.splits):
+            return True
+        return (bool(header.frames) and bool(self.remaining())) or bool(len(self.remaining_rows()))
+
     def judge_run(self, reports: Reports, read_sidecar: SidecarReader) -> bool:
         """Take a run's verdicts; True if the run counts, False if the epoch must run again without `left_out`."""
+        self._check_read(reports)
         self.runs += 1
         before = self.left_out
         failed = {root: failure for root, failure in reports.failures.items() if root not in before}
@@ -175,7 +195,8 @@ class Settlement:
             roots, xor = self.record.openings
             complete = set(roots[xor == 0].tolist())
             touched = [root for root in earlier[0].tolist() if root not in bad]
-            remaining = [root for root in self.remaining() if root not in complete] + touched
+            remaining = [root for root in self.remaining() if root not in complete]
+            remaining += [*self.remaining_rows().tolist(), *touched]
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
         return False
 
@@ -214,8 +235,26 @@ class Settlement:
                 expected="a root of the epoch's log",
             )
 
+    def _check_read(self, reports: Reports) -> None:
+        """Raise for a piece of a source that could not be read, and if one was not: its rows would look complete."""
+        if reports.unreadable:
+            raise error_of(reports.unreadable[0])
+        read = {ordinal for stats in reports.stats for ordinal in stats.read}
+        missed = [one for one in self.record.header.splits if one.ordinal not in read]
+        if missed and self.has_work:
+            raise InternalError(
+                "a piece of a source was not read",
+                where=missed[0].component,
+                got=f"{len(read)} pieces of {len(self.record.header.splits)}",
+            )
+
+    def unsettled_rows(self, waiting: Collection[int]) -> list[int]:
+        """Rows that are not done with this epoch: failed, open, put off to a later one, or among `waiting`."""
+        rows = self.record.rows
+        return rows.among({*self.left_out, *self.carried, *waiting}) if len(rows) else []
+
     def acked(self) -> list[int]:
-        """Roots of this epoch whose tree completed in the run that counts, in order of emission."""
+        """Roots of this epoch whose tree completed in the run that counts, in order of emission, but for rows."""
         return [root for root in self.remaining() if root not in self.carried] if self.carried else self.remaining()
 
 

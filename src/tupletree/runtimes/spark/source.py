@@ -52,14 +52,21 @@ class EpochSource(DataSource):
 
 
 class _Slice(InputPartition):
-    """One partition's rows of one epoch log: (place, head offset, head length, body length) each.
+    """One partition's rows of one epoch log.
 
-    `wakes` is the place that its first row names; -1 for none.
+    Args:
+        path: of the log.
+        rows: (place, head offset, head length, body length) of each frame.
+        splits: rows of splits.
+        wakes: the place that its first row names; -1 for none.
     """
 
-    def __init__(self, path: str, rows: list[tuple[int, int, int, int]], wakes: int = -1) -> None:
+    def __init__(
+        self, path: str, rows: Sequence[tuple[int, int, int, int]], splits: Sequence[wire.Row] = (), wakes: int = -1
+    ) -> None:
         self.path = path
         self.rows = rows
+        self.splits = splits
         self.wakes = wakes
 
 
@@ -96,10 +103,13 @@ class _EpochReader(DataSourceStreamReader):
             for place, offset, head_length, body_length in header.frames:
                 # Another start may have cut it for more partitions; frames of one place stay together.
                 rows[place % self._partitions].append((place, body_offset + offset, head_length, body_length))
-            if self._wakes:
-                slices.extend(_Slice(str(path), mine, place) for place, mine in enumerate(rows))
-            else:
-                slices.extend(_Slice(str(path), mine) for mine in rows if mine)
+            splits: list[list[wire.Row]] = [[] for _ in range(self._partitions)]
+            for planned in header.splits:
+                mine = splits[planned.place % self._partitions]
+                mine.append((planned.place, wire.SPLIT, wire.encode_split(planned), b""))
+            for place, (frames, pieces) in enumerate(zip(rows, splits, strict=True)):
+                if self._wakes or frames or pieces:
+                    slices.append(_Slice(str(path), frames, pieces, place if self._wakes else -1))
         return slices or [_Slice("", [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -110,6 +120,7 @@ class _EpochReader(DataSourceStreamReader):
 def _rows(partition: _Slice) -> Iterator[wire.Row]:
     if partition.wakes >= 0:
         yield partition.wakes, wire.WAKE, b"", b""
+    yield from partition.splits
     if not partition.rows:
         return
     with Path(partition.path).open("rb") as file:

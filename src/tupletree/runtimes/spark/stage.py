@@ -24,7 +24,7 @@ from tupletree.arrow_task import ArrowTask
 from tupletree.dispatch import BoltTask
 from tupletree.durable import sync_directory
 from tupletree.effects import TaskPlace, Worked
-from tupletree.errors import ProcessingError
+from tupletree.errors import ProcessingError, TupletreeError
 from tupletree.failing import FailureMaker, safe_text
 from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, Frame, Root, roots_of, without
@@ -39,6 +39,7 @@ from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
 from tupletree.runtimes.spark.marks import Marker, MarkingPlace
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
+from tupletree.runtimes.spark.reading import as_report, rows_of
 from tupletree.runtimes.spark.sending import Exits, Sender
 from tupletree.runtimes.spark.shelf import Shelf
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
@@ -86,6 +87,7 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
         try:
             yield from run.read(batches)
             if run.has_work:
+                yield from run.read_splits()
                 with Alarm(known.processing_timeout_s, marker.last_words):
                     yield from run.work()
         finally:
@@ -100,7 +102,11 @@ def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     plan = load_program(blob).plan
     for batch in batches:
         places = [
-            plan.placement(wire.decode_head(head).task) if kind == wire.FRAME else place
+            plan.placement(wire.decode_head(head).task)
+            if kind == wire.FRAME
+            else place % plan.readers(wire.decode_split(head).component)
+            if kind == wire.SPLIT
+            else place
             for place, kind, head in zip(*(batch.column(at).to_pylist() for at in range(3)), strict=True)
         ]
         yield batch.set_column(0, "place", pa.array(places, pa.int32()))
@@ -121,6 +127,7 @@ class StageRun:
         self._shelf = Shelf(control.stage_memory_bytes)
         self._inbox = Inbox(self._shelf, self._decoder)
         self._outgoing = Outgoing(self._shelf)
+        self._splits: list[tuple[int, wire.PlannedSplit]] = []
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
         self._failures: dict[int, Failure] = {}
         self._skip: set[int] = set(self._left_out)
@@ -154,8 +161,8 @@ class StageRun:
 
     @property
     def has_work(self) -> bool:
-        """Whether any frame is addressed to this stage in this partition, or a task may have something to do here."""
-        return bool(self._inbox or self._places)
+        """Whether any frame or split is for this stage in this partition, or a task may have something to do here."""
+        return bool(self._inbox or self._splits or self._places)
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take what is addressed to this stage; gives the rows that only pass through."""
@@ -172,6 +179,11 @@ class StageRun:
                         slot = self._shelf.put(head, bodies[position].as_buffer())
                         self._inbox.add(known.task, Arrival(known.source, known.sequence, None, slot))
                         continue
+                elif kind == wire.SPLIT:
+                    planned = wire.decode_split(memoryview(heads[position].as_buffer()))
+                    if planned.component in self._stage.components:
+                        self._splits.append((places[position].as_py(), planned))
+                        continue
                 elif kind == wire.WAKE:
                     self._places.add(places[position].as_py())
                 passed.append(position)
@@ -180,11 +192,31 @@ class StageRun:
             elif passed:
                 yield batch.take(pa.array(passed, pa.int32()))
 
+    def read_splits(self) -> Iterator[pa.RecordBatch]:
+        """Read the pieces of sources that came here, and deal their rows; gives frames for later stages."""
+        senders: dict[tuple[str, int], Sender] = {}
+        for place, planned in sorted(self._splits, key=lambda split: split[1].ordinal):
+            component = self._program.component(planned.component)
+            task = self._plan.tasks_of(component.name)[0]
+            sender = senders.get((component.name, place)) or self._sender(component, task, place)
+            senders[component.name, place] = sender
+            # Several partitions send in the name of this task: the split tells their frames apart, and orders them.
+            sender.number_from((planned.ordinal + 1) << 32)
+            fail = FailureMaker(component.name, task.task_id)
+            try:
+                for worked in rows_of(planned, component, fail, self._skip):
+                    self._carry_out(worked, component, sender)
+                    yield from self._outgoing.batches()
+            except TupletreeError as error:
+                self._put(wire.UNREADABLE, wire.encode_report(as_report(error, component.name)))
+                return
+            self._stats.read.append(planned.ordinal)
+
     def work(self) -> Iterator[pa.RecordBatch]:
         """Run every component that has frames, producers first; gives frames for later stages and the reports."""
         for name in self._stage.components:
             component = self._program.component(name)
-            for task in self._plan.tasks_of(name):
+            for task in self._plan.tasks_of(name) if component.kind != "spout" else ():
                 arrivals = self._inbox.take(task.task_id)
                 if not arrivals:
                     here = self._plan.placement(task.task_id) in self._places
@@ -293,8 +325,7 @@ class StageRun:
         is_stateful: bool,
     ) -> Iterator[None]:
         control = self._control
-        place = control.epoch, control.run, self._stage.index
-        sender = Sender(self._plan, self._program.codecs, place, task, component, self._exits)
+        sender = self._sender(component, task)
         worked_tuples = 0
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
@@ -315,6 +346,10 @@ class StageRun:
             if holder.watermark_us is not None:
                 self._stats.watermarks[task.task_id] = holder.watermark_us
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
+
+    def _sender(self, component: ComponentSpec, task: Task, sends_in: int | None = None) -> Sender:
+        place = self._control.epoch, self._control.run, self._stage.index
+        return Sender(self._plan, self._program.codecs, place, task, component, self._exits, sends_in=sends_in)
 
     def _kept_for(
         self, component: ComponentSpec, task: Task, *, needed: bool

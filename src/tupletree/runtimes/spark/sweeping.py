@@ -59,7 +59,7 @@ def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
     with path.open("rb") as file:
         file.seek(offset)
         messages = file.read(header.messages_length)
-    return ArchivedEpoch(messages, read_settle(directory.settles, epoch))
+    return ArchivedEpoch(messages, read_settle(directory.settles, epoch), header.splits)
 
 
 def sweep_orphans(

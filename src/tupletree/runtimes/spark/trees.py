@@ -16,7 +16,7 @@ import msgspec
 
 from tupletree.frames import Root, roots_of
 
-__all__ = ["Decided", "OpenTree", "OpenTrees", "WaitingFile", "WaitingRows"]
+__all__ = ["Decided", "OpenTree", "OpenTrees", "TreeChanges", "WaitingFile", "WaitingRows"]
 
 
 class OpenTree(msgspec.Struct, array_like=True, frozen=True):
@@ -68,6 +68,10 @@ class OpenTrees:
     def get(self, root: int) -> OpenTree | None:
         """The tree of a root."""
         return self._trees.get(root)
+
+    def attempt_of(self, root: int) -> int:
+        """The attempt of an open root."""
+        return self.attempts.get(root, 1)
 
     def all(self) -> list[OpenTree]:
         """Every tree, oldest first."""
@@ -197,6 +201,10 @@ class WaitingRows:
     def names(self) -> frozenset[str]:
         """Names of all files that are needed for them."""
         return frozenset(name for one in self._files.values() for name in (one.file.candidate, one.file.sidecar))
+
+    def roots(self) -> set[int]:
+        """Roots whose rows wait."""
+        return {*self._by_root}
 
     def waits_for(self, root: int) -> bool:
         """Whether a row of this root waits."""

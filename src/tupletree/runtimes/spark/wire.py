@@ -19,6 +19,7 @@ from tupletree.codec import ArrowCodec, EncodeError
 from tupletree.columns import Anchors, ArrowColumns
 from tupletree.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.state.versions import StateFile
+from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
 
@@ -31,21 +32,27 @@ __all__ = [
     "OUTPUT",
     "ROW_SCHEMA",
     "SPARK_SCHEMA",
+    "SPLIT",
     "STATE",
     "STATS",
     "TOUCHED",
+    "UNREADABLE",
     "UNSTORABLE",
     "WAKE",
     "FailRoot",
     "FailureReport",
     "FrameHead",
     "OutputReport",
+    "PlannedSplit",
     "Row",
     "StateReport",
     "StatsReport",
+    "Unreadable",
     "decode_columns",
     "decode_frame",
+    "decode_split",
     "encode_frame",
+    "encode_split",
     "frame_roots",
     "halves",
     "length_of",
@@ -78,6 +85,8 @@ STATE: Final = 5
 STATS: Final = 6
 KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, root by root
 WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
+SPLIT: Final = 10  # a piece of a source that somebody of this partition is to read
+UNREADABLE: Final = 11  # why a piece could not be read
 UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
 
 BATCH_BYTES = 16 * 1024 * 1024
@@ -109,6 +118,37 @@ class FrameHead(msgspec.Struct, array_like=True):
     roots: bytes
     ends: bytes = b""
     widths: bytes = b""
+
+
+class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
+    """A piece of a source in an epoch: an entry of the log's header, and the head of a `SPLIT` row.
+
+    Attributes:
+        component: the spout whose `read` reads it.
+        task: of the accounts; the spout task that planned it.
+        place: the partition that reads it, of so many as the epoch was cut for.
+        key: row i's root is `rows.root_ids(key + i)`; 0: untracked.
+        split: what the spout planned.
+        ordinal: its number in the epoch.
+    """
+
+    component: str
+    task: int
+    place: int
+    key: int
+    split: Split
+    ordinal: int
+
+
+class Unreadable(msgspec.Struct, array_like=True):
+    """An error of a source as text: a worker's exceptions do not travel."""
+
+    has_changed: bool
+    what: str
+    where: str
+    got: str
+    expected: str
+    next_step: str
 
 
 class FailureReport(msgspec.Struct, array_like=True):
@@ -149,6 +189,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         extended: roots whose timeout was renewed.
         late: tuples that came too late for their window or join.
         watermarks: task → how far event time has come there, microseconds since the Unix epoch.
+        read: the splits that were read, by their ordinals.
     """
 
     worked: dict[str, int]
@@ -156,10 +197,12 @@ class StatsReport(msgspec.Struct, array_like=True):
     extended: list[int] = []
     late: int = 0
     watermarks: dict[int, int] = {}
+    read: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
 _head_decoder = msgspec.msgpack.Decoder(FrameHead)
+_split_decoder = msgspec.msgpack.Decoder(PlannedSplit)
 
 
 def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
@@ -363,6 +406,16 @@ def unpack_entries(data: bytes | memoryview) -> Entries:
     both = np.frombuffer(data, dtype=np.uint64)
     half = len(both) // 2
     return both[:half], both[half:]
+
+
+def encode_split(planned: PlannedSplit) -> bytes:
+    """The head of a `SPLIT` row."""
+    return _encoder.encode(planned)
+
+
+def decode_split(head: bytes | memoryview) -> PlannedSplit:
+    """Undo `encode_split`."""
+    return _split_decoder.decode(head)
 
 
 def encode_report(report: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:

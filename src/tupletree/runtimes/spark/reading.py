@@ -1,0 +1,96 @@
+"""Reading in a worker: the rows of a split as what a task emits, each under the root that the epoch's log gives it.
+
+Owns which rows go out and which fail before any bolt sees them. It refuses to deal them: `stage` does, as it does with
+what bolts emit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import Any
+
+from tupletree.effects import Output, Worked
+from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError
+from tupletree.failing import FailureMaker
+from tupletree.frames import UNTRACKED, Root
+from tupletree.runtimes.spark.dealing import FRAME_TUPLES, rejection, wrong_class
+from tupletree.runtimes.spark.rows import root_ids
+from tupletree.runtimes.spark.wire import PlannedSplit, Unreadable
+from tupletree.topology.components import Reject
+from tupletree.topology.model import ComponentSpec, StreamSpec
+from tupletree.topology.splits import read_split
+
+__all__ = ["as_report", "error_of", "rows_of"]
+
+
+def rows_of(
+    planned: PlannedSplit, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]
+) -> Iterator[Worked]:
+    """What reading a split gives, in parts that make frames of the usual size.
+
+    Args:
+        planned: the split.
+        component: the spout, with a body that reads.
+        fail: makes its failures.
+        skip: roots that are not to go out.
+
+    Raises:
+        SourceChangedError, ConnectorError: see `read_split`.
+    """
+    (stream,) = component.outputs.values()
+    rows = read_split(component.body, planned.split)
+    index = 0
+    while values := list(islice(rows, FRAME_TUPLES)):
+        count = len(values)
+        roots: list[Root] = root_ids(planned.key + index, count).tolist() if planned.key else [UNTRACKED] * count
+        index += count
+        worked = Worked()
+        if skip or {*map(type, values)} != {stream.schema.cls}:
+            values, roots = _sendable(values, roots, stream, fail, skip, worked)
+        if values:
+            worked.outputs.append(Output(stream.name, values, roots, list(range(1, len(values) + 1))))
+        yield worked
+
+
+def _sendable(
+    values: list[Any],
+    roots: list[Root],
+    stream: StreamSpec,
+    fail: FailureMaker,
+    skip: AbstractSet[int],
+    worked: Worked,
+) -> tuple[list[Any], list[Root]]:
+    kept_values: list[Any] = []
+    kept_roots: list[Root] = []
+    expected = stream.schema.cls
+    for value, root in zip(values, roots, strict=True):
+        if root in skip:
+            continue
+        if type(value) is expected:
+            kept_values.append(value)
+            kept_roots.append(root)
+        elif root == UNTRACKED:
+            lost = value.reason if isinstance(value, Reject) else wrong_class(value, expected)
+            fail.stray(worked, value.payload if isinstance(value, Reject) else value, lost)
+        elif isinstance(value, Reject):
+            assert isinstance(root, int)
+            worked.failures[root] = rejection(value, fail)
+        else:
+            fail.note(worked.failures, root, value, wrong_class(value, expected))
+    return kept_values, kept_roots
+
+
+def as_report(error: TupletreeError, component: str) -> Unreadable:
+    """An error of a source as it travels; `error_of` undoes it."""
+    first = error.findings[0]
+    where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
+    has_changed = isinstance(error, SourceChangedError)
+    return Unreadable(has_changed, first.what, where, first.got, first.expected, first.next_step)
+
+
+def error_of(report: Unreadable) -> ConnectorError:
+    """The error to raise in the driver."""
+    cls = SourceChangedError if report.has_changed else ConnectorError
+    return cls(report.what, where=report.where, got=report.got, expected=report.expected, next_step=report.next_step)

@@ -1,0 +1,169 @@
+"""Sources that are read where the work is: what a `SplitSpout` must do, and what a `Split` is.
+
+Owns the contract between such a source and the runtimes, and the adapter that makes it an ordinary spout where nobody
+reads elsewhere. Knows neither files nor Spark.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
+
+__all__ = ["Split", "SplitSpout", "read_split", "split_faults"]
+
+T = TypeVar("T")
+
+NEXT_ROWS = 1000
+NEXT_BYTES = 16 * 1024 * 1024
+"""What `SplitSpout.next` plans at a time."""
+
+
+class Split(msgspec.Struct, array_like=True, frozen=True):
+    """A piece of a source: so many rows that stand one after the other, and how to get at them.
+
+    It travels through the log of its epoch and to the worker that reads it.
+
+    Attributes:
+        rows: how many messages it has, exactly; at least 1.
+        first: the number of its first row in the source.
+        source: what the ids of its messages begin with; None: an id is the row's number alone.
+        data: what `SplitSpout.read` needs besides, JSON-compatible.
+        size_bytes: about how much there is to read; counts against `epoch_max_bytes`.
+    """
+
+    rows: int
+    first: int = 0
+    source: str | None = None
+    data: Any = None
+    size_bytes: int = 0
+
+    def message_id(self, index: int) -> MessageId:
+        """The id of its row `index` (0-based): the same in every process and run.
+
+        >>> Split(3, first=10, source="a.log").message_id(2)
+        ('a.log', 12)
+        """
+        number = self.first + index
+        return number if self.source is None else (self.source, number)
+
+
+class SplitSpout(Spout[T]):
+    """A spout whose rows can be read again at any time, and by others than the one who knows that they are there.
+
+    The runtime asks it in the driver which pieces come next (`plan`), and lets somebody `read` each of them: on Spark a
+    worker, which hands the rows to bolts at once, so that they never pass through the driver. Rows of a message that
+    failed are read once more, to be tried again.
+
+    `open`, `plan`, `snapshot`, `restore`, `activate`, `deactivate` and `close` are called as `Spout` says, with `plan`
+    in the place of `next`: one task's one after the other, by one thread. `read` is called on any copy of the object,
+    ones that were sent elsewhere and never opened too, and while other methods run: it may use only what the
+    constructor was given and the split, and must leave the object as it is. Everything the constructor keeps must be
+    picklable.
+
+    It has a position: `snapshot` and `restore` must be written. Nobody calls `ack`: what was read can always be read
+    again, so nothing has to be released. `fail` is called for messages that are dead.
+    """
+
+    @abstractmethod
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
+        """Say which pieces come next, together of at most `max_rows` rows and about `max_bytes`.
+
+        Between them they have at least one row, however long it is. None: there is nothing now. From here on the
+        position (`snapshot`) is behind them.
+
+        Raises:
+            EndOfInput: nothing will ever come again.
+        """
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterable[T | Reject]:
+        """Give the rows of a piece that `plan` named, in order: the same ones every time.
+
+        A row that cannot be turned into a value is a `Reject` with the row's id.
+
+        Raises:
+            SourceChangedError: they are not there any more, or not as they were: names the place and the way out.
+        """
+
+    def next(self) -> Sequence[Emit[T] | Reject] | None:
+        """Plan and read here: for runtimes that read nowhere else."""
+        splits = self.plan(NEXT_ROWS, NEXT_BYTES)
+        if splits is None:
+            return None
+        given: list[Emit[T] | Reject] = []
+        for split in splits:
+            given += [
+                row if isinstance(row, Reject) else Emit(row, split.message_id(index))
+                for index, row in enumerate(read_split(self, split))
+            ]
+        return given
+
+
+def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
+    """The rows of a split, which are as many as were planned.
+
+    Raises:
+        SourceChangedError: there are more or fewer.
+        ConnectorError: `read` raised something else than an error of ours.
+    """
+    count = 0
+    try:
+        for row in spout.read(split):
+            count += 1
+            if count > split.rows:
+                break
+            yield row
+    except TupletreeError:
+        raise
+    except Exception as error:
+        raise ConnectorError(
+            "a piece of a source cannot be read",
+            where=_place_of(split),
+            got=f"{type(error).__name__}: {error}",
+            next_step="mend the source, and run again: it goes on with this piece",
+        ) from error
+    if count != split.rows:
+        raise SourceChangedError(
+            "a piece of a source is not as it was when it was planned",
+            where=_place_of(split),
+            got=f"more than {split.rows} rows" if count > split.rows else f"{count} rows",
+            expected=f"{split.rows} rows",
+            next_step="bring back what was there, or start with a fresh --state-dir",
+        )
+
+
+def _place_of(split: Split) -> str:
+    rows = f"rows {split.first} to {split.first + split.rows - 1}"
+    return rows if split.source is None else f"{split.source}, {rows}"
+
+
+def split_faults(spout: SplitSpout[Any], replay: str, place: str) -> Iterator[Finding]:
+    """What a spout of this kind must not be."""
+    cls = type(spout)
+    for name in ("plan", "read"):
+        if getattr(cls, name) is getattr(SplitSpout, name):
+            yield Finding(f"the spout has no `{name}`", place, next_step=f"write `def {name}`: see SplitSpout")
+    if cls.ack is not Spout.ack:
+        yield Finding(
+            "a SplitSpout hears no `ack`",
+            place,
+            got=f"{cls.__qualname__}.ack",
+            next_step="derive from Spout, whose messages pass through the driver",
+        )
+    if cls.snapshot is Spout.snapshot or cls.restore is Spout.restore:
+        yield Finding(
+            "a SplitSpout needs a position",
+            place,
+            expected="`snapshot` and `restore`",
+            next_step="say after which piece `plan` goes on",
+        )
+    if replay == "source":
+        yield Finding(
+            "a SplitSpout cannot emit a message again by itself", place, got="replay='source'", expected="'runtime'"
+        )
