@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
@@ -27,10 +28,12 @@ class Cluster:
 
     Args:
         folder: for logs and work directories.
+        search_path: where workers find modules beside those of their Python.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, search_path: Sequence[Path] = (ROOT / "src", ROOT)) -> None:
         self._folder = folder
+        self._search_path = search_path
         self._port, self._web_port = _free_port(), _free_port()
         self._master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -87,7 +90,7 @@ class Cluster:
             "JAVA_HOME": str(find_java().home),
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT))),
+            "PYTHONPATH": os.pathsep.join(map(str, self._search_path)),
         }
         self._spawned += 1
         with (self._folder / f"cluster{self._spawned}.log").open("wb") as log:

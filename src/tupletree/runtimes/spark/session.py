@@ -59,7 +59,8 @@ takes more from them than it gives back. Measured: a word count of 5 M words on 
 def open_session(name: str, master: str, settings: dict[str, str] | None = None) -> tuple[Any, bool]:
     """A SparkSession, and whether this call started it (and so may stop it).
 
-    An active session is used as it is, whatever `master` says. Raises RuntimeUnavailableError if there is no usable
+    An active session is used as it is, whatever `master` says. In a driver that spark-submit started, its master and
+    settings win. Raises RuntimeUnavailableError if there is no usable
     Java or package, if the session is a Spark Connect one, or if it would mix executions.
     """
     refuse_unsuited()
@@ -68,8 +69,10 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
         context = active.sparkContext
         refuse_mixing(context.getConf().get, context.master)
         return active, False
-    java = find_java()
-    os.environ["JAVA_HOME"] = str(java.home)
+    submitted = _submitted()
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    master = submitted.get("spark.master", master)
     # Workers must run this very Python: another one has other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -82,11 +85,24 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
         options["spark.driver.host"] = "127.0.0.1"
         options["spark.driver.bindAddress"] = "127.0.0.1"
         options["spark.driver.extraJavaOptions"] += f" {QUICK_COMPILER}"
-    for key, value in {**options, **(settings or {})}.items():
-        builder = builder.config(key, value)
+    chosen = {**options, **submitted, **(settings or {})}
+    refuse_mixing(chosen.get, master)
+    for key, value in chosen.items():
+        if key != "spark.master":
+            builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session, True
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit set, where it started this driver; its JVM is there already."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - pyspark has no public word for it: it joins that JVM
+    return dict(SparkConf().getAll())
 
 
 def refuse_unsuited() -> None:
