@@ -128,6 +128,25 @@ def test_a_status_without_news_was_left_by_a_process_that_is_gone(tmp_path: Path
     assert "no longer there: last heard of" in said.stdout
 
 
+def test_a_status_from_the_future_was_left_before_the_clock_was_set_back(tmp_path: Path) -> None:
+    write_status(tmp_path, updated_s=time.time() + 3600.0)
+    assert not status_of(tmp_path).is_alive(time.time())
+
+
+def test_what_is_in_the_way_of_a_wish_is_named(tmp_path: Path) -> None:
+    write_status(tmp_path, updated_s=time.time())
+    (tmp_path / "control").touch()
+    with pytest.raises(CheckpointError, match="cannot be asked") as caught:
+        send_wish(tmp_path, "pause", patience_s=0.0)
+    assert str(tmp_path / "control") in str(caught.value)
+
+
+def test_a_drain_may_take_longer_than_a_thread_can_wait(tmp_path: Path) -> None:
+    handle, _, state_dir = endless(tmp_path)
+    send_wish(state_dir, "drain", drain_timeout_s=1e12)
+    assert handle.wait(HANG_S).open == 0
+
+
 def test_an_error_of_several_lines_is_shown_as_one_block_of_the_status(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=0.0, error="cannot read\n  got: a folder")
     said = command("status", "--state-dir", tmp_path)
@@ -141,8 +160,15 @@ def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(t
     handle, source, state_dir = endless(tmp_path)
     try:
         assert not (control / "0a.json").exists()
-        (control / "0b.json").write_text('{"wish": "dance"}')
-        wait_until(state_dir, lambda _: not (control / "0b.json").exists())
+        strange = [
+            '{"wish": "dance"}',
+            '{"wish": "drain", "format": 2}',
+            '{"wish"',
+            '{"wish": "drain"}' + " " * 5000 + "x",
+        ]
+        for number, text in enumerate(strange):
+            (control / f"b{number}.json").write_text(text)
+        wait_until(state_dir, lambda _: not list(control.iterdir()))
         wait_until(state_dir, lambda status: status.progress["acked"] > 0)
         assert source.active.is_set()
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from pathlib import Path
 
 import msgspec
@@ -32,24 +34,37 @@ class Starts:
     def __init__(self, spools: Path) -> None:
         self.spools = spools
         self.given: list[int] = []
+        self.calls = 0
+        self.refused: set[int] = set()
+        self.slow_s: float | None = None
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
         topology = Topology("t")
         topology.sink("out", foreach(self.take)).shuffle(topology.spout("s", items([Item(1)])))
         self.plan = Plan.of(topology.build(), Options(), partitions=1)
         make_spools(spools, self.plan.spec)
 
     def take(self, batch: SinkBatch[Item]) -> None:
-        self.given += [row.number for row in batch.rows]
+        self.calls += 1
+        self.may_go_on.wait()
+        numbers = [row.number for row in batch.rows]
+        if not self.refused.isdisjoint(numbers):
+            raise ValueError("refused")
+        self.given += numbers
 
     def start(self) -> CalledSinks:
-        called = CalledSinks(self.plan, "0123456789", self.spools, RetryPolicy.from_options(Options()))
+        called = CalledSinks(
+            self.plan, "0123456789", self.spools, RetryPolicy.from_options(Options(max_attempts=1)), self.slow_s
+        )
         called.open(0.0)
         return called
 
-    def candidate(self, number: int) -> OutputFile:
-        path = self.spools / "out" / f"_part-{number}.rows"
-        Spool([Item]).write_candidate(path, [Item(number)])
-        write_sidecar(sidecar_of(path), wire.pack_layout([number], [1]), lasting=True)
-        return OutputFile("out", path.name, "", 1, 0)
+    def candidate(self, *numbers: int) -> OutputFile:
+        path = self.spools / "out" / f"_part-{numbers[0]}.rows"
+        Spool([Item]).write_candidate(path, [*map(Item, numbers)])
+        layout = wire.pack_layout(numbers, range(1, len(numbers) + 1))
+        write_sidecar(sidecar_of(path), layout, lasting=True)
+        return OutputFile("out", path.name, "", len(numbers), 0)
 
 
 @pytest.fixture
@@ -84,3 +99,44 @@ def test_rows_whose_file_is_lost_before_a_sink_has_them_are_missed(starts: Start
         first.deliver(8, lost)
     first.close()
     assert lost.candidate in str(caught.value)
+
+
+def test_good_rows_are_written_however_many_bad_ones_a_batch_has(starts: Starts) -> None:
+    starts.refused = set(range(1, 600, 3))
+    first = starts.start()
+    refusals = first.deliver(7, starts.candidate(*range(1, 600)))
+    first.close()
+    assert refusals is not None
+    assert refusals.failures.keys() == starts.refused
+    assert sorted(starts.given) == sorted(set(range(1, 600)) - starts.refused)
+
+
+def test_a_sink_that_takes_nothing_is_not_asked_for_every_row(starts: Starts) -> None:
+    starts.refused = set(range(1, 3000))
+    first = starts.start()
+    refusals = first.deliver(7, starts.candidate(*range(1, 3000)))
+    first.close()
+    assert refusals is not None
+    assert refusals.failures.keys() == starts.refused
+    assert starts.calls < 150
+
+
+def test_a_sink_that_is_stuck_in_a_call_is_named_with_its_stack(
+    starts: Starts, caplog: pytest.LogCaptureFixture
+) -> None:
+    class GoOn(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            starts.may_go_on.set()
+
+    starts.slow_s = 0.05
+    starts.may_go_on.clear()
+    first = starts.start()
+    handler = GoOn(logging.WARNING)
+    logging.getLogger("tupletree.spark").addHandler(handler)
+    try:
+        assert first.deliver(7, starts.candidate(1)) is None
+    finally:
+        logging.getLogger("tupletree.spark").removeHandler(handler)
+        first.close()
+    assert "sink out has been in one call" in caplog.text
+    assert "may_go_on.wait()" in caplog.text

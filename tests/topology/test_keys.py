@@ -146,6 +146,18 @@ def test_nan_equals_nan_alone_and_in_a_tuple() -> None:
     assert key("price", decimal.Decimal("sNaN")) is key("price", decimal.Decimal("NaN"))
 
 
+def test_instants_beyond_the_years_of_utc_are_keys_too() -> None:
+    zone = [dt.timezone(dt.timedelta(hours=hours)) for hours in (14, 15, -12, -13)]
+    first, same = key("at", dt.datetime(1, 1, 1, tzinfo=zone[0])), key("at", dt.datetime(1, 1, 1, 1, tzinfo=zone[1]))
+    last, other = (
+        key("at", dt.datetime(9999, 12, 31, 23, tzinfo=zone[2])),
+        key("at", dt.datetime.max.replace(tzinfo=zone[3])),
+    )
+    assert {first: 1}[same] == 1
+    assert pack_key(first) == pack_key(same)
+    assert len({first, last, other}) == len({*map(pack_key, (first, last, other))}) == 3
+
+
 def test_minus_zero_is_zero_in_sign_too() -> None:
     assert math.copysign(1, key("real", -0.0)) == 1
 

@@ -36,6 +36,9 @@ STALE_AFTER_S = 10.0
 SHOWN_RECORDS = 20
 """Progress records in a status."""
 
+WISH_MAX_BYTES = 4096
+"""Nothing longer is a wish, so a file that somebody dropped there costs no memory."""
+
 FORMAT = 1
 
 Wish = Literal["pause", "resume", "drain"]
@@ -68,7 +71,8 @@ class Status(msgspec.Struct, kw_only=True):
 
     def is_alive(self, now_s: float) -> bool:
         """Whether a process that writes it is there."""
-        return not self.ended and now_s - self.updated_s < STALE_AFTER_S
+        # One from the future was left before the clock was set back: a process that is there has written it anew.
+        return not self.ended and abs(now_s - self.updated_s) < STALE_AFTER_S
 
 
 class _Wish(msgspec.Struct):
@@ -125,7 +129,8 @@ class Attendant:
 
     def _carry_out(self, path: Path) -> None:
         try:
-            wish = msgspec.json.decode(path.read_bytes(), type=_Wish)
+            with path.open("rb") as file:
+                wish = _wish_in(file.read(WISH_MAX_BYTES + 1))
         except FileNotFoundError:
             return  # taken back
         except OSError as error:
@@ -191,6 +196,15 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
+def _wish_in(data: bytes) -> _Wish:
+    if len(data) > WISH_MAX_BYTES:
+        raise msgspec.ValidationError(f"it has more than {WISH_MAX_BYTES} bytes")
+    wish = msgspec.json.decode(data, type=_Wish)
+    if wish.format != FORMAT:
+        raise msgspec.ValidationError(f"it has format {wish.format}, not {FORMAT}")
+    return wish
+
+
 def _wishes_in(place: Path) -> list[Path]:
     return sorted(path for path in (place / "control").glob("[0-9a-f]*.json") if path.is_file())
 
@@ -238,14 +252,24 @@ def send_wish(
 
     Raises:
         RuntimeUnavailableError: no process runs it, or it does not answer; the wish is taken back.
+        CheckpointError: nothing can be written there.
     """
     status = status_of(state_dir)
     if not status.is_alive(time.time()):
         raise _nobody(state_dir, status)
     folder = state_dir / "control"
-    folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{uuid.uuid4().hex}.json"
-    _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))
+    except OSError as error:
+        raise CheckpointError(
+            "the run cannot be asked",
+            where=str(folder),
+            got=str(error),
+            expected="a folder that this user may write to",
+            next_step="use the user that runs it; move away what is in the place of the folder",
+        ) from error
     until_s = time.monotonic() + patience_s
     while path.exists():
         if time.monotonic() >= until_s:

@@ -144,11 +144,19 @@ def coerce_decimal(value: Any) -> decimal.Decimal:
 
 
 def coerce_datetime(value: Any) -> dt.datetime:
-    """A datetime; an aware one in UTC, so that equal instants are equal keys. A naive one stays naive."""
+    """A datetime; an aware one in UTC, so that equal instants are equal keys. A naive one stays naive.
+
+    An instant that UTC has no date for, because it lies in year 0 or 10000 there, keeps its offset.
+    """
     if not isinstance(value, dt.datetime):
         raise _refuse(value, "datetime")
     if value.tzinfo is not None:
-        value = value.astimezone(dt.UTC)
+        try:
+            value = value.astimezone(dt.UTC)
+        except OverflowError:
+            offset = value.utcoffset()
+            assert offset is not None, "an aware one has an offset"
+            value = value.replace(tzinfo=dt.timezone(offset), fold=0)
     return dt.datetime(
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo
     )

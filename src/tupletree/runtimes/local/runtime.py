@@ -165,7 +165,7 @@ class LocalRun(RunHandle):
         control = self._control
         control.stop_at_s = at_s if control.stop_at_s is None else min(at_s, control.stop_at_s)
         control.wake.set()
-        self._ended.wait(limit_s + STOP_MARGIN_S)
+        self._ended.wait(min(limit_s + STOP_MARGIN_S, threading.TIMEOUT_MAX))
 
     def pause(self) -> None:
         """See `RunHandle.pause`. A restart leaves the spouts paused."""

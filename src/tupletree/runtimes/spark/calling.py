@@ -10,9 +10,13 @@ connection never changes its thread. The thread that settles epochs waits for it
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import random
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -48,7 +52,7 @@ TAKEN_SUFFIX = ".taken"
 """A candidate whose rows the sink has."""
 
 MAX_FAILED_CALLS = 100
-"""Failed calls that the search for the bad rows of one batch may cost: beyond, its remaining rows are refused."""
+"""Calls in a row that fail until a sink counts as taking nothing: then a range of rows is refused after one call."""
 
 _CHECK_S = 0.1
 _LEAVE_S = 5.0
@@ -110,13 +114,15 @@ class CalledSinks:
         run_id: names the writers of batches, together with sink and task.
         spools: where the folders of candidates are, one per sink.
         policy: how often a call is tried.
+        slow_s: a call that takes longer is named in the log; None: none is.
     """
 
-    def __init__(self, plan: Plan, run_id: str, spools: Path, policy: RetryPolicy) -> None:
+    def __init__(self, plan: Plan, run_id: str, spools: Path, policy: RetryPolicy, slow_s: float | None) -> None:
         self._plan = plan
         self._run_id = run_id
         self._spools = spools
         self._policy = policy
+        self._slow_s = math.inf if slow_s is None else slow_s
         self._components = {component.name: component for component in called_sinks(plan.spec)}
         self._sinks: dict[tuple[str, int], Sink[Any]] = {}
         self._thread = _Thread()
@@ -141,7 +147,7 @@ class CalledSinks:
                     input_types=self._plan.input_types(name),
                 )
                 self._sinks[name, task.index] = sink
-                self._do(lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+                self._do(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
 
     def leave(self) -> None:
         """Wait for no call any more: `deliver` raises `Closing`, and the next start calls again."""
@@ -248,7 +254,7 @@ class CalledSinks:
             attempt += 1
             crash_point("publish.before_call")
             try:
-                self._do(lambda batch=batch: offer.sink.write(batch))  # type: ignore[misc]  # bound at once
+                self._do(offer.task.component, lambda batch=batch: offer.sink.write(batch))  # type: ignore[misc]  # bound at once
             except Closing:
                 raise
             except SinkRowsError as refused:
@@ -274,12 +280,15 @@ class CalledSinks:
                 if self._closing.wait(self._policy.delay_s(attempt, random.random)):
                     raise Closing from error
             else:
+                offer.failed_calls = 0
                 break
         crash_point("publish.after_call")
         return None
 
-    def _do(self, job: Callable[[], T]) -> T:
+    def _do(self, sink: str, job: Callable[[], T]) -> T:
         future = self._thread.do(job)
+        began_s = time.monotonic()
+        named_after_s = self._slow_s
         while True:
             try:
                 return future.result(_CHECK_S)
@@ -288,6 +297,11 @@ class CalledSinks:
                     raise  # the sink's own
                 if self._closing.is_set():
                     raise Closing from None
+            took_s = time.monotonic() - began_s
+            if took_s >= named_after_s:
+                named_after_s = 2.0 * took_s
+                text = "sink %s has been in one call for %.0f s, and everything waits for it; it is at\n%s"
+                logger.warning(text, sink, took_s, self._thread.stack())
 
 
 class _Thread:
@@ -307,6 +321,11 @@ class _Thread:
 
     def end(self) -> None:
         self._jobs.put(None)
+
+    def stack(self) -> str:
+        """Where it is now, as text."""
+        frame = sys._current_frames().get(self._thread.ident or 0) if self._thread else None  # noqa: SLF001 - documented
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
     def _main(self) -> None:
         while (entry := self._jobs.get()) is not None:
