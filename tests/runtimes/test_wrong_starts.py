@@ -53,3 +53,19 @@ def test_a_directory_in_use_or_damaged_is_worth_another_try_or_a_look(tmp_path: 
     with pytest.raises(CheckpointError, match="damaged") as caught:
         StateDirectory.open(tmp_path, "words", COUNT)
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("in_the_way", ["", "generations", "state", "lock"])
+def test_a_start_that_the_disk_refuses_names_the_place_and_lets_go_of_it(tmp_path: Path, in_the_way: str) -> None:
+    folder = tmp_path / "run"
+    path = folder / in_the_way
+    if in_the_way == "lock":
+        path.mkdir(parents=True)
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    with pytest.raises(CheckpointError, match="cannot be used") as caught:
+        StateDirectory.open(folder, "words", COUNT)
+    assert str(folder) in str(caught.value)
+    path.rmdir() if path.is_dir() else path.unlink()
+    first_start(folder)

@@ -52,7 +52,7 @@ from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
 from tupletree.runtimes.spark.spooling import make_spools
-from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir
+from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir, unusable
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.runtimes.spark.ticking import Ticking
@@ -91,8 +91,10 @@ def start(request: RunRequest) -> RunHandle:
         sinks = {name: folders[name] for name in spec.components if name in folders}
         for component in spec.components:
             (directory.state / component).mkdir(mode=0o700, exist_ok=True)
-    except BaseException:
+    except BaseException as error:
         directory.close()
+        if isinstance(error, OSError):
+            raise unusable(directory.path, error) from error
         if request.state_dir is None:  # a start that was refused is no run, and must not stand for the latest one
             shutil.rmtree(directory.path, ignore_errors=True)
         raise

@@ -23,7 +23,7 @@ from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash import crash_point
 from tupletree.topology.fingerprint import differences
 
-__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks"]
+__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "unusable"]
 
 FORMAT = 2
 
@@ -91,19 +91,22 @@ class StateDirectory:
 
         Raises:
             CheckpointError: another process runs on it, it belongs to another topology (the error names every
-                difference), or it is damaged.
+                difference), it is damaged, or the disk refuses.
         """
         path = path.absolute()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = _take_lock(path)
         try:
-            identity = _identify(path, topology, fingerprint)
-            generation = _claim(path)
-        except BaseException:
-            os.close(lock)
-            raise
-        crash_point("generation.claimed")
-        return cls(path, identity.run_id, generation, lock)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = _take_lock(path)
+            try:
+                identity = _identify(path, topology, fingerprint)
+                generation = _claim(path)
+                crash_point("generation.claimed")
+                return cls(path, identity.run_id, generation, lock)
+            except BaseException:
+                os.close(lock)
+                raise
+        except OSError as error:
+            raise unusable(path, error) from error
 
     def claim_again(self) -> None:
         """Claim the next generation, for a restart in this process: late tasks of the one before write other names."""
@@ -146,6 +149,17 @@ class StateDirectory:
             self._lock = -1
 
 
+def unusable(path: Path, error: OSError) -> CheckpointError:
+    """The error to raise where the disk refuses what a start needs."""
+    return CheckpointError(
+        "the state directory cannot be used",
+        where=str(path),
+        got=str(error),
+        expected="a folder that this user may write to, on a disk with room",
+        next_step="mend that and start it again, or name another --state-dir: nothing is lost",
+    )
+
+
 def spout_tasks(path: Path) -> dict[int, str]:
     """What a `spouts.json` says. Raises CheckpointError if it is damaged."""
     try:
@@ -170,10 +184,18 @@ def fresh_state_dir(topology: str) -> Path:
 def _take_lock(path: Path) -> int:
     handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
+        _lock(handle, path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.read(handle, 200).decode("utf-8", "replace").strip()
-        os.close(handle)
         raise CheckpointError(
             "another run is using this state directory",
             where=str(path),
@@ -183,7 +205,6 @@ def _take_lock(path: Path) -> int:
     os.ftruncate(handle, 0)
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
-    return handle
 
 
 def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
