@@ -146,6 +146,10 @@ class TaskPlace:
         """Whether the messages in hand are to be named even to user code that does not ask for its context."""
         return False
 
+    def must_be_alone(self, root: Root) -> bool:  # noqa: ARG002 - a runtime may know of some
+        """Whether nothing else may be in hand together with this tuple."""
+        return False
+
     def begin(self, epoch_time_s: float) -> None:
         """The task works from here on, at this time; what is logged names what it has in hand."""
         self.epoch_time_s = epoch_time_s

@@ -28,6 +28,7 @@ OUR_MODULES = (
     "tupletree.repeating",
     "tupletree.routing",
     "tupletree.runtimes.local.calls",
+    "tupletree.runtimes.spark.awaiting",
     "tupletree.runtimes.spark.calling",
     "tupletree.sinks.foreach",
     "concurrent.futures._base",

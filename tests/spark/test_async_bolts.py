@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tupletree import Bolt, Collector, Topology, bolt
 from tupletree.effects import IN_HAND, TaskPlace
-from tupletree.frames import Frame
+from tupletree.frames import Frame, roots_of
+from tupletree.runtimes.spark import awaiting
+from tupletree.runtimes.spark.alarm import Alarm
 from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
+from tupletree.runtimes.spark.marks import Marker, MarkingPlace
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
+from tupletree.tracking.outcomes import FailureKind
 
 
 class Busy:
@@ -38,11 +44,11 @@ def idle() -> None:
     busy.now = busy.most = 0
 
 
-def task_of(subject: Any) -> AwaitingBoltTask:
+def task_of(subject: Any, *, calls: int = 1, limit_s: float | None = None) -> AwaitingBoltTask:
     t = Topology("t")
     t.bolt("b", subject, unconsumed=Item).shuffle(t.spout("s", items([Item(1)])))
     component = t.build().components["b"]
-    task = AwaitingBoltTask(component, TaskPlace("t", "b", 5, 0, 1))
+    task = AwaitingBoltTask(component, TaskPlace("t", "b", 5, 0, 1, calls=calls), limit_s=limit_s)
     task.open()
     return task
 
@@ -221,3 +227,112 @@ def test_what_a_call_leaves_on_the_loop_is_cancelled_when_the_task_closes() -> N
     task.work(frame_of(1))
     task.close()
     assert ended == ["cancelled"]
+
+
+stumbles: list[int] = []
+
+
+@bolt(concurrency=4)
+async def stumbling(item: Item) -> Item:
+    await busy.wait(1)
+    stumbles.append(item.number)
+    if stumbles.count(item.number) < 3:
+        raise ConnectionError
+    return item
+
+
+@bolt(concurrency=4)
+async def stumbling_by_hand(item: Item, out: Collector[Item]) -> None:
+    out.emit(item)
+    await stumbling(item)
+
+
+@pytest.mark.parametrize("subject", [stumbling, stumbling_by_hand])
+def test_a_call_that_raises_is_made_again_where_the_place_says_so(subject: Any) -> None:
+    stumbles.clear()
+    task = task_of(subject, calls=3)
+    worked = task.work(frame_of(1, 2, 3))
+    failed = task.work(Frame(5, "s", "Item", [Item(4)], [0], [1], 99))
+    task.close()
+    assert not worked.failures
+    assert [value.number for value in worked.outputs[0].values] == [1, 2, 3]
+    assert (failed.stray_count, stumbles.count(4)) == (1, 1), "no message fails of an untracked tuple"
+
+
+async def wait_for_ever(item: Item) -> None:
+    await asyncio.Event().wait()
+
+
+async def wait_whatever_happens(item: Item) -> None:
+    for _ in range(2):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def wait_in_small_steps(item: Item) -> None:
+    while True:  # noqa: ASYNC110 - that is what it does wrong
+        await asyncio.sleep(0)
+
+
+async def keep_the_loop(item: Item) -> None:
+    while True:
+        time.sleep(0.001)  # noqa: ASYNC251 - that is what it does wrong
+
+
+async def keep_the_loop_from_a_task(item: Item) -> None:
+    await asyncio.create_task(keep_the_loop(item))
+
+
+LIMIT_S = 0.2
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+@pytest.mark.parametrize(
+    "hang",
+    [wait_for_ever, wait_whatever_happens, wait_in_small_steps, keep_the_loop, keep_the_loop_from_a_task],
+)
+def test_a_call_that_takes_too_long_fails_its_tuple_and_costs_no_other(
+    hang: Callable[[Item], Awaitable[None]], side_by_side: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaiting, "PATIENCE_S", 0.05)
+
+    @bolt(concurrency=3 if side_by_side else 1)
+    async def hanging(item: Item) -> Item:
+        if item.number == 2:
+            await hang(item)
+        await asyncio.sleep(LIMIT_S / 10)
+        return item
+
+    task = task_of(hanging, limit_s=LIMIT_S)
+    with Alarm(LIMIT_S, 2):
+        worked = task.work(frame_of(1, 2, 3, 4))
+    task.close()
+    assert worked.failures.keys() == {2}
+    failure = worked.failures[2]
+    assert (failure.kind, failure.error_type) == (FailureKind.TIMEOUT, "tupletree.errors.ProcessingTimeoutError")
+    assert hang is wait_whatever_happens or hang.__name__ in failure.traceback
+    assert [value.number for value in worked.outputs[0].values] == [1, 3, 4]
+
+
+def test_of_calls_side_by_side_all_are_named_and_those_that_a_worker_died_with_come_alone(tmp_path: Path) -> None:
+    in_hand: list[tuple[int, Any]] = []
+
+    @bolt(concurrency=2)
+    async def telling(item: Item) -> None:
+        await busy.wait(2)
+        in_hand.append((item.number, place.root))
+
+    t = Topology("t")
+    t.bolt("b", telling).shuffle(t.spout("s", items([Item(1)])))
+    dead = Marker(tmp_path, (1, 7, 0, 3), (0, 1))
+    dead.__enter__()
+    dead.mark(5, (2, 4))
+    with Marker(tmp_path, (1, 7, 0, 3), (0, 2)) as marker:
+        place = MarkingPlace(marker, topology="t", component="b", task_id=5, task_index=0, parallelism=1)
+        task = AwaitingBoltTask(t.build().components["b"], place)
+        task.open()
+        task.work(frame_of(1, 2, 3, 4, 5))
+        task.close()
+    assert {number: set(roots_of(root)) for number, root in in_hand} == {1: {1, 3}, 3: {3, 5}, 5: {5}, 2: {2}, 4: {4}}

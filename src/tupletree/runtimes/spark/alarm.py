@@ -2,8 +2,10 @@
 
 It rings twice per limit and looks at the stack: a call that it has met for a whole limit gets a
 `ProcessingTimeoutError`, which fails its tuple. So a call is interrupted between limit and 1.5 limits, and calls cost
-nothing. Code that never comes back to Python cannot be interrupted; there faulthandler's own thread, which
-each ring puts off, writes down the stack and ends the process, and its mark tells the next attempt (`marks`).
+nothing. Of an async call that is each step in which it keeps the event loop, also of tasks that it started; how long
+it may wait is for `awaiting` to limit. Code that never comes back to Python cannot be interrupted; there faulthandler's
+own thread, which each ring puts off, writes down the stack and ends the process, and its mark tells the next attempt
+(`marks`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ RETRY_S = 0.01
 
 LEAST_GRACE_S = 5.0
 """How long a ring may at least be late, on a machine that has other things to do, before the process is ended."""
+
+EVENT_LOOP = "asyncio.events"
+"""The module that calls the steps of async code."""
 
 IGNORED_INTERRUPTS = 3
 """A call that went on after so many interrupts is left to the end of its process."""
@@ -89,15 +94,18 @@ class Alarm:
 
 
 def _call_in(frame: FrameType | None) -> tuple[FrameType | None, bool]:
-    """(the frame of the user's code that ours called, whether ours is at work within it)."""
+    """(the frame of the user's code that ours, or an event loop, called; whether ours, or the loop, is within it)."""
     call: FrameType | None = None
-    met_ours = is_in_ours = False
+    is_in_ours = False
+    met_ours = frame is not None and _module_of(frame).startswith("asyncio.")  # it must not be torn out of it, either
     while frame is not None:
-        caller = frame.f_back
-        if _module_of(frame).startswith("tupletree."):
+        caller, module = frame.f_back, _module_of(frame)
+        if module.startswith("tupletree."):
             met_ours = True
-        elif caller is not None and _module_of(caller).startswith(OUR_MODULES):
-            call, is_in_ours = frame, met_ours
+        elif caller is not None and not module.startswith("asyncio."):
+            by = _module_of(caller)
+            if by == EVENT_LOOP or by.startswith(OUR_MODULES):
+                call, is_in_ours = frame, met_ours
         frame = caller
     return call, is_in_ours
 

@@ -2,9 +2,10 @@
 
 A message that kills its worker (os._exit, a segmentation fault, memory that runs out) leaves no report. Spark tries
 the partition again, so from the second attempt on each message is marked before it is worked; a message that two
-attempts died on is blamed, and the next attempt fails it and goes on. One death proves nothing: workers are pre-empted,
-and hosts are lost. The first attempt marks nothing, so marks cost nothing as long as nothing dies; unless a message
-comes again that may be a killer.
+attempts died on is blamed, and the next attempt fails it and goes on. What a task does for no message (`open`, a tick,
+`close`) is marked likewise, and then not done any more. One death proves nothing: workers are pre-empted, and hosts are
+lost. The first attempt marks nothing, so marks cost nothing as long as nothing dies; unless a message comes again that
+may be a killer.
 
 A mark is written with `pwrite`, which a process's own death cannot undo; where attempts may land on other hosts it
 is forced to the disk, too, from the third attempt on. Owns these files and what they mean. Refuses to decide what
@@ -18,6 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +32,7 @@ from tupletree.effects import TaskPlace
 from tupletree.frames import Frame, Root, apart, join_segments, roots_of
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["Blame", "Marker", "MarkingPlace", "Suspicions", "sweep_marks"]
+__all__ = ["Blame", "DeadlyWorkError", "Marker", "MarkingPlace", "Suspicions", "sweep_marks"]
 
 SIGHTINGS = 2
 """Attempts that must have died on a message before it is blamed."""
@@ -47,27 +49,37 @@ _NAME = re.compile(r"\d{6}-(\d{8})-\d{2}-\d{5}-(\d{4}-\d{2})\.mark")
 
 
 class _Mark(msgspec.Struct, array_like=True):
-    """What an attempt has in hand; `untracked` is the position among the task's untracked tuples, or -1."""
+    """What an attempt has in hand.
+
+    `untracked` is the position among the task's untracked tuples, or -1; `work` is what it does for no message.
+    """
 
     task_id: int
     roots: list[int]
     untracked: int
     memory_kills: int
+    work: str = ""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Why a message or an untracked tuple is not worked again.
+    """Why a message or an untracked tuple is not worked again, or other work not done any more.
 
     Attributes:
         task_id: the task that had it in hand.
         how: how the workers ended, in words.
         stack: what the last of them said, as far as it said anything.
+        work: what they did for no message.
     """
 
     task_id: int
     how: str
     stack: str
+    work: str = ""
+
+    def __str__(self) -> str:
+        what = f"were in its `{self.work}`" if self.work else "had this message in hand"
+        return f"{SIGHTINGS} worker processes ended while they {what}: {self.how}"
 
     def failure(self, component: str, failing_tuple: str = "") -> Failure:
         """The blame as the failure of an attempt."""
@@ -75,7 +87,7 @@ class Blame:
             kind=FailureKind.POISON,
             component=component,
             task_id=self.task_id,
-            error=f"{SIGHTINGS} worker processes ended while they had this message in hand: {self.how}",
+            error=str(self),
             traceback=self.stack,
             failing_tuple=failing_tuple,
         )
@@ -89,17 +101,20 @@ class Suspicions:
         seen: root → attempts that had it in hand when they ended.
         roots: those that are blamed.
         untracked: task → position among its untracked tuples → blame.
+        works: (task, what it does for no message) → blame.
     """
 
     seen: Counter[int] = field(default_factory=Counter)
     roots: dict[int, Blame] = field(default_factory=dict)
     untracked: dict[int, dict[int, Blame]] = field(default_factory=dict)
+    works: dict[tuple[int, str], Blame] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path, prefix: str, before: str) -> Suspicions:
         """From the marks of a partition's attempts that came before one."""
         found = cls()
         untracked_seen: Counter[tuple[int, int]] = Counter()
+        works_seen: Counter[tuple[int, str]] = Counter()
         for path in sorted(directory.glob(f"{prefix}*.mark")):
             named = _NAME.fullmatch(path.name)
             if named is None or named[2] >= before:
@@ -107,7 +122,11 @@ class Suspicions:
             mark, last_words = _read(path)
             if mark is None:
                 continue
-            blame = Blame(mark.task_id, _how(last_words, mark.memory_kills), _users_part(last_words))
+            blame = Blame(mark.task_id, _how(last_words, mark.memory_kills), _users_part(last_words), mark.work)
+            if mark.work:
+                works_seen[work := (mark.task_id, mark.work)] += 1
+                if works_seen[work] >= SIGHTINGS:
+                    found.works[work] = blame
             for root in mark.roots:
                 found.seen[root] += 1
                 if found.seen[root] >= SIGHTINGS:
@@ -175,6 +194,7 @@ class Marker:
             self.suspicions = Suspicions.read(directory, self._prefix, self._order)
         self._file = -1
         self._memory_kills = 0
+        self._is_beside = False
 
     def __enter__(self) -> Self:
         if self.is_marking:
@@ -203,11 +223,32 @@ class Marker:
 
     def mark(self, task_id: int, roots: tuple[int, ...], untracked: int = -1) -> None:
         """These messages, or this untracked tuple, come next."""
-        self._write(msgspec.msgpack.encode(_Mark(task_id, list(roots), untracked, self._memory_kills)))
+        if not self._is_beside:
+            self._write(msgspec.msgpack.encode(_Mark(task_id, list(roots), untracked, self._memory_kills)))
 
     def rest(self) -> None:
         """No message is in hand."""
-        self._write(b"")
+        if not self._is_beside:
+            self._write(b"")
+
+    @contextmanager
+    def beside(self, task_id: int, work: str) -> Iterator[None]:
+        """What a task does for no message, as a context: `open`, `tick` or `close`.
+
+        Raises DeadlyWorkError, before anything is done, if earlier attempts died of it.
+        """
+        if (task_id, work) in self.suspicions.works:
+            raise DeadlyWorkError(self.suspicions.works[task_id, work])
+        if self._file < 0:
+            yield
+            return
+        self._write(msgspec.msgpack.encode(_Mark(task_id, [], -1, self._memory_kills, work)))
+        self._is_beside = True
+        try:
+            yield
+        finally:
+            self._is_beside = False
+            self.rest()
 
     def _write(self, mark: bytes) -> None:
         os.pwrite(self._file, len(mark).to_bytes(4, "little") + mark, MARK_OFFSET)
@@ -238,9 +279,14 @@ class MarkingPlace(TaskPlace):
 
     def take_in_hand(self, root: Root, tuples: int) -> None:
         """See `TaskPlace`; raises for several tuples if an earlier attempt died with one of them in hand."""
-        if tuples > 1 and any(one in self._marker.suspicions.seen for one in roots_of(root)):
+        if tuples > 1 and any(map(self._marker.suspicions.seen.__contains__, roots_of(root))):
             raise _TogetherError("a worker died with a part of this batch in hand")
         self.root = root
+
+    def must_be_alone(self, root: Root) -> bool:
+        """See `TaskPlace`: an earlier attempt died with it in hand, or it has no name to be found by among others."""
+        roots = roots_of(root)
+        return not roots or not self._marker.suspicions.seen.keys().isdisjoint(roots)
 
     @property
     def root(self) -> Root | None:
@@ -264,6 +310,18 @@ class MarkingPlace(TaskPlace):
         self._marker.mark(self.task_id, (), self._untracked)
 
 
+class DeadlyWorkError(Exception):
+    """What a task does for no message has ended its workers.
+
+    Attributes:
+        blame: how.
+    """
+
+    def __init__(self, blame: Blame) -> None:
+        super().__init__(str(blame))
+        self.blame = blame
+
+
 class _TogetherError(Exception):
     """These tuples are to be worked one by one."""
 
@@ -276,11 +334,12 @@ def sweep_marks(directory: Path, settled: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def blamed(directory: Path, generation: int, epoch: int) -> set[int]:
-    """Every message of an epoch that attempts of this start died on often enough."""
-    found: set[int] = set()
+def blamed(directory: Path, generation: int, epoch: int) -> set[int | tuple[int, str]]:
+    """Every message of an epoch, and all else that tasks do, that attempts of this start died on often enough."""
+    found: set[int | tuple[int, str]] = set()
     for prefix in {path.name[: len("000000-00000000-00-00000-")] for path in _of(directory, generation, epoch)}:
-        found.update(Suspicions.read(directory, prefix, before="~").roots)
+        suspicions = Suspicions.read(directory, prefix, before="~")
+        found.update(suspicions.roots, suspicions.works)
     return found
 
 

@@ -20,8 +20,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tupletree.arrow_task import ArrowTask
-from tupletree.dispatch import BoltTask
 from tupletree.durable import sync_directory
 from tupletree.effects import TaskPlace, Worked
 from tupletree.errors import ProcessingError, TupletreeError
@@ -30,19 +28,19 @@ from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.holding import HeldFrame, Holder
 from tupletree.logs import follow_environment
-from tupletree.plan import Plan, Task
+from tupletree.plan import Task
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.alarm import Alarm
-from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
 from tupletree.runtimes.spark.edges import Edges
 from tupletree.runtimes.spark.keeping import KeptFiles, TaskKeep
 from tupletree.runtimes.spark.keyed import StatefulTask
-from tupletree.runtimes.spark.marks import Marker, MarkingPlace
+from tupletree.runtimes.spark.marks import DeadlyWorkError, Marker, MarkingPlace
 from tupletree.runtimes.spark.program import Control, Program, control_from, load_program
 from tupletree.runtimes.spark.reading import as_report, rows_of
 from tupletree.runtimes.spark.sending import Exits, Sender
 from tupletree.runtimes.spark.shelf import Shelf
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
+from tupletree.runtimes.spark.tasks import TASKS, BoltWork, task_of
 from tupletree.runtimes.spark.transit import Arrival, Arrivals, Decode, Inbox, Outgoing
 from tupletree.state.keys import key_functions
 from tupletree.topology.model import ComponentSpec
@@ -51,8 +49,6 @@ from tupletree.tracking.outcomes import Failure
 
 __all__ = ["place_anew", "run_stage"]
 
-_Task = BoltTask | ArrowTask
-_TASKS = (BoltTask, ArrowTask)
 
 logger = logging.getLogger("tupletree.spark.stage")
 
@@ -280,11 +276,12 @@ class StageRun:
         place.begin(self._control.time_s)
         keys = key_functions(self._plan.spec, component, task.index) if component.body.is_keyed else None
         holder = holder_of(component, place, keys)
-        bolt = holder or _task_of(self._plan, component, place, state)
+        bolt = holder or task_of(self._plan, component, place, state, self._control.processing_timeout_s)
         fail = FailureMaker(component.name, task.task_id)
         keep, held, arrivals.first = self._kept_for(component, task, needed=holder is not None)
         try:
-            bolt.open()
+            with self._marker.beside(task.task_id, "open"):
+                bolt.open()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
@@ -293,7 +290,7 @@ class StageRun:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
             if not arrivals:  # no message fails of it, so nobody would hear
                 logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
-            _close(bolt, component.name)
+            self._close(bolt, task)
             if keep is not None:
                 memory = msgspec.msgpack.decode(keep.memory) if keep.memory else None
                 self._keep(keep, held, memory, keep.version.due_s, fail)
@@ -305,7 +302,7 @@ class StageRun:
                 holder.forget(self._marker.suspicions.roots)
             yield from self._work(bolt, holder, component, task, frames, is_stateful=state is not None)
         finally:
-            _close(bolt, component.name)
+            self._close(bolt, task)
         if state is not None:
             self._write_state(state, fail, frames)
         if keep is not None and holder is not None:
@@ -314,9 +311,26 @@ class StageRun:
         elif keep is not None:
             self._keep(keep, [], None, None, fail)
 
+    def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
+        try:
+            with self._marker.beside(task.task_id, "tick"):
+                return bolt.tick(self._control.time_s)
+        except DeadlyWorkError as error:
+            logger.warning("%s is not told that time passed: %s", task.component, error)
+            return Worked()
+
+    def _close(self, bolt: BoltWork | Holder, task: Task) -> None:
+        try:
+            with self._marker.beside(task.task_id, "close"):
+                bolt.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            logger.exception("closing a task of %s failed; its results stand", task.component)
+
     def _work(
         self,
-        bolt: _Task | Holder,
+        bolt: BoltWork | Holder,
         holder: Holder | None,
         component: ComponentSpec,
         task: Task,
@@ -333,12 +347,12 @@ class StageRun:
                 continue
             if is_stateful:
                 self._touched.append(wire.frame_roots(kept))
-            for part in bolt.parts(kept, sender) if isinstance(bolt, _TASKS) else (bolt.work(kept),):
+            for part in bolt.parts(kept, sender) if isinstance(bolt, TASKS) else (bolt.work(kept),):
                 self._carry_out(part, component, sender)
                 yield
             worked_tuples += kept.size
         if component.name in control.ticks:
-            self._carry_out(bolt.tick(control.time_s), component, sender)
+            self._carry_out(self._tick(bolt, task), component, sender)
         if holder is not None:
             self._carry_out(holder.advance(), component, sender)
             if control.drain:
@@ -390,6 +404,9 @@ class StageRun:
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
         if root == UNTRACKED:
             fail.stray(self._untracked, value, error)
+        if isinstance(error, DeadlyWorkError):
+            poison = error.blame.failure(self._plan.tasks[error.blame.task_id].component, str(value))
+            self._failures = {**dict.fromkeys(roots_of(root), poison), **self._failures}
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
 
@@ -460,22 +477,6 @@ class StageRun:
             ]
             self._put(wire.FAILURES, b"", wire.encode_report(shortened))
         self._put(wire.STATS, wire.encode_report(self._stats))
-
-
-def _task_of(plan: Plan, component: ComponentSpec, place: TaskPlace, state: StatefulTask | None) -> _Task:
-    cell, keys = (state.cell, state.key_functions) if state is not None else (None, None)
-    if component.body.style == "arrow":
-        return ArrowTask(plan.spec, component, place, cell, keys)
-    return (AwaitingBoltTask if component.body.is_async else BoltTask)(component, place, cell, keys)
-
-
-def _close(bolt: _Task | Holder, component: str) -> None:
-    try:
-        bolt.close()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        logger.exception("closing a task of %s failed; its results stand", component)
 
 
 def _log_strays(worked: Worked, component: str) -> None:
