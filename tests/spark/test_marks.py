@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tupletree.frames import Frame
-from tupletree.runtimes.spark.marks import Marker, MarkingPlace, Suspicions, blamed, sweep_marks
+from tupletree.runtimes.spark.marks import DeadlyWorkError, Marker, MarkingPlace, Suspicions, blamed, sweep_marks
 from tupletree.tracking.outcomes import FailureKind
 
 PLACE = (1, 7, 0, 3)
@@ -162,3 +163,42 @@ def test_marks_are_swept_with_their_epoch(tmp_path: Path) -> None:
     die(tmp_path, 1, 10, place=(1, 8, 0, 3))
     sweep_marks(tmp_path, 7)
     assert [path.name[7:15] for path in tmp_path.iterdir()] == ["00000008"]
+
+
+def die_beside(folder: Path, attempt: int, work: str) -> AbstractContextManager[None]:
+    """An attempt that dies in what it does for no message, although something in there takes tuples in hand.
+
+    What is returned must be kept: if it goes, it ends in order.
+    """
+    marker = Marker(folder, PLACE, (0, attempt))
+    marker.__enter__()
+    work_in_hand = marker.beside(TASK, work)
+    work_in_hand.__enter__()
+    place_of(marker).root = 0
+    place_of(marker).root = None
+    return work_in_hand
+
+
+def test_what_a_task_does_for_no_message_is_not_done_any_more_once_two_attempts_died_of_it(tmp_path: Path) -> None:
+    dying = [die_beside(tmp_path, 1, "open"), die_beside(tmp_path, 2, "open"), die_beside(tmp_path, 3, "tick")]
+    words = "2 worker processes ended while they were in its `open`: it ended without a word"
+    with Marker(tmp_path, PLACE, (0, 4)) as marker:
+        with pytest.raises(DeadlyWorkError, match=words) as error, marker.beside(TASK, "open"):
+            raise AssertionError("it was done")
+        assert error.value.blame.failure("count").kind is FailureKind.POISON
+        with marker.beside(TASK, "tick"):
+            pass
+        assert not marker.suspicions.seen
+        assert not marker.suspicions.untracked
+    assert blamed(tmp_path, 1, 7) == {(TASK, "open")}
+    del dying
+
+
+def test_a_message_in_hand_after_that_is_marked_again(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        marker = Marker(tmp_path, PLACE, (0, attempt))
+        marker.__enter__()
+        with marker.beside(TASK, "open"):
+            pass
+        place_of(marker).root = 10
+    assert suspicions(tmp_path, 3).roots.keys() == {10}

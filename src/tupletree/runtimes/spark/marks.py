@@ -3,7 +3,7 @@
 A message that kills its worker (os._exit, a segmentation fault, memory that runs out) leaves no report. Spark tries
 the partition again, so from the second attempt on each message is marked before it is worked; a message that two
 attempts died on is blamed, and the next attempt fails it and goes on. What a task does for no message (`open`, a tick,
-`close`) is marked likewise, and then not done any more. One death proves nothing: workers are pre-empted, and hosts are
+`close`) is marked likewise, and then left out of the epoch. One death proves nothing: workers are pre-empted, hosts are
 lost. The first attempt marks nothing, so marks cost nothing as long as nothing dies; unless a message comes again that
 may be a killer.
 

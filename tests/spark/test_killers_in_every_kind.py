@@ -1,0 +1,156 @@
+"""A message that kills its worker, or never ends, inside every kind of bolt: what it costs, and whom."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.conftest import RunTopology
+from tests.spark.helpers_semantics import Feed, finish
+from tests.spark.killing import DEEDS, Task
+from tupletree import Bolt, Collector, Emit, TaskContext, Topology, arrow_bolt, batch_bolt, bolt, window_bolt
+from tupletree.sinks import jsonl
+from tupletree.tracking.outcomes import FailureKind
+
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
+
+LIMIT_S = 1.0
+MESSAGES = 60
+KILLER = 25
+
+
+def do(deed: str) -> None:
+    if deed:
+        DEEDS[deed]()
+
+
+@batch_bolt(size=10, max_age_s=1.0)
+def batch(tasks: list[Task]) -> list[Task]:
+    for task in tasks:
+        do(task.deed)
+    return tasks
+
+
+@window_bolt(count=10)
+def window(tasks: list[Task]) -> list[Task]:
+    for task in tasks:
+        do(task.deed)
+    return tasks
+
+
+@arrow_bolt(outputs=Task)
+def arrow(tasks: pa.RecordBatch) -> pa.RecordBatch:
+    for deed in tasks["deed"].to_pylist():
+        do(deed or "")
+    return tasks
+
+
+@bolt(concurrency=8)
+async def waiting(task: Task) -> Task:
+    await asyncio.sleep(0.001)
+    if task.deed == "wait":
+        await asyncio.Event().wait()
+    do(task.deed)
+    return task
+
+
+@bolt
+async def waiting_by_hand(task: Task, out: Collector[Task]) -> None:
+    out.emit(task)
+    if task.deed == "wait":
+        await asyncio.Event().wait()
+    do(task.deed)
+
+
+class Processing(Bolt[Task]):
+    def process(self, value: Task, collector: Collector[Task]) -> None:
+        collector.emit(value)
+        do(value.deed)
+
+
+class Beside(Bolt[Task]):
+    """Does it for no message, in one of its two tasks."""
+
+    deed = where = met = ""
+
+    def open(self, context: TaskContext) -> None:
+        self.is_killer = context.task_index == 1
+        self.act("open")
+
+    def tick(self, collector: Collector[Task]) -> None:
+        self.act("tick")
+
+    def close(self) -> None:
+        self.act("close")
+
+    def process(self, value: Task, collector: Collector[Task]) -> None:
+        collector.emit(value)
+
+    def act(self, where: str) -> None:
+        if self.is_killer and where == self.where:
+            Path(self.met).touch()
+            do(self.deed)
+
+
+def beside(where: str, deed: str, met: Path) -> type[Beside]:
+    return type("Somewhere", (Beside,), {"where": where, "deed": deed, "met": str(met), "__module__": __name__})
+
+
+DIES = {"exit": (FailureKind.POISON, "it ended without a word"), "loop": (FailureKind.TIMEOUT, f"({LIMIT_S:g} s)")}
+DIES["wait"] = DIES["loop"]
+
+
+def topology_of(name: str, what: Any, deed: str, out: Path) -> Topology:
+    t = Topology(name)
+    tasks = [Emit(Task(number, deed if number == KILLER else ""), number) for number in range(MESSAGES)]
+    parallelism = 2 if isinstance(what, type) else 1
+    source = t.spout("source", Feed(name, Task, tasks))
+    worked = t.bolt("work", what, parallelism=parallelism).shuffle(source)
+    t.sink("out", jsonl(out / "out")).shuffle(worked)
+    return t
+
+
+KINDS: list[tuple[Any, str]] = [
+    (what, deed) for what in (batch, window, arrow, waiting, waiting_by_hand, Processing) for deed in ("exit", "loop")
+]
+KINDS += [(waiting, "wait"), (waiting_by_hand, "wait")]
+
+
+@pytest.mark.parametrize(("what", "deed"), KINDS)
+def test_a_killer_costs_itself_or_the_call_that_cannot_be_had_without_it(
+    what: Any, deed: str, tmp_path: Path, run_topology: RunTopology
+) -> None:
+    topology = topology_of(f"{getattr(what, '__name__', 'work')}-{deed}", what, deed, tmp_path)
+    result = finish(run_topology, topology, tmp_path, max_attempts=1, processing_timeout_s=LIMIT_S)
+    lost = {*range(20, 30)} if what is window else {KILLER}
+    assert result.dead.keys() == lost
+    assert result.tally("out", "number") == dict.fromkeys(set(range(MESSAGES)) - lost, 1)
+    kind, words = DIES[deed]
+    for letter in result.letters:
+        assert (letter.failure.kind, letter.failure.component) == (kind, "work")
+        assert words in letter.failure.error
+
+
+@pytest.mark.parametrize("deed", ["exit", "loop"])
+@pytest.mark.parametrize("where", ["open", "tick", "close"])
+def test_what_kills_for_no_message_costs_at_most_the_messages_of_its_task(
+    where: str, deed: str, tmp_path: Path, run_topology: RunTopology
+) -> None:
+    topology = topology_of(f"{where}-{deed}", beside(where, deed, tmp_path / "met"), "", tmp_path)
+    result = finish(run_topology, topology, tmp_path, max_attempts=1, processing_timeout_s=LIMIT_S, tick_interval_s=0.5)
+    assert (tmp_path / "met").exists()
+    published = result.tally("out", "number")
+    assert published.keys() == set(range(MESSAGES)) - result.dead.keys()
+    assert set(published.values()) == {1}
+    if where != "open":
+        assert result.dead == {}
+        return
+    assert len(result.dead) == MESSAGES // 2
+    kind, words = DIES[deed]
+    for letter in result.letters:
+        assert (letter.failure.kind, letter.failure.component) == (kind, "work")
+        assert words in letter.failure.error
