@@ -61,6 +61,13 @@ def throughput(checks: Checks) -> dict[str, Contender]:
             check=checks.last,
         ),
         "tupletree": Contender("tupletree", "full tracking, exactly once", peer="plain", check=checks.both),
+        "tupletree, read by executors": Contender(
+            "tupletree",
+            "the same, its lines from text_splits instead of text_lines",
+            variant="read by executors",
+            peer="tupletree",
+            check=checks.both,
+        ),
     }
 
 

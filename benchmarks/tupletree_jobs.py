@@ -32,7 +32,9 @@ from tupletree.runtimes.spark.journal import numbered, read_settle
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet
 from tupletree.sources.text import TextLines
+from tupletree.sources.text_splits import TextSplits
 from tupletree.topology.bolts import FunctionBolt
+from tupletree.topology.splits import Split
 
 __all__ = ["run", "word_count"]
 
@@ -42,6 +44,7 @@ NO_IDS = "no ids"
 ANCHORED = "anchored"
 UNANCHORED = "unanchored"
 FAILING = "failing: "
+EXECUTORS = "read by executors"
 
 asked: list[tuple[float, int]] = []
 """When the spout was asked, and how much it gave: seconds, messages. In the module: the runtime may copy the spout."""
@@ -55,6 +58,17 @@ class TimedLines(TextLines[Line]):
         at_s = time.time()
         given = super().next()
         asked.append((at_s, len(given)))
+        return given
+
+
+class ReadLines(TextSplits[Line]):
+    """The same lines, read by executors."""
+
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split]:
+        """See `TextSplits.plan`."""
+        at_s = time.time()
+        given = super().plan(max_rows, max_bytes)
+        asked.append((at_s, sum(split.rows for split in given)))
         return given
 
 
@@ -114,7 +128,7 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
     elif variant == FAILING + "at random":
         options["max_attempts"] = 100  # none may die, or the job would be smaller
     topology = Topology("word-count", options=options)
-    source = AnonymousLines if variant == NO_IDS else TimedLines
+    source = {NO_IDS: AnonymousLines, EXECUTORS: ReadLines}.get(variant, TimedLines)
     splitter, counter = COLUMNS.get(variant) or (SPLITTERS.get(variant) or bolt(split), bolt(state=int)(count))
     lines = topology.spout("lines", source(paths, message_type=Line))
     words = topology.bolt("split", splitter, parallelism=2).shuffle(lines)
@@ -169,7 +183,7 @@ def run(spec: JobSpec) -> JobResult:
     if summary.acked != summary.emitted:
         raise AssertionError(f"not every message was acked: {summary}")
     numbers = state_numbers(spec.checkpoint)
-    if spec.variant == TRACKED:
+    if spec.variant in {TRACKED, EXECUTORS}:
         numbers |= costs_per_message()
     if spec.variant.startswith(FAILING):
         numbers = {"attempts that failed, per 100 messages": 100 * summary.failed / summary.emitted, **numbers}

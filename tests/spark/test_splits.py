@@ -6,7 +6,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.spark import held
 from tests.spark.conftest import RunTopology
@@ -26,8 +29,8 @@ from tupletree.errors import SourceChangedError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.history import why
 from tupletree.runtimes.spark.journal import numbered, read_epoch
-from tupletree.sinks import foreach, jsonl
-from tupletree.sources import Line, text_splits
+from tupletree.sinks import foreach, jsonl, read_rows
+from tupletree.sources import Line, delta_rows, text_splits
 
 pytestmark = pytest.mark.spark
 
@@ -94,6 +97,11 @@ def test_a_file_that_changed_while_no_process_ran_ends_the_start_with_its_name(
     check_ended(killed, summary, hears_acks=False)
 
 
+class Sold(msgspec.Struct, frozen=True):
+    text: str
+    number: int
+
+
 UNDECODABLE, REFUSED = 9, 5
 
 
@@ -155,3 +163,22 @@ def test_rows_need_no_tracking(tmp_path: Path, run_topology: RunTopology) -> Non
     assert Counter(word for word, _ in rows_of(tmp_path, "lines")).keys() == {
         w for text in texts for w in text.split()
     } - {"stumble"}
+
+
+def test_rows_of_a_delta_table_are_read_by_executors(tmp_path: Path, run_topology: RunTopology) -> None:
+    table = tmp_path / "table"
+    for start in (0, 40):
+        rows = {"text": [f"w{number}" for number in range(start, start + 40)], "number": [*range(start, start + 40)]}
+        write_deltalake(table, pa.table(rows), mode="append")
+
+    def copy() -> Topology:
+        t = Topology("copy")
+        rows = t.spout("rows", delta_rows(table, message_type=Sold))
+        t.sink("out", jsonl(tmp_path / "out")).shuffle(rows)
+        return t
+
+    summary = run_topology(copy(), tmp_path / "state", epoch_max_messages=25)
+    assert (summary.acked, summary.dead, summary.open) == (80, 0, 0)
+    write_deltalake(table, pa.table({"text": ["late"], "number": [80]}), mode="append")
+    assert run_topology(copy(), tmp_path / "state").acked == 81
+    assert Counter(row["number"] for row in read_rows(tmp_path / "out")) == Counter(range(81))

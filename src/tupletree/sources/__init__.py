@@ -1,9 +1,10 @@
-"""Where messages come from when no broker is involved: text files, values in memory, a steady rate."""
+"""Where messages come from when no broker is involved: text files, Delta tables, values in memory, a steady rate."""
 
+from tupletree.sources.delta_rows import delta_rows
 from tupletree.sources.items import items
 from tupletree.sources.rate import rate
 from tupletree.sources.rate_splits import rate_splits
 from tupletree.sources.text import Line, text_lines
 from tupletree.sources.text_splits import text_splits
 
-__all__ = ["Line", "items", "rate", "rate_splits", "text_lines", "text_splits"]
+__all__ = ["Line", "delta_rows", "items", "rate", "rate_splits", "text_lines", "text_splits"]

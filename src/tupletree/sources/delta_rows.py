@@ -1,0 +1,338 @@
+"""Rows of a Delta Lake table as messages, read on executors: what its versions have added, one after the other.
+
+Owns which files a version has added, as the table's log says, and cutting them into pieces. The driver reads the log;
+workers read Parquet. It refuses versions that take rows away or change them. deltalake and pyarrow are imported on
+first use (`pip install 'tupletree[delta]'`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from tupletree.errors import (
+    ConfigError,
+    ConnectorError,
+    EndOfInput,
+    Finding,
+    RuntimeUnavailableError,
+    SourceChangedError,
+)
+from tupletree.topology.components import Reject, TaskContext
+from tupletree.topology.splits import Split, SplitSpout
+from tupletree.topology.streams import Schema
+
+if TYPE_CHECKING:
+    from tupletree.codec import ArrowCodec
+
+__all__ = ["DeltaRows", "delta_rows"]
+
+T = TypeVar("T")
+
+
+def delta_rows(table: str | os.PathLike[str], *, message_type: type[T], follow: bool = False) -> DeltaRows[T]:
+    """Read the rows of a Delta Lake table: those of its newest version first, then what later ones have added.
+
+    Spark's executors read them, each piece from one Parquet file; every worker must find the table under its path.
+    The message id is (file, row number in it), the position a version and a place in it. Compaction makes no
+    difference, nor does vacuuming what is settled. A version that deletes or changes rows ends the run with an
+    error that names it.
+
+    Args:
+        table: the table's folder; no store behind a URI yet.
+        message_type: class of the messages; each of its fields is a column of that name. A row that its fields cannot
+            hold is rejected.
+        follow: wait for later versions; False ends with the newest there is.
+
+    Raises:
+        ConfigError: the table is given as a URI.
+        RuntimeUnavailableError: deltalake is not installed.
+    """
+    try:
+        import deltalake  # noqa: F401 - to miss it here, and not when messages are about
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            "the Delta source needs deltalake", got="it is not installed", next_step="pip install 'tupletree[delta]'"
+        ) from error
+    if "://" in os.fspath(table):
+        raise ConfigError(
+            "a Delta table is read from a folder", where="delta_rows", got=os.fspath(table), expected="a path"
+        )
+    return DeltaRows(table, message_type=message_type, follow=follow)
+
+
+class _File(msgspec.Struct, array_like=True, frozen=True):
+    """A Parquet file of the table."""
+
+    path: str
+    size_bytes: int
+    rows: int
+
+
+class _Position(msgspec.Struct):
+    """`started` is the version whose rows are all read; what follows is the place of the next row."""
+
+    started: int
+    version: int
+    file: int
+    row: int
+
+
+class _Add(msgspec.Struct):
+    """An action of the table's log, as the Delta transaction log protocol has it."""
+
+    path: str
+    size: int
+    dataChange: bool = True  # noqa: N815 - the protocol's name
+    stats: str | None = None
+    partitionValues: dict[str, str | None] = {}  # noqa: N815 - the protocol's name
+    deletionVector: Any = None  # noqa: N815 - the protocol's name
+
+
+class _Remove(msgspec.Struct):
+    dataChange: bool = True  # noqa: N815 - the protocol's name
+
+
+class _Action(msgspec.Struct):
+    add: _Add | None = None
+    remove: _Remove | None = None
+
+
+class _Stats(msgspec.Struct):
+    numRecords: int  # noqa: N815 - the protocol's name
+
+
+class DeltaRows(SplitSpout[T], Generic[T]):
+    """See `delta_rows`."""
+
+    _index: int
+    _tasks: int
+    _at: _Position
+    _files: Sequence[_File]  # of the version in hand, this task's
+
+    def __init__(self, table: str | os.PathLike[str], *, message_type: type[T], follow: bool = False) -> None:
+        self.table = os.fspath(table)
+        self.message_type = message_type
+        self.follow = follow
+
+    def __repr__(self) -> str:
+        return f"DeltaRows({self.table!r})"
+
+    def open(self, context: TaskContext) -> None:
+        """Find the newest version, and see that the table fits.
+
+        Raises:
+            ConfigError: it has no columns for the fields, or is laid out as this source cannot read it.
+            ConnectorError: it cannot be read.
+        """
+        from deltalake import DeltaTable
+
+        self._index, self._tasks = context.task_index, context.parallelism
+        try:
+            table = DeltaTable(self.table)
+        except Exception as error:  # the library raises plain Exceptions, too
+            raise self._failed(error) from error
+        columns = {field.name for field in table.schema().fields}
+        partitions = table.metadata().partition_columns
+        findings = [
+            Finding(f"there is no column for the field {name!r}", where=self.table)
+            for name in Schema.of(self.message_type).fields
+            if name not in columns
+        ]
+        if partitions:
+            findings.append(Finding("a partitioned table cannot be read yet", self.table, got=", ".join(partitions)))
+        if findings:
+            raise ConfigError(f"{self} does not fit {self.message_type.__qualname__}", findings=findings)
+        self._stand(_Position(table.version(), table.version(), 0, 0))
+
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
+        """Name the next rows, in as many files as it takes."""
+        splits: list[Split] = []
+        while max_rows > 0 and (max_bytes > 0 or not splits):
+            if self._at.file == len(self._files):
+                if not self._log_of(self._at.version + 1).exists():
+                    break
+                self._stand(_Position(self._at.started, self._at.version + 1, 0, 0))
+                continue
+            file = self._files[self._at.file]
+            row_bytes = max(1, file.size_bytes // max(1, file.rows))
+            count = min(max_rows, file.rows - self._at.row, max(1, max_bytes // row_bytes))
+            if count:
+                size_bytes = count * row_bytes
+                splits.append(Split(count, self._at.row, file.path, file.size_bytes, size_bytes))
+                max_rows -= count
+                max_bytes -= size_bytes
+                self._at.row += count
+            if self._at.row == file.rows:
+                self._at.file, self._at.row = self._at.file + 1, 0
+        if not splits and not self.follow:
+            raise EndOfInput
+        return splits or None
+
+    def read(self, split: Split) -> Iterator[T | Reject]:
+        """Read the rows of a file, if it is still there."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = Path(self.table, str(split.source))
+        try:
+            size_bytes = path.stat().st_size
+        except FileNotFoundError as error:
+            raise self._changed(
+                split, "the file is gone", "as long as its rows are not settled, do not vacuum"
+            ) from error
+        if size_bytes != split.data:
+            raise self._changed(split, f"a file of {size_bytes} bytes", f"one of {split.data} bytes")
+        codec = self._codec()
+        try:
+            with pq.ParquetFile(path) as file:
+                index = 0
+                for batch in _slices(file, [*codec.schema.fields], split.first, split.rows):
+                    yield from self._values(codec, batch, split, index)
+                    index += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise self._failed(error) from error
+
+    def snapshot(self) -> dict[str, int]:
+        """The version in hand, and how far it was named."""
+        place: dict[str, int] = msgspec.to_builtins(self._at)
+        return place
+
+    def restore(self, position: Mapping[str, int]) -> None:
+        """Continue after a snapshot.
+
+        Raises:
+            SourceChangedError: the table's log has been cleaned of what is needed to know what comes next.
+        """
+        self._stand(msgspec.convert(position, _Position))
+
+    # --- the table's log --------------------------------------------------------------------------------------
+
+    def _stand(self, place: _Position) -> None:
+        files = self._all_at(place.version) if place.version == place.started else self._added_in(place.version)
+        self._at, self._files = place, files[self._index :: self._tasks]
+
+    def _log_of(self, version: int) -> Path:
+        return Path(self.table, "_delta_log", f"{version:020}.json")
+
+    def _all_at(self, version: int) -> list[_File]:
+        """Every file of a version, by name."""
+        from deltalake import DeltaTable
+
+        try:
+            table = DeltaTable(self.table, version=version)
+            has_vectors = bool(len(_rows_of(table.deletion_vectors())))
+            actions = _rows_of(table.get_add_actions())
+        except Exception as error:  # see `open`
+            raise self._gone(version, error) from error
+        if has_vectors:
+            raise self._refused(version, "it has deletion vectors")
+        found = (self._file(one["path"], one["size_bytes"], one.get("num_records")) for one in actions)
+        return sorted(found, key=lambda file: file.path)
+
+    def _added_in(self, version: int) -> list[_File]:
+        """The files that a version has added, in the order of its log."""
+        try:
+            lines = self._log_of(version).read_bytes().splitlines()
+        except FileNotFoundError as error:
+            raise self._gone(version, error) from error
+        actions = [msgspec.json.decode(line, type=_Action) for line in lines if line.strip()]
+        if any(one.remove is not None and one.remove.dataChange for one in actions):
+            raise self._refused(version, "it takes rows away or changes them")
+        added = [one.add for one in actions if one.add is not None and one.add.dataChange]
+        if any(one.deletionVector is not None for one in added):
+            raise self._refused(version, "it has deletion vectors")
+        return [
+            self._file(unquote(one.path), one.size, msgspec.json.decode(one.stats, type=_Stats).numRecords)
+            if one.stats
+            else self._file(unquote(one.path), one.size, None)
+            for one in added
+        ]
+
+    def _file(self, path: str, size_bytes: int, rows: int | None) -> _File:
+        """A file; the number of its rows is in the log, or else in the file itself."""
+        if rows is None:
+            import pyarrow.parquet as pq
+
+            rows = int(pq.read_metadata(Path(self.table, path)).num_rows)
+        return _File(path, size_bytes, rows)
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def _codec(self) -> ArrowCodec[T]:
+        from tupletree.codec import ArrowCodec
+
+        return ArrowCodec.of(Schema.of(self.message_type))
+
+    def _values(self, codec: ArrowCodec[T], batch: Any, split: Split, index: int) -> list[T | Reject]:
+        """A batch's rows; if they do not all fit, one by one."""
+        try:
+            return [*codec.from_batch(batch)]
+        except ConnectorError as error:
+            if batch.num_rows > 1:
+                return [
+                    value
+                    for row in range(batch.num_rows)
+                    for value in self._values(codec, batch.slice(row, 1), split, index + row)
+                ]
+            payload = str(batch.to_pylist()[0]).encode()
+            return [Reject(payload, split.message_id(index), str(error).partition("\n")[0])]
+
+    # --- errors -----------------------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception) -> ConnectorError:
+        return ConnectorError(
+            "the Delta table cannot be read",
+            where=self.table,
+            got=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+            next_step="see that the folder is there, and that this user may read it",
+        )
+
+    def _changed(self, split: Split, got: str, expected: str) -> SourceChangedError:
+        return SourceChangedError(
+            "a file of the Delta table is not as it was when its rows were planned",
+            where=f"{self.table}, {split.source}, rows {split.first} to {split.first + split.rows - 1}",
+            got=got,
+            expected=expected,
+            next_step="bring the file back, or start with a fresh --state-dir",
+        )
+
+    def _gone(self, version: int, error: Exception) -> SourceChangedError:
+        return SourceChangedError(
+            "a version of the Delta table cannot be read any more",
+            where=f"{self.table}, version {version}",
+            got=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+            next_step="keep the table's log for longer than a run may rest; start with a fresh --state-dir",
+        )
+
+    def _refused(self, version: int, got: str) -> SourceChangedError:
+        return SourceChangedError(
+            "a version of the Delta table does more than add rows",
+            where=f"{self.table}, version {version}",
+            got=got,
+            next_step="a run with a fresh --state-dir reads the table as it is now",
+        )
+
+
+def _slices(file: Any, columns: list[str], first: int, count: int) -> Iterator[Any]:
+    """Rows of a Parquet file as record batches, from the row groups that have them."""
+    start = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        begin, end = max(first, start), min(first + count, start + rows)
+        if begin < end:
+            read = file.read_row_group(group, columns=columns).slice(begin - start, end - begin)
+            yield from read.combine_chunks().to_batches()
+        start += rows
+
+
+def _rows_of(table: Any) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    rows: list[dict[str, Any]] = pa.table(table).to_pylist()
+    return rows
