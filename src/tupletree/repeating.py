@@ -8,6 +8,7 @@ call finds things as the first one did. Refuses to know what a call does: whoeve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from tupletree.effects import StateCell, TaskPlace
@@ -15,6 +16,10 @@ from tupletree.errors import PermanentError, ProcessingTimeoutError
 from tupletree.topology.components import Tick
 
 __all__ = ["checking", "insisting", "may_pass", "to_its_end"]
+
+
+HELD_AT_MOST = 10_000
+"""Tuples of one call that are held until it is over, so that it can be made again."""
 
 
 def may_pass(error: BaseException) -> bool:
@@ -62,11 +67,18 @@ def insisting(
 
 
 def to_its_end(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A call of a bolt that gives several, which has given them all when it returns."""
+    """A call of a bolt that gives several, which has given them all when it returns.
+
+    A giant is not held as a whole: beyond `HELD_AT_MOST` it goes on after the return, and is not insisted on any more.
+    """
 
     def called(value: Any) -> Any:
         result = call(value)
-        return result if result is None else [*result]
+        if result is None:
+            return None
+        rest = iter(result)
+        first = [*islice(rest, HELD_AT_MOST)]
+        return first if len(first) < HELD_AT_MOST else chain(first, rest)
 
     return called
 

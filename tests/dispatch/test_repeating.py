@@ -32,6 +32,7 @@ from tupletree.dispatch import BoltTask
 from tupletree.effects import TaskPlace, Worked
 from tupletree.errors import ProcessingTimeoutError
 from tupletree.flow.holders import holder_of
+from tupletree.repeating import HELD_AT_MOST
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.state.keys import key_functions
 from tupletree.topology.model import StateSpec
@@ -239,6 +240,20 @@ def test_what_will_not_pass_or_takes_too_long_is_not_called_for_again(what: Any,
     assert set(worked.failures) == {1}
     calls = 3 if what is pass_on else 1  # for both rows, and for each of them
     assert sum(trip.met.values()) <= calls
+
+
+@pytest.mark.parametrize(("given", "calls"), [(HELD_AT_MOST - 1, 3), (HELD_AT_MOST + 1, 1)])
+def test_a_giant_is_not_held_as_a_whole_and_not_insisted_on_once_it_is_one(given: int, calls: int) -> None:
+    met: list[str] = []
+
+    @bolt
+    def multiply(word: Word) -> Iterator[Word]:
+        met.append(word.text)
+        yield from [word] * given
+        raise ConnectionError
+
+    worked = task_of(multiply, 3).work(frame((1, words("a"))))
+    assert (set(worked.failures), worked.outputs, met) == ({1}, [], ["a"] * calls)
 
 
 def test_the_keyboard_is_heard_in_every_call() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.dispatch.bench import Count, frame
-from tupletree import KeyedState, Tick, Topology, bolt
+from tupletree import Collector, KeyedState, Tick, Topology, bolt
 from tupletree.config import Options
 from tupletree.dispatch import BoltTask
 from tupletree.effects import TaskPlace
@@ -77,7 +77,8 @@ class Epochs:
         bolt_task = BoltTask(component, TaskPlace("t", "count", 1, 0, 1), state.cell, state.key_functions)
         failures: dict[int, Failure] = {}
         for one in frames:
-            failures.update(bolt_task.work(one).failures)
+            self.worked = bolt_task.work(one)
+            failures.update(self.worked.failures)
         self.ticked = bolt_task.tick(1.0)
         fail = FailureMaker("count", 1)
         report = state.write(list(frames), lambda root, value, error: fail.note(failures, root, value, error))
@@ -198,6 +199,28 @@ def test_what_is_changed_in_place_and_while_yielding_is_checked_and_taken_back(t
     assert report is not None
     epochs.files = [report.file]
     assert epochs.values()["a"] == [1, 1]
+
+
+@bolt(state=int)
+def by_hand(word: Word, total: KeyedState[int], out: Collector[Count]) -> Iterator[Count]:
+    """Settles its tuple once everything is emitted."""
+    total.value += 1
+    yield Count(word.text, total.value)
+    if word.text == "odd":
+        total.value = "no number"  # type: ignore[assignment]  # the fault under test
+    else:
+        out.ack(word)
+
+
+def test_what_is_yielded_before_an_ack_by_hand_is_emitted_before_it_in_a_run_that_checks(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path, by_hand)
+    report, failures = epochs.run(frame((1, words("a")), (2, words("odd")), (3, words("a"))), checked=True)
+
+    assert set(failures) == {2}
+    assert report is not None
+    epochs.files = [report.file]
+    assert epochs.values() == {"a": 2, "b": 0, "odd": 0, None: 0}
+    assert [value for one in epochs.worked.outputs for value in one.values] == [Count("a", 1), Count("a", 2)]
 
 
 @bolt(state=int)
