@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dispatch.bench import Word, done, emitted, frame, task_of
@@ -44,6 +44,7 @@ pieces = st.lists(st.tuples(roots, st.lists(st.booleans(), min_size=1, max_size=
 
 
 @pytest.mark.parametrize("doubling", [twice, twice_as_list])
+@settings(deadline=None)
 @given(pieces=pieces)
 def test_what_comes_out_is_what_the_roots_that_live_have_made(doubling: Any, pieces: list[Any]) -> None:
     numbered = _numbered(pieces)
@@ -65,6 +66,7 @@ def test_what_comes_out_is_what_the_roots_that_live_have_made(doubling: Any, pie
     assert done(worked).get(99, set()) == everything - set(worked.failures)
 
 
+@settings(deadline=None)
 @given(pieces=pieces)
 def test_a_bolt_by_hand_and_a_plain_one_say_the_same_of_tracked_roots(pieces: list[Any]) -> None:
     numbered = [(root, values) for root, values in _numbered(pieces) if root != 0]

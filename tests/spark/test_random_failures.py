@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.counting import Count, Word
 from tests.spark.tapped import TANKS, Tank, Tap
-from tupletree import KeyedState, Topology, bolt
+from tupletree import Bolt, Collector, KeyedState, Topology, arrow_bolt, batch_bolt, bolt
 from tupletree.hashing import stable_hash
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.spark.journal import numbered, read_settle
@@ -22,7 +24,7 @@ from tupletree.sources.text import Line
 
 pytestmark = pytest.mark.spark
 
-LINES = 1_200
+LINES = 900
 TEXTS = [f"w{number % 5} w{number % 7} w{number}" for number in range(LINES)]
 
 _calls = itertools.count()
@@ -51,6 +53,46 @@ def count(word: Word, total: KeyedState[int]) -> Count:
 def behind(counted: Count) -> Count:
     stumble("behind", counted.word, 60)
     return counted
+
+
+@bolt(concurrency=4)
+async def split_later(line: Line) -> list[Word]:
+    await asyncio.sleep(0)
+    stumble("before", line.text, 40)
+    return [*map(Word, line.text.split())]
+
+
+class Counting(Bolt[Word]):
+    state_default = int
+    total: KeyedState[int]
+
+    def process(self, value: Word, collector: Collector[Count]) -> None:
+        self.total.value += 1
+        collector.emit(Count(value.word, self.total.value))
+        stumble("in", value.word, 60)
+
+
+@arrow_bolt(outputs=Count)
+def check_rows(counted: pa.RecordBatch) -> pa.RecordBatch:
+    for word in counted["word"].to_pylist():
+        stumble("behind, in columns", word or "", 80)
+    return counted
+
+
+@batch_bolt(size=20, max_age_s=0.2)
+def check_together(counted: list[Count]) -> list[Count]:
+    for one in counted:
+        stumble("behind, together", one.word, 80)
+    return counted
+
+
+def of_every_kind(name: str, out: Path) -> Topology:
+    t = Topology("random-kinds")
+    words = t.bolt("split", split_later, parallelism=2).shuffle(t.spout("tap", Tap(name, batch_size=100)))
+    counts = t.bolt("count", Counting, parallelism=2).fields(words, "word")
+    rows = t.bolt("rows", check_rows, parallelism=2).shuffle(counts)
+    t.sink("out", jsonl(out)).shuffle(t.bolt("together", check_together).shuffle(rows))
+    return t
 
 
 def topology(name: str, out: Path) -> Topology:
@@ -101,3 +143,20 @@ def test_counts_of_what_was_acked_equal_an_independent_count(
         assert remembered(tmp_path / "state") > expected, "what failed messages did stays"
         assert set(runs_of(tmp_path / "state")) == {1}
         assert {letter.note for letter in letters} <= {"keyed state may hold this message"}
+
+
+@pytest.mark.nightly
+def test_so_they_do_with_every_kind_of_bolt(tmp_path: Path, run_topology: RunTopology) -> None:
+    tank = TANKS["kinds"] = Tank(TEXTS, allowed=LINES)
+    summary = run_topology(
+        of_every_kind("kinds", tmp_path / "out"), tmp_path / "state", max_attempts=10, epoch_max_messages=300
+    )
+
+    assert (summary.emitted, summary.open) == (LINES, 0)
+    assert summary.failed > 40
+    acked = [TEXTS[number - 1] for number in tank.acked if isinstance(number, int)]
+    assert len(acked) == summary.acked == LINES - summary.dead
+    expected = Counter(" ".join(acked).split())
+    assert Counter(row["word"] for row in read_rows(tmp_path / "out")) == expected
+    assert summary.dead or remembered(tmp_path / "state") == expected
+    assert max(runs_of(tmp_path / "state")) <= 4
