@@ -34,6 +34,7 @@ class Starts:
     def __init__(self, spools: Path) -> None:
         self.spools = spools
         self.given: list[int] = []
+        self.writers: list[str] = []
         self.calls = 0
         self.refused: set[int] = set()
         self.slow_s: float | None = None
@@ -51,6 +52,7 @@ class Starts:
         if not self.refused.isdisjoint(numbers):
             raise ValueError("refused")
         self.given += numbers
+        self.writers.append(batch.writer)
 
     def start(self) -> CalledSinks:
         called = CalledSinks(
@@ -99,6 +101,18 @@ def test_rows_whose_file_is_lost_before_a_sink_has_them_are_missed(starts: Start
         first.deliver(8, lost)
     first.close()
     assert lost.candidate in str(caught.value)
+
+
+def test_rows_of_a_task_that_is_no_more_are_written_by_another_under_the_same_name(starts: Starts) -> None:
+    """The run was killed between the commit and the call, and goes on with fewer tasks."""
+    outputs = [starts.candidate(number) for number in (1, 2)]
+    for index, output in enumerate(outputs):
+        output.task_index = index
+    first = starts.start()
+    assert [first.deliver(7, output) for output in outputs] == [None, None]
+    first.close()
+    assert starts.given == [1, 2]
+    assert starts.writers == ["0123456789-out-0000", "0123456789-out-0001"]
 
 
 def test_good_rows_are_written_however_many_bad_ones_a_batch_has(starts: Starts) -> None:

@@ -189,12 +189,14 @@ class CalledSinks:
         spool = file_sink_of(self._plan.spec, component)
         assert isinstance(spool, Spool)
         rows = spool.read(candidate)
-        index = output.task_index
+        # Of a task that is no more, now that the sink has fewer: another one calls, under the name of the first.
+        tasks = self._plan.tasks_of(output.sink)
+        task = tasks[output.task_index % len(tasks)]
         ledger_path = candidate.with_suffix(".ledger")
         offer = _Offer(
-            sink=self._sinks[output.sink, index],
-            task=self._plan.tasks_of(output.sink)[index],
-            writer=f"{self._run_id}-{output.sink}-{index:04d}",
+            sink=self._sinks[output.sink, task.index],
+            task=task,
+            writer=f"{self._run_id}-{output.sink}-{output.task_index:04d}",
             epoch=epoch,
             rows=rows,
             roots=read_sidecar(sidecar_of(candidate), len(rows)),
