@@ -11,12 +11,16 @@ from typing import Any
 
 from tupletree.topology.model import BoltSpec, ComponentSpec, StateSpec, TopologySpec
 from tupletree.topology.streams import spelled
+from tupletree.topology.windows import JoinSpec, WindowSpec
 
 __all__ = ["differences", "fingerprint"]
 
 
 def fingerprint(topology: TopologySpec) -> dict[str, dict[str, Any]]:
-    """Component → `kind`, `parallelism`, `replay`, `streams` (name → schema), `inputs` (source → grouping), `state`.
+    """What is remembered of each component.
+
+    Component → `kind`, `parallelism`, `replay`, `streams` (name → schema), `inputs` (source → grouping), `state`,
+    `holding` (what a window or join holds tuples by).
 
     Equal for equal topologies in every process; JSON-compatible, so that it can be stored and read back.
     """
@@ -25,6 +29,7 @@ def fingerprint(topology: TopologySpec) -> dict[str, dict[str, Any]]:
 
 def _describe(component: ComponentSpec) -> dict[str, Any]:
     state = component.body.state if isinstance(component.body, BoltSpec) else None
+    holding = component.body.holding if isinstance(component.body, BoltSpec) else None
     return {
         "kind": component.kind,
         "parallelism": component.parallelism,
@@ -35,7 +40,26 @@ def _describe(component: ComponentSpec) -> dict[str, Any]:
             for entry in component.inputs
         },
         "state": _state_text(state) if state is not None else None,
+        "holding": _holding_text(holding) if holding is not None else None,
     }
+
+
+def _holding_text(holding: WindowSpec | JoinSpec) -> str:
+    """What decides which tuples come together. How long to wait for them, and what becomes of late ones, may change.
+
+    A function that tells the time is known by its name only.
+    """
+    timestamp = holding.timestamp
+    named = timestamp if timestamp is None or isinstance(timestamp, str) else timestamp.__qualname__
+    by = "" if named is None else f", timestamp={named}"
+    if isinstance(holding, JoinSpec):
+        return f"join(within_s={holding.within_s:g}{by})"
+    if holding.length_s is not None:
+        slide_s = holding.length_s if holding.slide_s is None else holding.slide_s
+        size = f"length_s={holding.length_s:g}, slide_s={slide_s:g}"
+    else:
+        size = f"count={holding.count}, slide_count={holding.slide_count or holding.count}"
+    return f"window({size}{by}, per_key={holding.per_key})"
 
 
 def _state_text(state: StateSpec) -> str:
@@ -65,6 +89,6 @@ def _component_differences(name: str, before: Mapping[str, Any], after: Mapping[
                 for entry in dict.fromkeys([*old, *new])
                 if old.get(entry) != new.get(entry)
             ]
-        elif old != new:
+        elif old != new and part in before:  # what an earlier version did not write down is not known to differ
             found.append(f"{name}: {part} changed from {old} to {new}")
     return found
