@@ -8,7 +8,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from tupletree.effects import MAX_STRAYS_KEPT, Worked
-from tupletree.errors import PermanentError, ProcessingError, ProcessingTimeoutError
+from tupletree.errors import PermanentError, ProcessingTimeoutError, TupletreeError
 from tupletree.frames import Root, roots_of
 from tupletree.tracking.outcomes import Failure, FailureKind
 
@@ -62,10 +62,10 @@ def _bounded(text: str, limit: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def wrong_type(value: object, expected: str) -> ProcessingError:
-    """The error for a bolt that emitted something its annotations do not declare."""
+def wrong_type(value: object, expected: str) -> PermanentError:
+    """The error for a bolt that emitted something its annotations do not declare: no other attempt would help."""
     got = f"{type(value).__module__}.{type(value).__qualname__}"
-    return ProcessingError(
+    return PermanentError(
         "the bolt emitted a value of an undeclared type",
         got=f"{got}: {safe_text(value, 200)}",
         expected=expected,
@@ -144,6 +144,8 @@ def _traceback(error: BaseException) -> str:
 def _formatted(error: BaseException) -> str:
     step = _below_dispatch(error)
     is_plain = error.__cause__ is None and error.__context__ is None and not isinstance(error, BaseExceptionGroup)
+    if is_plain and isinstance(error, TupletreeError) and (step is None or _is_ours(step)):
+        return ""  # a judgement of our own: its message says it all
     if step is None or not is_plain:
         return "".join(traceback.format_exception(type(error), error, step, limit=-MAX_STACK_FRAMES))
     only = "".join(traceback.format_exception_only(error))
@@ -179,7 +181,12 @@ def _stack_text(first: TracebackType) -> str:
 def _below_dispatch(error: BaseException) -> TracebackType | None:
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
-        if not step.tb_frame.f_globals.get("__name__", "").startswith(OUR_MODULES):
+        if not _is_ours(step):
             break
         step = step.tb_next
     return step
+
+
+def _is_ours(step: TracebackType) -> bool:
+    name: str = step.tb_frame.f_globals.get("__name__", "")
+    return name.startswith(OUR_MODULES)

@@ -190,7 +190,7 @@ def test_the_first_verdict_wins_and_an_emit_after_it_is_an_error_where_it_stands
 
     run = run_jobs(hasty, [Job("a")])
     assert run.messages["jobs"][0].acked
-    assert caught == ["TupleSettledError", "ProcessingError"]
+    assert caught == ["TupleSettledError", "PermanentError"]
 
 
 def test_a_collector_and_state_are_of_no_use_when_their_call_is_over() -> None:

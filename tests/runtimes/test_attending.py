@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from tupletree import Emit, Spout, Topology
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
 from tupletree.runtimes import base
-from tupletree.runtimes.attending import STALE_AFTER_S, Status, send_wish, status_of
+from tupletree.runtimes.attending import STALE_AFTER_S, Status, began, send_wish, status_of
 from tupletree.runtimes.base import RunHandle
 from tupletree.sinks import foreach
 
@@ -147,6 +148,24 @@ def test_a_drain_may_take_longer_than_a_thread_can_wait(tmp_path: Path) -> None:
     assert handle.wait(HANG_S).open == 0
 
 
+def test_a_run_whose_process_was_killed_is_gone_at_once(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        written: dict[str, Any] = {
+            "process": process.pid,
+            "host": socket.gethostname(),
+            "process_began": began(process.pid),
+        }
+        write_status(tmp_path, updated_s=time.time(), **written)
+        assert status_of(tmp_path).is_alive(time.time())
+        write_status(tmp_path, updated_s=time.time(), **{**written, "process_began": 1})
+        assert not status_of(tmp_path).is_alive(time.time()), "its number was given to another process"
+        write_status(tmp_path, updated_s=time.time(), **written)
+        process.kill()
+    assert not status_of(tmp_path).is_alive(time.time())
+    write_status(tmp_path, updated_s=time.time(), **{**written, "host": "elsewhere"})
+    assert status_of(tmp_path).is_alive(time.time()), "nobody can tell of another machine"
+
+
 def test_an_error_of_several_lines_is_shown_as_one_block_of_the_status(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=0.0, error="cannot read\n  got: a folder")
     said = command("status", "--state-dir", tmp_path)
@@ -227,6 +246,7 @@ def test_a_folder_without_a_status_and_a_status_that_cannot_be_read_are_named(tm
         status_of(tmp_path)
 
 
-def write_status(folder: Path, *, updated_s: float, error: str = "") -> None:
-    status = Status(topology="t", runtime="spark", process=1, host="h", started_s=0.0, updated_s=updated_s, error=error)
+def write_status(folder: Path, *, updated_s: float, error: str = "", **more: Any) -> None:
+    who = {"process": 1, "host": "h", **more}
+    status = Status(topology="t", runtime="spark", started_s=0.0, updated_s=updated_s, error=error, **who)
     (folder / "status.json").write_bytes(msgspec.json.encode(status))

@@ -1,7 +1,7 @@
 """The word count of `counting` with windows by event time and a join behind it, through which every count passes once.
 
-A line's number is its time, in seconds. Lines that fail come again when later ones would have moved the watermark on: it
-must wait for them, kills or no kills.
+A line's number is its time, in seconds. Lines that fail come again when later ones would have moved the watermark on:
+it must wait for them, kills or no kills.
 """
 
 from __future__ import annotations

@@ -102,8 +102,9 @@ def replay_command(
     if everything == bool(messages):
         raise ConfigError("name the messages to replay, or say --all", got="both" if everything else "neither")
     place = find_state_dir(state_dir)
+    waiting = {one.id for one in deadletters.requests(place, lambda _: None)}
     request = deadletters.request_replay(place, None if everything else messages)
-    print(f"requested: {request}")
+    print(f"requested before, and not taken up yet: {request}" if request in waiting else f"requested: {request}")
     print("  next: nothing if the run goes on; else start it as it was started, with its --set values:")
     print(f"        tupletree run TARGET --state-dir {place}")
 

@@ -20,6 +20,9 @@ __all__ = ["ProgressDisplay", "progress_line"]
 
 PLAIN_INTERVAL_S = 5.0
 
+STARTING = ("created", "activated")
+"""States before the first message is asked for: Java, Spark and the workers take their time."""
+
 _CHATTER = (
     "WARNING: Using incubator modules",
     "Setting default log level",
@@ -30,7 +33,9 @@ _CHATTER = (
 
 
 def progress_line(progress: Progress) -> str:
-    """All numbers in one plain line."""
+    """All numbers in one plain line; while it starts, there are none."""
+    if progress.state in STARTING and not progress.emitted:
+        return f"{progress.seconds:.1f} s  starting"
     return "  ".join(
         [f"{progress.seconds:.1f} s", progress.state, *(f"{name} {text}" for name, text in cells(progress))]
     )
@@ -109,7 +114,8 @@ class ProgressDisplay:
             self.say(line)
 
     def _table(self, progress: Progress) -> Table:
-        table = Table(title=f"{self._title} · {progress.state} · {progress.seconds:.0f} s", title_justify="left")
+        state = "starting" if progress.state in STARTING else progress.state
+        table = Table(title=f"{self._title} · {state} · {progress.seconds:.0f} s", title_justify="left")
         shown = cells(progress)
         for name, _ in shown:
             table.add_column(name, justify="right")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tupletree.cli.arguments import Json, Set, StateDir
-from tupletree.errors import ConfigError
+from tupletree.errors import ConfigError, Finding
 
 if TYPE_CHECKING:
     from tupletree.runtimes.stored import ComponentState
@@ -69,7 +69,16 @@ def _state_dir(place: str | None, state_dir: Path | None, settings: Sequence[str
         return find_state_dir(state_dir)
     if Path(place).is_dir():
         return Path(place)
-    topology, _ = load_target(place, settings)
+    try:
+        topology, _ = load_target(place, settings)
+    except ConfigError as error:
+        way_out = Finding(
+            "to look at a run, its state directory is enough",
+            got=place,
+            expected="a state directory, or a target whose latest run is meant",
+            next_step="tupletree state DIR, or --state-dir DIR: the one that `tupletree run` showed",
+        )
+        raise ConfigError(f"no run is named by {place!r}", findings=[*error.findings, way_out]) from error
     return latest_of(topology.name)
 
 

@@ -148,11 +148,7 @@ def _topology_of(
     found = getattr(module, name, None)
     where = f"{module.__file__}:{name}"
     if found is None:
-        fitting = [
-            other
-            for other, value in vars(module).items()
-            if isinstance(value, Topology) or (inspect.isfunction(value) and value.__module__ == module.__name__)
-        ]
+        fitting = [other for other, value in vars(module).items() if _may_be_topology(value, module)]
         raise ConfigError(
             f"the module has nothing named {name!r}",
             where=str(module.__file__),
@@ -174,6 +170,18 @@ def _topology_of(
         )
     parameters = bind_parameters(found, settings, where=where)
     return _call(found, parameters, where, folder), parameters
+
+
+def _may_be_topology(value: object, module: ModuleType) -> bool:
+    """Whether a target may name it: a topology, or a function of the module that says it returns one, or not what."""
+    from tupletree.topology.builder import Topology
+
+    if isinstance(value, Topology):
+        return True
+    if not inspect.isfunction(value) or value.__module__ != module.__name__ or value.__name__.startswith("_"):
+        return False
+    returned = value.__annotations__.get("return", Topology)
+    return returned is Topology or (isinstance(returned, str) and returned.rpartition(".")[2] == "Topology")
 
 
 def _call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, folder: Path) -> Topology:

@@ -24,7 +24,7 @@ import msgspec
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.base import Progress, RunHandle
 
-__all__ = ["Attendant", "Status", "Wish", "progress_in", "send_wish", "status_of"]
+__all__ = ["Attendant", "Status", "Wish", "began", "progress_in", "send_wish", "status_of"]
 
 logger = logging.getLogger("tupletree.runtimes")
 
@@ -50,6 +50,7 @@ class Status(msgspec.Struct, kw_only=True):
     Attributes:
         topology, runtime: what runs where.
         process, host: who runs it.
+        process_began: when that process began, in clock ticks of its machine; 0 where that cannot be known.
         started_s, updated_s: of this process and of this status, since the Unix epoch.
         ended: whether the process has ended the run; the numbers are final then.
         error: what made the run fail; empty if nothing did.
@@ -67,12 +68,19 @@ class Status(msgspec.Struct, kw_only=True):
     error: str = ""
     progress: dict[str, Any] = {}
     recent: list[dict[str, Any]] = []
+    process_began: int = 0
     format: int = FORMAT
 
     def is_alive(self, now_s: float) -> bool:
-        """Whether a process that writes it is there."""
+        """Whether a process that writes it is there; on this machine its process is looked at, too."""
         # One from the future was left before the clock was set back: a process that is there has written it anew.
-        return not self.ended and abs(now_s - self.updated_s) < STALE_AFTER_S
+        return not self.ended and abs(now_s - self.updated_s) < STALE_AFTER_S and not self._is_gone()
+
+    def _is_gone(self) -> bool:
+        """Whether its process is known to have ended. One that has its number now began at another time."""
+        if self.host != socket.gethostname() or not self.process_began:
+            return False
+        return began(self.process) != self.process_began
 
 
 class _Wish(msgspec.Struct):
@@ -167,6 +175,7 @@ class Attendant:
             topology=self._topology,
             runtime=self._runtime,
             process=os.getpid(),
+            process_began=began(os.getpid()),
             host=socket.gethostname(),
             started_s=self._started_s,
             updated_s=time.time(),
@@ -203,6 +212,15 @@ def _wish_in(data: bytes) -> _Wish:
     if wish.format != FORMAT:
         raise msgspec.ValidationError(f"it has format {wish.format}, not {FORMAT}")
     return wish
+
+
+def began(process: int) -> int:
+    """When a process of this machine began, in clock ticks since its start; 0: it is not there, or no /proc is."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in {"Z", "X"} else int(fields[19])
 
 
 def _wishes_in(place: Path) -> list[Path]:

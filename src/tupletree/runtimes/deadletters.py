@@ -92,7 +92,8 @@ def read(state_dir: Path) -> list[DeadLetter]:
 def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
     """Ask the run of this state directory to replay letters; returns the request's id.
 
-    A running topology takes it up by itself, a stopped one at its next start.
+    A running topology takes it up by itself, a stopped one at its next start. Letters that an earlier request waits for
+    are not asked for again; if it waits for all of them, its id is returned.
 
     Args:
         state_dir: the run's state directory.
@@ -113,11 +114,20 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
     chosen = list(letters) if selectors is None else _select(letters, selectors)
     if not chosen:
         raise ConfigError("there are no dead letters to replay", where=str(state_dir))
+    waiting = {letter: one.id for one in requests(state_dir, _pass_over) for letter in one.letters}
+    asked = [waiting[letter] for letter in chosen if letter in waiting]
+    chosen = [letter for letter in chosen if letter not in waiting]
+    if not chosen:
+        return asked[-1]
     request = Request(uuid.uuid4().hex, chosen)
     inbox = state_dir / "inbox"
     inbox.mkdir(mode=0o700, exist_ok=True)
     write_once(inbox / f"{request.id}.json", msgspec.json.encode(request))
     return request.id
+
+
+def _pass_over(_: CheckpointError) -> None:
+    """The run complains of requests that cannot be read."""
 
 
 def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import IO, Any, Generic, TypeVar, overload
 
 import msgspec
 
-from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.errors import ConnectorError, EndOfInput, Finding
 from tupletree.sources.lines import (
     Paths,
     checked_encoding,
@@ -102,12 +102,16 @@ class TextLines(Spout[T], Generic[T]):
         self.batch_size = batch_size
         constructor(message_type)  # refuse an unsuitable class where it is named
 
+    def faults(self) -> list[Finding]:
+        """Every path that cannot be read."""
+        return [finding for path in self.paths if (finding := fault_of(path))]
+
     def open(self, context: TaskContext) -> None:
         """Check that every file is there, and take this task's share of them.
 
         Raises ConnectorError that names every path that cannot be read.
         """
-        findings = [finding for path in self.paths if (finding := fault_of(path))]
+        findings = self.faults()
         if findings:
             raise ConnectorError(f"{context.component}: cannot read the files", findings=findings)
         self._columns, self._make = constructor(self.message_type)

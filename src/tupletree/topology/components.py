@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from tupletree.errors import Finding
     from tupletree.tracking.outcomes import Failure
 
 __all__ = [
@@ -96,6 +97,10 @@ class Spout(Generic[T]):
     order open, activate, then any of next/ack/fail/snapshot, deactivate, close. `next` must not block for longer
     than the idle wait (100 ms): return None when nothing is there yet.
     """
+
+    def faults(self) -> Sequence[Finding]:
+        """What would keep it from opening here and now, as far as it can tell cheaply; `tupletree check` asks."""
+        return ()
 
     def open(self, context: TaskContext) -> None:
         """Acquire what is needed. Called once, before anything else but `restore`'s data is at hand."""
