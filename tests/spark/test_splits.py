@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.spark.counting import (
 )
 from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, check_crashed, check_ended
 from tests.spark.deaths import Kill
-from tupletree import SinkBatch, Topology
+from tupletree import SinkBatch, Topology, bolt
 from tupletree.errors import SourceChangedError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.history import why
@@ -111,9 +112,12 @@ def refuse_one(batch: SinkBatch[Line]) -> None:
 
 
 def small(folder: Path, tasks: int) -> Topology:
-    """Its lines need no exchange before `split` if that has two tasks, as many as there are cores."""
+    """Its lines need no exchange before `split` if that has two tasks, as many as there are cores.
+
+    One of the two tasks of its spout has no file.
+    """
     t = Topology("small")
-    lines = t.spout("source", text_splits([folder / "text"]))
+    lines = t.spout("source", text_splits([folder / "text"]), parallelism=2)
     words = t.bolt("split", split, parallelism=tasks).shuffle(lines)
     counts = t.bolt("count", count, parallelism=2).fields(words, "word")
     t.sink("lines", jsonl(folder / "lines")).shuffle(t.bolt("stumble", stumble).shuffle(counts))
@@ -163,6 +167,32 @@ def test_rows_need_no_tracking(tmp_path: Path, run_topology: RunTopology) -> Non
     assert Counter(word for word, _ in rows_of(tmp_path, "lines")).keys() == {
         w for text in texts for w in text.split()
     } - {"stumble"}
+
+
+@bolt
+def survive(line: Line) -> Line:
+    if "killer" in line.text:
+        os._exit(7)
+    return line
+
+
+@pytest.mark.nightly
+def test_a_row_that_kills_its_worker_dies_alone_and_its_letter_shows_it(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
+    texts = [f"line {number}" for number in range(60)]
+    texts[33] = "the killer"
+    (tmp_path / "text").write_text("\n".join(texts))
+    t = Topology("killer")
+    lines = t.spout("source", text_splits([tmp_path / "text"]))
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("survive", survive, parallelism=2).shuffle(lines))
+    summary = run_topology(t, tmp_path / "state", epoch_max_messages=20, max_attempts=2)
+    assert (summary.acked, summary.dead, summary.open) == (59, 1, 0)
+    assert {row["number"] for row in read_rows(tmp_path / "out")} == {*range(1, 61)} - {34}
+    (letter,) = deadletters.read(tmp_path / "state")
+    assert letter.message_id == [str(tmp_path / "text"), 34]
+    assert letter.payload["text"] == "the killer"
+    assert "the killer" in letter.failure.failing_tuple
 
 
 def test_rows_of_a_delta_table_are_read_by_executors(tmp_path: Path, run_topology: RunTopology) -> None:

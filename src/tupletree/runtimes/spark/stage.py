@@ -200,7 +200,7 @@ class StageRun:
             sender.number_from((planned.ordinal + 1) << 32)
             fail = FailureMaker(component.name, task.task_id)
             try:
-                for worked in rows_of(planned, component, fail, self._skip):
+                for worked in rows_of(planned, component, fail, self._left_out):
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.batches()
             except TupletreeError as error:
