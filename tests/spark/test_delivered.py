@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,10 +18,11 @@ from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.calling import CalledSinks
 from tupletree.runtimes.spark.journal import OutputFile
 from tupletree.runtimes.spark.sinking import sidecar_of, write_sidecar
-from tupletree.runtimes.spark.spooling import Spool, make_spools
-from tupletree.sinks import foreach
+from tupletree.runtimes.spark.spooling import Spool, lasting_fingerprint, make_spools
+from tupletree.sinks import foreach, jsonl, parquet
 from tupletree.sources import items
-from tupletree.topology.components import SinkBatch
+from tupletree.topology.components import Sink, SinkBatch
+from tupletree.topology.fingerprint import differences
 from tupletree.tracking.retry import RetryPolicy
 
 
@@ -154,3 +156,17 @@ def test_a_sink_that_is_stuck_in_a_call_is_named_with_its_stack(
         first.close()
     assert "sink out has been in one call" in caplog.text
     assert "may_go_on.wait()" in caplog.text
+
+
+def test_a_sink_of_another_kind_is_a_difference_and_another_place_is_none(tmp_path: Path) -> None:
+    """What a killed run committed for a sink that is called would never be found by one that writes files."""
+
+    def described(sink: Sink[Item]) -> dict[str, dict[str, Any]]:
+        t = Topology("t")
+        t.sink("out", sink).shuffle(t.spout("s", items([Item(1)])))
+        return lasting_fingerprint(t.build())
+
+    called, files = described(foreach(print)), described(jsonl(tmp_path / "one"))
+    assert differences(called, files) == ["out: sink changed from calls to .jsonl files"]
+    assert differences(files, described(parquet(tmp_path))) == ["out: sink changed from .jsonl files to .parquet files"]
+    assert differences(files, described(jsonl(tmp_path / "other"))) == []

@@ -51,14 +51,13 @@ from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
-from tupletree.runtimes.spark.spooling import make_spools
+from tupletree.runtimes.spark.spooling import lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir, unusable
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
 from tupletree.topology.components import AsyncSpout
-from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.identity import id_from_plain
@@ -82,7 +81,7 @@ def start(request: RunRequest) -> RunHandle:
     refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)
-    directory = StateDirectory.open(path, spec.name, fingerprint(spec))
+    directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec))
     try:
         folders = {
             **claim_directories(spec, directory.run_id, append=request.append),

@@ -18,9 +18,10 @@ from tupletree.durable import pack, read_container, sync_directory
 from tupletree.errors import CheckpointError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import codec_of
+from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
 
-__all__ = ["Spool", "called_sinks", "file_sink_of", "make_spools"]
+__all__ = ["Spool", "called_sinks", "file_sink_of", "lasting_fingerprint", "make_spools"]
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -117,6 +118,19 @@ def called_sinks(spec: TopologySpec) -> list[ComponentSpec]:
         for component in spec.components.values()
         if component.kind == "sink" and not isinstance(component.body, FileSink)
     ]
+
+
+def lasting_fingerprint(spec: TopologySpec) -> dict[str, dict[str, Any]]:
+    """The fingerprint of a topology, with what becomes of the rows of its sinks.
+
+    Rows that a killed run committed wait in that form: a sink of another kind would not find them.
+    """
+    found = fingerprint(spec)
+    for name, component in spec.components.items():
+        if component.kind == "sink":
+            suffix = file_sink_of(spec, component).suffix
+            found[name]["sink"] = "calls" if suffix == Spool.suffix else f"{suffix} files"
+    return found
 
 
 def make_spools(directory: Path, spec: TopologySpec) -> dict[str, str]:
