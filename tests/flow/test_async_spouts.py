@@ -12,8 +12,7 @@ import pytest
 
 from tests.places import Place
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure, Reject, Spout, Topology, bolt, testing
-from tupletree.errors import ConnectorError, TopologyError, TupletreeError
-from tupletree.runtimes.spark.supported import refuse_unsupported
+from tupletree.errors import ConnectorError, TopologyError
 from tupletree.testing import TestRun
 from tupletree.topology.components import MessageId
 
@@ -248,11 +247,3 @@ def test_a_fresh_source_can_be_tested_by_hand() -> None:
         return await source.next()
 
     assert asyncio.run(use()) == jobs("a")
-
-
-def test_spark_refuses_async_spouts_with_a_reason() -> None:
-
-    t = Topology("refused")
-    t.bolt("work", work).shuffle(t.spout("jobs", Source()))
-    with pytest.raises(TupletreeError, match="async spouts cannot run on Spark yet"):
-        refuse_unsupported(t.build())
