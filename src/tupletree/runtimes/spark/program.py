@@ -6,6 +6,8 @@ under its hash. The control is plain msgpack.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import platform
 import sys
@@ -28,6 +30,10 @@ from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.splits import SplitSpout
 
 __all__ = ["Control", "Program", "load_program", "pack_program"]
+
+
+M_MMAP_THRESHOLD = -3
+LARGE_BLOCK_BYTES = 1024 * 1024
 
 
 class Control(msgspec.Struct, kw_only=True):
@@ -188,6 +194,16 @@ def _unpicklable(component: ComponentSpec) -> str:
     return ""
 
 
+def _give_back_large_blocks() -> None:
+    """Let the allocator map large blocks apart, if it is glibc's: batches of rows are megabytes that come and go.
+
+    Left to itself it takes them from the heap after the first of them, where small objects that stay soon lie between
+    them, and a worker keeps many times what it uses.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
 @lru_cache(maxsize=4)
 def _load(_digest: int, blob: bytes) -> Program:
     from pyspark import cloudpickle
@@ -201,6 +217,7 @@ def _load(_digest: int, blob: bytes) -> Program:
     # A frame's tuples are many small objects that live briefly and have no cycles: the default threshold of 700
     # makes the collector look at them again and again, at a third of the worker's time.
     gc.set_threshold(100_000, 20, 20)
+    _give_back_large_blocks()
     return Program(plan, codecs_of(plan))
 
 

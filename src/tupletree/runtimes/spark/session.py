@@ -39,6 +39,7 @@ SETTINGS: dict[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # Rows are frames: few and large.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
     # A second attempt of a stage would mix two executions in one run: `refuse_mixing`. An epoch runs again instead.
     _STAGE_ATTEMPTS: "1",
     _SPECULATION: "false",

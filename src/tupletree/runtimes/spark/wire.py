@@ -98,6 +98,10 @@ FRAME_BYTES = 16 * 1024 * 1024
 FRAME_TUPLES = 65_536
 """A frame of more tuples is halved before it is encoded: so many bytes as it may have need not fit into memory."""
 
+SEVERAL = 64
+LONG_BYTES = 16 * 1024
+"""How a value is measured: its length counts if it is long, else what it adds to a frame."""
+
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 NO_ROOTS: U64 = np.empty(0, np.uint64)
 Row = tuple[int, int, bytes, "bytes | memoryview"]
@@ -237,7 +241,11 @@ def rows_to_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 def length_of(codec: ArrowCodec[Any], value: object) -> float:
     """About how many bytes a value takes in a frame; 0 for one that cannot travel."""
     try:
-        return float(len(codec.encode([value])))
+        alone = len(codec.encode([value]))
+        if alone > LONG_BYTES:
+            return float(alone)
+        # A frame of one is mostly what any frame takes.
+        return max(0.0, (len(codec.encode([value] * SEVERAL)) - alone) / (SEVERAL - 1))
     except EncodeError:
         return 0.0
 
