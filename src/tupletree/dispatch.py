@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from types import GeneratorType
 from typing import Any
 
 from tupletree.collecting import CollectingCall
-from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked
+from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked, put_in_hand
 from tupletree.errors import InternalError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
-from tupletree.parts import FIRST, Parts
+from tupletree.parts import CHECK, FIRST, Parts
 from tupletree.repeating import checking, insisting, to_its_end
 from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
@@ -372,9 +373,10 @@ class BoltTask:
     def _run_in_parts(self, frame: Frame, keys: list[Any] | None, worked: Worked, outlet: Outlet) -> Iterator[Worked]:
         """The loop of bolts that give many tuples a call, with or without state, where a part of them is enough."""
         parts = Parts(outlet, self._stream_for, partial(self._sorted, worked), self._sorted_open)
-        call, keyed_call, state, place, values = self._call, self._keyed_call, self._state, self._place, frame.values
-        out, extend = parts.values, parts.values.extend
-        failures = worked.failures
+        call, keyed_call, place, values = self._call, self._keyed_call, self._place, frame.values
+        state = self._state if keys is not None else None
+        out, extend, add_root, add_end = parts.values, parts.values.extend, parts.roots.append, parts.ends.append
+        failures, room, is_poured = worked.failures, CHECK, False
         held: Any = None
         start = index = mark = 0
         for root, end in zip(frame.roots, frame.ends, strict=True):
@@ -383,32 +385,41 @@ class BoltTask:
                 continue
             place.root = root
             try:
-                for index in range(start, end):
+                index = start
+                while index < end:  # a range costs as much as a small bolt
                     if state is None or keys is None:
                         result = call(values[index])
                     else:
-                        held = _put_in_hand(state, keys[index])
+                        held = put_in_hand(state, keys[index])
                         result = keyed_call(values[index], state)
                     if result is not None:
-                        rest, before = iter(result), len(out)
+                        rest = iter(result)
                         extend(islice(rest, FIRST))
-                        if len(out) - before == FIRST:
+                        if type(rest) is not GeneratorType or rest.gi_frame is not None:  # or it is over
                             parts.take_rest(rest, root)
+                            is_poured = parts.is_poured
                     if state is not None and state.value is not held:
                         state.changed[state.key] = state.value
+                    index += 1
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 parts.drop()
-                mark = len(out)
+                is_poured, mark = False, len(out)
                 self._fail.blame(worked, root, values[index], error)
             else:
-                if len(out) > mark or parts.is_poured:
-                    parts.close(root)
+                if is_poured:
+                    parts.keep()
+                    is_poured, mark = False, 0
+                if len(out) > mark:
                     mark = len(out)
-                    if mark >= parts.room and parts.is_full():
-                        yield Worked(outputs=parts.take())
-                        mark = 0
+                    add_root(root)
+                    add_end(mark)
+                    if mark >= room:
+                        room = parts.measured()
+                        if mark >= room:
+                            yield Worked(outputs=parts.take())
+                            mark = 0
             start = end
         place.root = None
         self._finish(frame, out, parts.roots, parts.ends, worked)
@@ -473,13 +484,6 @@ class BoltTask:
             layout = (out, roots, ends) if len(classes) == 1 else select(out, roots, ends, cls)
             outputs.append(Output(self._stream_of[cls], *layout))
         return outputs
-
-
-def _put_in_hand(state: StateCell, key: Any) -> Any:
-    """Let the state hold a key and its value; returns the value."""
-    state.key = key
-    state.value = held = state.changed[key] if key in state.changed else state.load(key)
-    return held
 
 
 _NOTHING = object()

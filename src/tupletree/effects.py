@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tupletree.frames import Columns, LaidOut, Root, roots_of
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked"]
+__all__ = ["ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
 
 MAX_STRAYS_KEPT = 3
 
@@ -42,6 +42,13 @@ class StateCell(Protocol):
     def savepoint(self) -> Callable[[], None]:
         """What puts the value of the key in hand back to what it is now, as often as it is called."""
         ...
+
+
+def put_in_hand(state: StateCell, key: Any) -> Any:
+    """Let the state hold a key and its value; returns the value."""
+    state.key = key
+    state.value = held = state.changed[key] if key in state.changed else state.load(key)
+    return held
 
 
 @dataclass(slots=True)

@@ -60,8 +60,12 @@ class Parts:
     def take_rest(self, rest: Iterator[Any], root: Root) -> None:
         """Take what a call still gives; of a giant, hand on what makes a part."""
         values = self.values
+        before = len(values)
+        values.extend(islice(rest, FIRST))
+        if len(values) - before < FIRST:
+            return
         while True:
-            self._measure()
+            self.measured()
             wanted = max(FIRST, self.room - (len(values) - self.mark))
             before = len(values)
             values.extend(islice(rest, wanted))
@@ -70,14 +74,10 @@ class Parts:
             if len(values) - self.mark >= self.room:
                 self._pour(root)
 
-    def close(self, root: Root) -> None:
-        """The segment in hand is over, and counts."""
-        if self.is_poured:
-            self._outlet.settle(counts=True)
-            self.is_poured = False
-        if len(self.values) > self.mark:
-            self.ends.append(len(self.values))
-            self.roots.append(root)
+    def keep(self) -> None:
+        """The segment in hand, of which a part was handed on, is over, and counts."""
+        self._outlet.settle(counts=True)
+        self.is_poured = False
 
     def drop(self) -> None:
         """The segment in hand failed: nothing of it counts."""
@@ -86,12 +86,12 @@ class Parts:
             self.is_poured = False
         del self.values[self.mark :]
 
-    def is_full(self) -> bool:
-        """Whether what was gathered makes a part."""
-        if len(self.values) < self.room:
-            return False
-        self._measure()
-        return len(self.values) >= self.room
+    def measured(self) -> int:
+        """How many tuples like the last one make a part."""
+        if self.values:
+            last = self.values[-1]
+            self.room = max(1, self._outlet.room_for(self._stream_of(last), last))
+        return self.room
 
     def take(self) -> list[Output]:
         """Every finished segment, as outputs."""
@@ -101,12 +101,6 @@ class Parts:
         self.roots.clear()
         self.ends.clear()
         return outputs
-
-    def _measure(self) -> None:
-        if not self.values:
-            return
-        last = self.values[-1]
-        self.room = max(1, self._outlet.room_for(self._stream_of(last), last))
 
     def _pour(self, root: Root) -> None:
         if self.ends:
