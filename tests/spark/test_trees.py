@@ -24,11 +24,11 @@ from tupletree.runtimes.spark.inspection import all_events
 from tupletree.runtimes.spark.program import codecs_of
 from tupletree.runtimes.spark.recovery import recover
 from tupletree.runtimes.spark.redealing import Redealer
+from tupletree.runtimes.spark.spooling import lasting_fingerprint
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources.text import Line
 from tupletree.testing.conformance.messages import Item, numbered
-from tupletree.topology.fingerprint import fingerprint
 from tupletree.tracking.outcomes import FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
@@ -154,7 +154,7 @@ def _time_left_s(topology: Topology, folder: Path, seconds_later: float) -> floa
     pending = Pending(RetryPolicy(), lambda bits: 1 << (bits - 1), lambda: 0.5, record_changes=True)
     pending.register(task.task_id, "tap")
     accounts = Accounts(plan.spec, pending, {task.task_id: "tap"})
-    directory = StateDirectory.open(folder / "state", plan.spec.name, fingerprint(plan.spec))
+    directory = StateDirectory.open(folder / "state", plan.spec.name, lasting_fingerprint(plan.spec))
     clock = ManualClock(monotonic=5.0, wall=SystemClock().wall() + seconds_later)
     sinks = {name: str(folder / name) for name in ("direct", "held")}
     codecs = codecs_of(plan)
