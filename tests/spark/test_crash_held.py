@@ -29,7 +29,7 @@ RARER = {
     "epoch.before_log": 4,
     "epoch.after_log": 3,
     "settle.after_run": 4,
-    "settle.before_rerun": 2,
+    "settle.before_rerun": 1,
     "settle.before_log": 4,
     "publish.before_output": 2,
     "publish.after_output": 1,
@@ -81,7 +81,7 @@ def test_a_task_runs_in_one_place_after_a_restart_with_fewer_cores(folder: Path,
 def test_nothing_is_lost_or_twice_after_kills_in_every_epoch(
     point: str, folder: Path, run_topology: RunTopology
 ) -> None:
-    for _ in range(4):
+    for _ in range(3):
         die_at(folder, f"{point}:2", HOW)
         check_crashed(folder)
     check_ended(folder, resume(folder, run_topology))
