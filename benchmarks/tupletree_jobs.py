@@ -163,6 +163,8 @@ def costs_per_message() -> dict[str, float]:
         if passed >= total * len(marks_s) / 4:
             marks_s.append(at_s)
         passed += given
+    if len(marks_s) < 4:
+        return {}  # too few questions to tell quarters apart
     quarter = total / 4 / 1e6
     return {
         "µs, second quarter": (marks_s[2] - marks_s[1]) / quarter,
