@@ -149,7 +149,8 @@ def test_a_drain_may_take_longer_than_a_thread_can_wait(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_process_was_killed_is_gone_at_once(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    # It lives until its input is closed, which leaving the block does, however the test ends.
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
         written: dict[str, Any] = {
             "process": process.pid,
             "host": socket.gethostname(),

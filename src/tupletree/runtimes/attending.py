@@ -293,7 +293,7 @@ def send_wish(
         if time.monotonic() >= until_s:
             path.unlink(missing_ok=True)
             raise _nobody(state_dir, status_of(state_dir))
-        time.sleep(ATTEND_EVERY_S / 5)
+        time.sleep(ATTEND_EVERY_S / 5)  # until another process has looked, which tells nobody: the file just goes
     return status_of(state_dir)
 
 
