@@ -7,20 +7,22 @@ The runtimes fill records from their own accounts. Nothing here is durable.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
 from tupletree.config import Options
 
-__all__ = ["Listener", "ProgressRecord", "Reporter", "Steps", "progress_file"]
+__all__ = ["Listener", "ProgressRecord", "Reporter", "Steps", "counts_since", "progress_file", "rows_since", "slowest"]
 
 logger = logging.getLogger("tupletree.runtimes")
 
@@ -85,6 +87,42 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
     watermarks: dict[str, float] = {}
     positions: dict[str, str] = {}
     format: int = 1
+
+
+class Totals(Protocol):
+    """Counters that only grow, of a runtime's own making."""
+
+    @property
+    def emitted(self) -> int: ...
+    @property
+    def acked(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def retried(self) -> int: ...
+    @property
+    def dead(self) -> int: ...
+
+
+def counts_since(before: Totals, now: Totals, seconds: float) -> dict[str, Any]:
+    """The fields of a record that count messages and attempts, and their rates."""
+    counts = {
+        name: getattr(now, name) - getattr(before, name) for name in ("emitted", "acked", "failed", "retried", "dead")
+    }
+    return {**counts, **{f"{name}_per_s": counts[name] / seconds for name in ("emitted", "acked")}}
+
+
+def rows_since(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """Rows by sink, where there are new ones."""
+    return {sink: more for sink, count in now.items() if (more := count - before.get(sink, 0))}
+
+
+def slowest(watermarks_us: Iterable[tuple[str, int]]) -> dict[str, float]:
+    """By bolt, the watermark of its slowest task, in seconds."""
+    found: dict[str, float] = {}
+    for component, watermark_us in watermarks_us:
+        found[component] = min(found.get(component, math.inf), watermark_us / 1e6)
+    return found
 
 
 def progress_file(options: Options) -> Path | None:

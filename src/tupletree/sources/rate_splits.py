@@ -6,11 +6,11 @@ Owns which numbers are due; the worker that reads them makes the messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from tupletree.clock import Clock, SystemClock
-from tupletree.errors import ConfigError, EndOfInput
-from tupletree.topology.components import TaskContext
+from tupletree.clock import Clock
+from tupletree.errors import EndOfInput
+from tupletree.sources.rate import Paced
 from tupletree.topology.splits import Split, SplitSpout
 
 __all__ = ["RateSplits", "rate_splits"]
@@ -47,42 +47,14 @@ def rate_splits(
     return RateSplits(make, per_second, message_type=message_type, total=total, clock=clock)
 
 
-class RateSplits(SplitSpout[T], Generic[T]):
+class RateSplits(Paced[T], SplitSpout[T]):
     """See `rate_splits`."""
 
-    def __init__(
-        self,
-        make: Callable[[int], T],
-        per_second: float,
-        *,
-        message_type: type[T],
-        total: int | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        if not per_second > 0:
-            raise ConfigError("a rate is above 0", where="rate_splits", got=f"per_second={per_second}")
-        self.make = make
-        self.per_second = per_second
-        self.message_type = message_type
-        self.total = total
-        self.clock = clock or SystemClock()
-
-    def open(self, context: TaskContext) -> None:
-        """Take this task's share of the numbers."""
-        self._index, self._tasks = context.task_index, context.parallelism
-        self._task_rate = self.per_second / context.parallelism
-        self._taken = 0
-        self.activate()
-
-    def activate(self) -> None:
-        """Start the schedule here: a pause is not caught up."""
-        self._origin_s, self._taken_before = self.clock.monotonic(), self._taken
+    _name = "rate_splits"
 
     def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:  # noqa: ARG002 - nothing is known of bytes
         """Name the numbers that are due and were not named yet."""
-        elapsed_s = self.clock.monotonic() - self._origin_s
-        due_in_all = self._taken_before + elapsed_s * self._task_rate
-        room = int(min(max_rows, due_in_all - self._taken))
+        room = self._due(max_rows)
         splits: list[Split] = []
         while room > 0 and (split := self._next(room)) is not None:
             splits.append(split)
@@ -104,12 +76,3 @@ class RateSplits(SplitSpout[T], Generic[T]):
     def read(self, split: Split) -> Iterator[T]:
         """Make the messages of these numbers."""
         return map(self.make, range(split.first, split.first + split.rows))
-
-    def snapshot(self) -> int:
-        """How many numbers this task named."""
-        return self._taken
-
-    def restore(self, position: int) -> None:
-        """Continue with the next number; the schedule starts here."""
-        self._taken = position
-        self.activate()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tupletree.clock import Clock
 from tupletree.flow.bolts import BoltMachine
 from tupletree.runtimes.local.assembly import Assembly
-from tupletree.runtimes.reporting import ProgressRecord
+from tupletree.runtimes.reporting import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.tracking.verdicts import PendingCounters
 
 __all__ = ["Sampler"]
@@ -56,26 +56,21 @@ class Sampler:
         late = sum(bolt.late for bolt in bolts)
         before, rows_before, late_before = self._before, self._rows_before, self._late_before
         self._before, self._rows_before, self._late_before, self._before_s = totals, rows, late, now_s
-        emitted, acked = totals.emitted - before.emitted, totals.acked - before.acked
         return ProgressRecord(
             topology=self.topology,
             runtime="local",
             run_id=self.run_id,
             time_s=self.clock.wall(),
             seconds=seconds,
-            emitted=emitted,
-            acked=acked,
-            failed=totals.failed - before.failed,
-            retried=totals.retried - before.retried,
-            dead=totals.dead - before.dead,
-            emitted_per_s=emitted / seconds,
-            acked_per_s=acked / seconds,
-            outputs={sink: more for sink, count in rows.items() if (more := count - rows_before.get(sink, 0))},
+            **counts_since(before, totals, seconds),
+            outputs=rows_since(rows_before, rows),
             open_trees=open_now,
             pending=open_now,
             oldest_s=_oldest_s(assembly, now_s),
             late=max(0, late - late_before),  # another life counts anew
-            watermarks=_watermarks(bolts),
+            watermarks=slowest(
+                (bolt.task.component, at_us) for bolt in bolts if (at_us := bolt.watermark_us) is not None
+            ),
         )
 
 
@@ -90,13 +85,3 @@ def _oldest_s(assembly: Assembly | None, now_s: float) -> float | None:
             oldest += [] if first_s is None else [first_s]
             break
     return max(0.0, now_s - min(oldest)) if oldest else None
-
-
-def _watermarks(bolts: list[BoltMachine]) -> dict[str, float]:
-    slowest: dict[str, float] = {}
-    for bolt in bolts:
-        watermark_us = bolt.watermark_us
-        if watermark_us is not None:
-            name = bolt.task.component
-            slowest[name] = min(slowest.get(name, float("inf")), watermark_us / 1e6)
-    return slowest

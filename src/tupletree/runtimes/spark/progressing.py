@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tupletree.clock import Clock
 from tupletree.failing import safe_text
 from tupletree.plan import Plan
-from tupletree.runtimes.reporting import ProgressRecord
+from tupletree.runtimes.reporting import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import SpoutTask
 from tupletree.runtimes.spark.engine import Verdicts
@@ -55,8 +55,6 @@ class EpochProgress:
         states = verdicts.reports.states
         for stats in verdicts.reports.stats:
             self._watermarks.update(stats.watermarks)
-        emitted, acked = totals.emitted - before.emitted, totals.acked - before.acked
-        rows = {sink: count - before.rows.get(sink, 0) for sink, count in totals.rows.items()}
         return ProgressRecord(
             topology=self._plan.spec.name,
             runtime="spark",
@@ -66,14 +64,8 @@ class EpochProgress:
             runs=verdicts.runs,
             time_s=self._clock.wall(),
             seconds=seconds,
-            emitted=emitted,
-            acked=acked,
-            failed=totals.failed - before.failed,
-            retried=totals.retried - before.retried,
-            dead=totals.dead - before.dead,
-            emitted_per_s=emitted / seconds,
-            acked_per_s=acked / seconds,
-            outputs={sink: count for sink, count in rows.items() if count},
+            **counts_since(before, totals, seconds),
+            outputs=rows_since(before.rows, totals.rows),
             step_ms={step: round(ms, 3) for step, ms in record.steps.ms.items()},
             state_rows_read=sum(one.rows_read for one in states),
             state_rows_written=sum(one.file.records for one in states),
@@ -83,19 +75,10 @@ class EpochProgress:
             pending=pending,
             oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
             late=sum(stats.late for stats in verdicts.reports.stats),
-            watermarks=watermarks_of(self._plan, self._watermarks),
+            watermarks=slowest((self._plan.tasks[task].component, at_us) for task, at_us in self._watermarks.items()),
             positions={
                 self._names[task]: safe_text(position, POSITION_LENGTH)
                 for task, position in record.header.positions.items()
                 if task in self._names
             },
         )
-
-
-def watermarks_of(plan: Plan, by_task: dict[int, int]) -> dict[str, float]:
-    """By bolt, the watermark of its slowest task, in seconds."""
-    slowest: dict[str, float] = {}
-    for task, watermark_us in by_task.items():
-        component = plan.tasks[task].component
-        slowest[component] = min(slowest.get(component, float("inf")), watermark_us / 1e6)
-    return slowest
