@@ -121,13 +121,15 @@ def test_a_file_that_was_vacuumed_is_named(table: Path) -> None:
     assert "do not vacuum" in str(raised.value)
 
 
-def test_what_cannot_be_read_is_said_when_it_is_opened(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said_by_a_check_and_when_it_is_opened(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "parts", pa.table({"number": [1], "town": ["a"]}), partition_by=["town"])
     with pytest.raises(ConfigError) as raised:
         opened(tmp_path / "parts")
     assert "no column for the field 'shop'" in str(raised.value)
     assert "partitioned" in str(raised.value)
+    assert len(delta_rows(tmp_path / "parts", message_type=Sale).faults()) == len(raised.value.findings) == 2
     with pytest.raises(ConnectorError, match="cannot be read"):
         opened(tmp_path / "nothing")
+    assert "cannot be read" in str(delta_rows(tmp_path / "nothing", message_type=Sale).faults()[0])
     with pytest.raises(ConfigError, match="from a folder"):
         delta_rows("s3://bucket/table", message_type=Sale)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.places import Place
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput
-from tupletree.sources import Line, text_lines
+from tupletree.sources import Line, text_lines, text_splits
 from tupletree.sources.text import TextLines
 from tupletree.topology.components import Emit, Reject
 
@@ -140,13 +140,18 @@ def test_a_message_class_that_lines_cannot_fill_is_refused(cls: type) -> None:
         text_lines("a", message_type=cls)
 
 
-def test_everything_that_cannot_be_read_is_named_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [text_lines, text_splits])
+def test_everything_that_cannot_be_read_is_named_at_once(tmp_path: Path, make: Any) -> None:
     good = write(tmp_path / "good", b"")
     os.mkfifo(tmp_path / "pipe")
-    spout = text_lines([good, tmp_path / "gone.txt", tmp_path, tmp_path / "pipe"])
+    spout = make([good, tmp_path / "gone.txt", tmp_path, tmp_path / "pipe"])
+    assert [finding.where for finding in spout.faults()] == [
+        str(tmp_path / "gone.txt"), str(tmp_path), str(tmp_path / "pipe")
+    ]  # fmt: skip
     with pytest.raises(ConnectorError, match=r"gone\.txt: No such file[\s\S]*is a folder[\s\S]*pipe: is no ordinary"):
         spout.open(Place())
     spout.close()
+    assert not make([good]).faults()
 
 
 def test_lists_of_paths_that_cannot_be_meant_are_refused() -> None:

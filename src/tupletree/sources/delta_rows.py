@@ -123,6 +123,14 @@ class DeltaRows(SplitSpout[T], Generic[T]):
     def __repr__(self) -> str:
         return f"DeltaRows({self.table!r})"
 
+    def faults(self) -> Sequence[Finding]:
+        """What keeps the table from being read here and now."""
+        try:
+            self._newest_version()
+        except (ConfigError, ConnectorError) as error:
+            return error.findings
+        return ()
+
     def open(self, context: TaskContext) -> None:
         """Find the newest version, and see that the table fits.
 
@@ -130,9 +138,14 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             ConfigError: it has no columns for the fields, or is laid out as this source cannot read it.
             ConnectorError: it cannot be read.
         """
+        self._index, self._tasks = context.task_index, context.parallelism
+        version = self._newest_version()
+        self._stand(_Position(version, version, 0, 0))
+
+    def _newest_version(self) -> int:
+        """The version of a table that fits; see `open` for what is raised."""
         from deltalake import DeltaTable
 
-        self._index, self._tasks = context.task_index, context.parallelism
         try:
             table = DeltaTable(self.table)
         except Exception as error:  # the library raises plain Exceptions, too
@@ -148,7 +161,7 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             findings.append(Finding("a partitioned table cannot be read yet", self.table, got=", ".join(partitions)))
         if findings:
             raise ConfigError(f"{self} does not fit {self.message_type.__qualname__}", findings=findings)
-        self._stand(_Position(table.version(), table.version(), 0, 0))
+        return table.version()
 
     def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
         """Name the next rows, in as many files as it takes."""

@@ -1,6 +1,7 @@
 """Lines: what a line of a text file is, and how it becomes a message. Shared by the sources of text.
 
-Owns line ends, encodings, byte order marks and message classes. It refuses to know which lines come next.
+Owns line ends, encodings, byte order marks, message classes and the turn of files. It refuses to know which lines of a
+file come next.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import inspect
 import io
 import os
 import stat
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeVar
 
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding, SourceChangedError
-from tupletree.topology.components import Reject
+from tupletree.topology.components import Reject, TaskContext
 from tupletree.topology.streams import Schema
 
 __all__ = [
+    "FilesInTurn",
     "Paths",
     "checked_encoding",
     "checked_paths",
@@ -38,6 +41,75 @@ T = TypeVar("T")
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 CHUNK_BYTES = 256 * 1024
 MARK = "\ufeff"
+
+
+class FilesInTurn:
+    """What the sources of text have in common: files that a task reads one after the other, one of them open.
+
+    A subclass says where it stands in the file in hand, by `_go_to` and `_offset_behind`.
+    """
+
+    _name = "text_lines"
+    message_type: type[Any]
+    _share: list[str]  # this task's files
+    _index: int  # the file in hand
+    _number: int  # of the line taken last
+    _file: IO[bytes] | None = None
+
+    def __init__(self, paths: Paths, *, message_type: type[Any], encoding: str = "utf-8") -> None:
+        self.paths = checked_paths(paths, self._name)
+        self.message_type = message_type
+        self.encoding = checked_encoding(encoding, self._name)
+        constructor(message_type, self._name)  # refuse an unsuitable class where it is named
+
+    def faults(self) -> list[Finding]:
+        """Every path that cannot be read."""
+        return [finding for path in self.paths if (finding := fault_of(path))]
+
+    def open(self, context: TaskContext) -> None:
+        """Check that every file is there, and take this task's share of them.
+
+        Raises ConnectorError that names every path that cannot be read.
+        """
+        findings = self.faults()
+        if findings:
+            raise ConnectorError(f"{context.component}: cannot read the files", findings=findings)
+        self._share = self.paths[context.task_index :: context.parallelism]
+        self._go_to(index=0, offset=0, number=0)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Where the line taken last ends: file, byte offset and line number."""
+        return {
+            "index": self._index,
+            "path": self._share[self._index] if self._index < len(self._share) else None,
+            "offset": self._offset_behind(),
+            "line": self._number,
+        }
+
+    def restore(self, position: dict[str, Any]) -> None:
+        """Continue after a snapshot.
+
+        Raises:
+            CheckpointError: the list of paths is not the one the snapshot was taken with.
+            ConnectorError: the file is gone.
+            SourceChangedError: it is shorter than it was.
+        """
+        self._go_to(position["index"], position["offset"], position["line"])
+        self._file = stand_at(self._share, position)
+
+    def close(self) -> None:
+        """Close the file in hand."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @abstractmethod
+    def _go_to(self, index: int, offset: int, number: int) -> None:
+        """Stand in file `index` behind line `number`, which ends at `offset`; nothing is read yet."""
+
+    @abstractmethod
+    def _offset_behind(self) -> int:
+        """Where the line taken last ends in its file."""
 
 
 def decode_all(chunk: bytes, encoding: str, *, at_start: bool) -> list[str] | None:
@@ -164,7 +236,7 @@ def fault_of(path: str) -> Finding | None:
     return None
 
 
-def checked_paths(given: Paths, where: str = "text_lines") -> list[str]:
+def checked_paths(given: Paths, where: str) -> list[str]:
     """The paths, as they were given. Raises ConfigError if there are none, or one twice; `where` names the source."""
     several = [given] if isinstance(given, str | os.PathLike) else given
     paths = [os.fspath(path) for path in several]
@@ -181,7 +253,7 @@ def checked_paths(given: Paths, where: str = "text_lines") -> list[str]:
     return paths
 
 
-def checked_encoding(encoding: str, where: str = "text_lines") -> str:
+def checked_encoding(encoding: str, where: str) -> str:
     """Python's name of an encoding. Raises ConfigError for one that is not known, or in which lines end otherwise."""
     try:
         name = codecs.lookup(encoding).name.removesuffix("-sig")  # the mark is dropped here anyway

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
-from typing import IO, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from tupletree.errors import ConnectorError, EndOfInput, Finding
+from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.sources.lines import (
+    FilesInTurn,
     Paths,
-    checked_encoding,
-    checked_paths,
     constructor,
     decode_all,
     decode_each,
-    fault_of,
     open_file,
     raw_lines,
     read_whole_lines,
-    stand_at,
 )
 from tupletree.topology.components import Emit, Reject, Spout, TaskContext
 
@@ -82,41 +79,23 @@ def text_lines(
     return TextLines(paths, message_type=message_type, encoding=encoding, batch_size=batch_size)
 
 
-class TextLines(Spout[T], Generic[T]):
+class TextLines(FilesInTurn, Spout[T], Generic[T]):
     """See `text_lines`. It holds one open file from the first `next` to `close`; before `open` it can be pickled."""
 
-    _share: list[str]  # this task's files
-    _index: int  # the file in hand
-    _number: int  # of the line returned last
     _start: int  # where the chunk in hand begins in the file
     _chunk: bytes  # whole lines
     _texts: list[str] | None  # the chunk's lines; None if some of them cannot be decoded
     _count: int  # lines in the chunk
     _taken: int  # how many of them were returned
-    _file: IO[bytes] | None = None
 
     def __init__(self, paths: Paths, *, message_type: type[T], encoding: str = "utf-8", batch_size: int = 1000) -> None:
-        self.paths = checked_paths(paths)
-        self.message_type = message_type
-        self.encoding = checked_encoding(encoding)
+        super().__init__(paths, message_type=message_type, encoding=encoding)
         self.batch_size = batch_size
-        constructor(message_type)  # refuse an unsuitable class where it is named
-
-    def faults(self) -> list[Finding]:
-        """Every path that cannot be read."""
-        return [finding for path in self.paths if (finding := fault_of(path))]
 
     def open(self, context: TaskContext) -> None:
-        """Check that every file is there, and take this task's share of them.
-
-        Raises ConnectorError that names every path that cannot be read.
-        """
-        findings = self.faults()
-        if findings:
-            raise ConnectorError(f"{context.component}: cannot read the files", findings=findings)
+        """See `FilesInTurn.open`."""
+        super().open(context)
         self._columns, self._make = constructor(self.message_type)
-        self._share = self.paths[context.task_index :: context.parallelism]
-        self._go_to(index=0, offset=0, number=0)
 
     def next(self) -> Sequence[Emit[T] | Reject]:
         """Return the next lines of one file, `batch_size` of them or fewer."""
@@ -130,37 +109,13 @@ class TextLines(Spout[T], Generic[T]):
             return self._decode_each(begin, end, first)
         return list(self._emits(self._texts[begin:end], first))
 
-    def snapshot(self) -> dict[str, Any]:
-        """Where the line returned last ends: file, byte offset and line number."""
-        return {
-            "index": self._index,
-            "path": self._share[self._index] if self._index < len(self._share) else None,
-            "offset": self._start + sum(map(len, raw_lines(self._chunk)[: self._taken])),
-            "line": self._number,
-        }
-
-    def restore(self, position: dict[str, Any]) -> None:
-        """Continue after a snapshot.
-
-        Raises:
-            CheckpointError: the list of paths is not the one the snapshot was taken with.
-            ConnectorError: the file is gone.
-            SourceChangedError: it is shorter than it was.
-        """
-        self._go_to(position["index"], position["offset"], position["line"])
-        self._file = stand_at(self._share, position)
-
-    def close(self) -> None:
-        """Close the file in hand."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def _go_to(self, index: int, offset: int, number: int) -> None:
-        """Stand in file `index` behind line `number`, which ends at `offset`; nothing is read yet."""
         self.close()
         self._index, self._start, self._number = index, offset, number
         self._chunk, self._texts, self._count, self._taken = b"", [], 0, 0
+
+    def _offset_behind(self) -> int:
+        return self._start + sum(map(len, raw_lines(self._chunk)[: self._taken]))
 
     def _emits(self, texts: Sequence[str], first: int) -> Iterator[Emit[T]]:
         """Consecutive lines of the file in hand as messages; `first` is the first one's number."""

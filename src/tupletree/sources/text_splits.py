@@ -10,27 +10,24 @@ import codecs
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
-from typing import IO, Any, Generic, TypeVar, overload
+from typing import IO, Any, TypeVar, overload
 
 import msgspec
 import xxhash
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput, Finding, SourceChangedError
 from tupletree.sources.lines import (
+    FilesInTurn,
     Paths,
-    checked_encoding,
-    checked_paths,
     constructor,
     decode_all,
     decode_each,
-    fault_of,
     open_file,
     raw_lines,
     read_whole_lines,
-    stand_at,
 )
 from tupletree.sources.text import Line
-from tupletree.topology.components import Reject, TaskContext
+from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split, SplitSpout
 
 __all__ = ["TextSplits", "text_splits"]
@@ -83,17 +80,14 @@ class _Piece(msgspec.Struct, array_like=True, frozen=True):
     checksum: int
 
 
-class TextSplits(SplitSpout[T], Generic[T]):
+class TextSplits(FilesInTurn, SplitSpout[T]):
     """See `text_splits`. It holds one open file from the first `plan` to `close`."""
 
-    _share: list[str]  # this task's files
-    _index: int  # the file in hand
-    _offset: int  # where the next line begins in it
-    _number: int  # of the line planned last
-    _file: IO[bytes] | None = None
+    _name = "text_splits"
+    _offset: int  # where the next line begins in the file in hand
 
     def __init__(self, paths: Paths, *, message_type: type[T], encoding: str = "utf-8") -> None:
-        self.paths = checked_paths(paths, "text_splits")
+        super().__init__(paths, message_type=message_type, encoding=encoding)
         findings = [
             Finding(
                 "a compressed file cannot be read in pieces",
@@ -105,20 +99,6 @@ class TextSplits(SplitSpout[T], Generic[T]):
         ]
         if findings:
             raise ConfigError("text_splits cannot read these files", findings=findings)
-        self.message_type = message_type
-        self.encoding = checked_encoding(encoding, "text_splits")
-        constructor(message_type, "text_splits")  # refuse an unsuitable class where it is named
-
-    def open(self, context: TaskContext) -> None:
-        """Check that every file is there, and take this task's share of them.
-
-        Raises ConnectorError that names every path that cannot be read.
-        """
-        findings = [finding for path in self.paths if (finding := fault_of(path))]
-        if findings:
-            raise ConnectorError(f"{context.component}: cannot read the files", findings=findings)
-        self._share = self.paths[context.task_index :: context.parallelism]
-        self._go_to(index=0, offset=0, number=0)
 
     def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split]:
         """Find the ends of the next lines, in as many files as it takes."""
@@ -181,36 +161,12 @@ class TextSplits(SplitSpout[T], Generic[T]):
                 values = {"text": line, "path": path, "number": number}
                 yield make(*(values[column] for column in columns))
 
-    def snapshot(self) -> dict[str, Any]:
-        """Where the line planned last ends: file, byte offset and line number, as `text_lines` has it."""
-        return {
-            "index": self._index,
-            "path": self._share[self._index] if self._index < len(self._share) else None,
-            "offset": self._offset,
-            "line": self._number,
-        }
-
-    def restore(self, position: dict[str, Any]) -> None:
-        """Continue after a snapshot.
-
-        Raises:
-            CheckpointError: the list of paths is not the one the snapshot was taken with.
-            ConnectorError: the file is gone.
-            SourceChangedError: it is shorter than it was.
-        """
-        self._go_to(position["index"], position["offset"], position["line"])
-        self._file = stand_at(self._share, position)
-
-    def close(self) -> None:
-        """Close the file in hand."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def _go_to(self, index: int, offset: int, number: int) -> None:
-        """Stand in file `index` behind line `number`, which ends at `offset`."""
         self.close()
         self._index, self._offset, self._number = index, offset, number
+
+    def _offset_behind(self) -> int:
+        return self._offset
 
 
 def _sources(texts: Sequence[str], path: str, first: int) -> dict[str, Iterable[Any]]:
