@@ -22,7 +22,7 @@ from tupletree.topology.streams import is_message_class
 __all__ = ["KEY_GROUPS", "key_group", "pack_key", "stable_hash", "task_of_group"]
 
 KEY_GROUPS = 32
-"""Key groups of a component (EPOCHS 12). A `fields` grouping keeps at most this many tasks busy."""
+"""Key groups of a component. A `fields` grouping keeps at most this many tasks busy."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_64_intdigest

@@ -2,7 +2,7 @@
 
 Owns the rule: the latest timestamp of the input that is furthest behind, less the lag. It never goes back. Two things
 bend it, both by the clock: an input where nothing came for a while goes on with it, and while a message is tried again
-the watermark stands where it stood when that message first went out, for a limited time (EPOCHS 15).
+the watermark stands where it stood when that message first went out, for a limited time.
 
 Times are microseconds since the Unix epoch.
 """

@@ -1,4 +1,4 @@
-"""Canonical keys: equal values of a field become one key, in every process and run (DESIGN, tracking rule 13).
+"""Canonical keys: equal values of a field become one key, in every process and run.
 
 Owns the coercion of a key field's value to its declared type. It refuses to hash: that is routing's work.
 """

@@ -160,7 +160,7 @@ class ComponentSpec:
         outputs: streams by name, in declaration order.
         inputs: subscriptions in declaration order (empty for a spout).
         resources: what `resource:<name>` injections get, by name.
-        replay: spouts only; who retries a failed attempt: the runtime, or the source itself (DESIGN 2).
+        replay: spouts only; who retries a failed attempt: the runtime, or the source itself.
         where: `file:line` of the call that declared it, for errors.
         executors: threads of their own for these tasks on the local runtime; None leaves it to the plan.
     """

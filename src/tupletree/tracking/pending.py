@@ -226,7 +226,7 @@ class Pending:
         return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt)
 
     def fail_in_place(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | Died | None:
-        """As `fail`, where the runtime has tuples of the message to start from (EPOCHS 10).
+        """As `fail`, where the runtime has tuples of the message to start from.
 
         The next attempt goes on under the same root from its due time on; the message stays in flight, and nobody emits
         it anew, whoever retries it otherwise.

@@ -229,7 +229,7 @@ class Engine:
     def _execute_surely(
         self, record: EpochRecord, settlement: Settlement, frame: Any
     ) -> list[tuple[int, bytes, bytes]]:
-        """Give the run to Spark again if it breaks: workers die of messages, shuffles are lost (EPOCHS 3, 19).
+        """Give the run to Spark again if it breaks: workers die of messages, shuffles are lost.
 
         It ends: after `BROKEN_EXECUTIONS` of them that blame no further message, the error comes out.
         """
@@ -384,7 +384,7 @@ class Engine:
         return named
 
     def _remember_unconfirmed(self, record: EpochRecord, verdicts: Verdicts) -> None:
-        """A source without a position may deliver a settled message again until it has heard of it (EPOCHS 1)."""
+        """A source without a position may deliver a settled message again until it has heard of it."""
         pending, positions = self._accounts.pending, record.header.positions
         if len(positions) == len(self._accounts.spout_of):
             return
@@ -418,7 +418,7 @@ class Engine:
     def _fail(
         self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts, changes: TreeChanges
     ) -> None:
-        """An attempt failed. What is committed of it stays, and its next attempt starts from its frames (EPOCHS 10)."""
+        """An attempt failed. What is committed of it stays, and its next attempt starts from its frames."""
         tree = self._accounts.trees.get(root)
         in_place = tree is not None and tree.is_committed
         pending = self._accounts.pending

@@ -1,6 +1,6 @@
 """Outputs: which rows of an epoch's candidates are published with it, which wait for open trees, and which go.
 
-Also decides about rows that earlier epochs left waiting (EPOCHS 9). Writes filtered candidates; names nothing in the
+Also decides about rows that earlier epochs left waiting. Writes filtered candidates; names nothing in the
 journal and publishes nothing.
 """
 

@@ -122,7 +122,7 @@ def refuse_unsuited() -> None:
 
 
 def refuse_mixing(setting: Callable[[str, str], str | None], master: str) -> None:
-    """Raise RuntimeUnavailableError if a session on several hosts may run a part of an epoch twice (EPOCHS 3).
+    """Raise RuntimeUnavailableError if a session on several hosts may run a part of an epoch twice.
 
     Where all is in one process, no part of a shuffle is ever lost, and Spark does not speculate.
 

@@ -30,7 +30,7 @@ __all__ = ["Reports", "Settlement"]
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 FULL_RUNS = 3
-"""Runs over all that is left; from then on each run takes a quarter of it, so that an epoch always ends (EPOCHS 8)."""
+"""Runs over all that is left; from then on each run takes a quarter of it, so that an epoch always ends."""
 
 CALLS = (1, 3, 9)
 """How often a run makes a call while it raises: the first run, the second, all others.

@@ -11,7 +11,7 @@ import os
 import tempfile
 from typing import IO, Any
 
-from tupletree.errors import ProcessingError
+from tupletree.errors import InternalError, ProcessingError
 
 __all__ = ["Shelf", "Slot"]
 
@@ -126,7 +126,10 @@ class Shelf:
         handle = self._file.fileno()
         data = os.pread(handle, length, offset)
         while len(data) < length:  # a read ends at 2 GB
-            data += os.pread(handle, length - len(data), offset + len(data))
+            more = os.pread(handle, length - len(data), offset + len(data))
+            if not more:
+                raise InternalError("a spilled frame is shorter than it was", got=f"{len(data):,} of {length:,} bytes")
+            data += more
         return data
 
     def forget(self) -> None:

@@ -2,7 +2,7 @@
 
 Owns what the driver knows of a root whose epoch is over: what is left of its tree, when it expires, when it is tried
 again, and which rows of committed candidates nobody may see before it is decided. No files and no Spark; times are
-those of the run's clock, which stands still while no process runs (EPOCHS 15).
+those of the run's clock, which stands still while no process runs.
 """
 
 from __future__ import annotations
