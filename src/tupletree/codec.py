@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tupletree.errors import ConnectorError, ProcessingError, TopologyError
+from tupletree.errors import ProcessingError, TopologyError, UnusableDataError
 from tupletree.payloads import datetime_text, lift, lower, registry_of, shown, text_datetime
 from tupletree.topology import hints, keys
 from tupletree.topology.streams import Schema, is_message_class
@@ -117,7 +117,7 @@ class ArrowCodec(Generic[T]):
         """The messages that `encode` wrote.
 
         Raises:
-            ConnectorError: the bytes are damaged, or were written for another schema.
+            UnusableDataError: the bytes are damaged, or were written for another schema.
         """
         return self.from_batch(self.unpack(data))
 
@@ -125,13 +125,13 @@ class ArrowCodec(Generic[T]):
         """The batch that `encode` or `pack` wrote.
 
         Raises:
-            ConnectorError: the bytes are damaged, or were written for another schema.
+            UnusableDataError: the bytes are damaged, or were written for another schema.
         """
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 batch = reader.read_next_batch()
         except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
-            raise ConnectorError(
+            raise UnusableDataError(
                 f"a frame of {self.schema.cls.__qualname__} cannot be read", got=f"{type(error).__name__}: {error}"
             ) from error
         return batch if batch.schema.equals(self.arrow_schema) else self._cast(batch)
@@ -160,7 +160,8 @@ class ArrowCodec(Generic[T]):
         Columns may come in another order and in another width (int32 for int64); what would not fit is refused.
 
         Raises:
-            ConnectorError: a column is missing, cannot be cast without loss, or holds null where None is not declared.
+            UnusableDataError: a column is missing, cannot be cast without loss, or holds null where None is not
+                declared.
         """
         if not batch.schema.equals(self.arrow_schema):
             batch = self._cast(batch)
@@ -176,7 +177,7 @@ class ArrowCodec(Generic[T]):
         Columns may come in another order and in another width, as for `from_batch`.
 
         Raises:
-            ConnectorError: as for `from_batch`, or a column holds what its field cannot be read from.
+            UnusableDataError: as for `from_batch`, or a column holds what its field cannot be read from.
         """
         if not batch.schema.equals(self.arrow_schema):
             batch = self._cast(batch)
@@ -272,8 +273,8 @@ class ArrowCodec(Generic[T]):
         except (pa.ArrowException, KeyError) as error:
             raise self._misfit(f"{type(error).__name__}: {error}") from error
 
-    def _misfit(self, got: str) -> ConnectorError:
-        return ConnectorError(
+    def _misfit(self, got: str) -> UnusableDataError:
+        return UnusableDataError(
             f"a record batch does not fit {self.schema.cls.__qualname__}",
             got=got,
             expected=", ".join(f"{field.name}: {field.type}" for field in self.arrow_schema),

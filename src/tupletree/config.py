@@ -159,6 +159,13 @@ class Options:
     progress_file: str | None = _option(
         None, "file", "a progress record per epoch (Spark) or second (local) is appended to it, as JSON Lines"
     )
+    outage_limit_s: float | None = _option(
+        None,
+        "seconds",
+        "how long an outage (a ConnectorError, a full disk) may last before the run ends with exit code 1 and its "
+        "messages open; unset: no limit",
+        above=0,
+    )
     drain_timeout_s: float = _option(30.0, "seconds", "how long a stop waits for what is in flight", at_least=0)
     state_guarantee: Literal["exactly_once", "at_least_once"] = _option(
         "exactly_once",

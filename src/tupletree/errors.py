@@ -17,6 +17,7 @@ __all__ = [
     "Finding",
     "ForeignCheckpointError",
     "InternalError",
+    "OutageLimitError",
     "PermanentError",
     "ProcessingError",
     "ProcessingTimeoutError",
@@ -25,6 +26,8 @@ __all__ = [
     "TopologyError",
     "TupleSettledError",
     "TupletreeError",
+    "UnusableDataError",
+    "is_outage",
 ]
 
 
@@ -111,11 +114,31 @@ class TupleSettledError(ProcessingError):
 
 
 class ConnectorError(TupletreeError):
-    """A source or sink could not read or write."""
+    """Something outside of the topology is not available: a service, a database, a disk.
+
+    Raised by a spout, a bolt or a sink it is an outage, and no message's failure: the runtimes pause what met it, make
+    the call again until it succeeds, and count no attempt. Where the data are to blame, raise another exception.
+    """
+
+    is_outage = True  # what the outside cannot fix is none: see the subclasses
+
+
+class UnusableDataError(ConnectorError):
+    """What was read or given cannot be used, whenever it is tried again: damaged bytes, no message, no message id."""
+
+    is_outage = False
 
 
 class SourceChangedError(ConnectorError):
     """What a source gave before, and is to give again, is not there any more, or not as it was."""
+
+    is_outage = False
+
+
+class OutageLimitError(ConnectorError):
+    """An outage lasted longer than `outage_limit_s`. The run ends with exit code 1, its messages stay open."""
+
+    is_outage = False
 
 
 class CheckpointError(TupletreeError):
@@ -145,3 +168,8 @@ class ProcessingTimeoutError(BaseException):
 
 class EndOfInput(Exception):  # noqa: N818 - a control signal like StopIteration, not an error
     """Raised by `Spout.next` when nothing will ever come again."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether what was raised says that something outside is not available, so that no message is to blame."""
+    return isinstance(error, ConnectorError) and error.is_outage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -21,22 +22,17 @@ from tupletree.tracking.verdicts import Died
 
 
 class Told(Script):
-    """Writes down how many letters were stored each time that it hears of one; mends the folder when told to."""
+    """Writes down how many letters were stored each time that it hears of one."""
 
-    def __init__(self, state: Path, *, mends: bool = True) -> None:
+    def __init__(self, state: Path) -> None:
         super().__init__([lines("a", "bad", "b", "bad")])
         self.state = state
-        self.mends = mends
         self.stored: list[tuple[MessageId, int]] = []
         self.to_raise: list[OSError] = []
         self.opened = threading.Event()
 
     def open(self, context: object) -> None:
         super().open(context)
-        dead = self.state / "dead"
-        if self.mends and dead.is_file():
-            dead.unlink()
-            dead.mkdir()
         self.opened.set()
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
@@ -68,23 +64,29 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
 
 
-def test_letters_that_could_not_be_stored_are_stored_after_the_restart_and_the_source_hears_then(
+def test_letters_that_could_not_be_stored_are_stored_once_they_can_be_and_the_source_hears_then(
     tmp_path: Path,
 ) -> None:
     script = Told(tmp_path / "state")
-    summary = run(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1)
+    handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1)
+    while not handle.progress().outages:
+        time.sleep(0.01)
+    assert [one.component for one in handle.progress().outages] == ["dead letters"]
+    assert script.stored == []
+    (tmp_path / "state" / "dead").unlink()
+    summary = handle.wait(HANG_S)
     assert (summary.acked, summary.dead, summary.open) == (2, 2, 0)
     assert sorted(letter.message_id for letter in deadletters.read(tmp_path / "state")) == [1, 3]
     assert script.stored == [(1, 2), (3, 2)]
-    assert script.life.count("open") == 2
+    assert script.life.count("open") == 1
 
 
 def test_letters_that_can_never_be_stored_end_the_run_and_their_messages_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script = Told(tmp_path / "state", mends=False)
-    handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1)
-    with pytest.raises(TupletreeError, match="dead letters cannot be stored"):
+    script = Told(tmp_path / "state")
+    handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1, outage_limit_s=0.3)
+    with pytest.raises(TupletreeError, match="dead letters' waited for"):
         handle.wait(HANG_S)
     assert script.failed == []
     assert "lines: 2 messages were not done, and their source was not told: 1, 3" in caplog.text
@@ -136,7 +138,7 @@ def test_a_source_that_replays_by_itself_hears_after_a_restart_again_what_it_is_
 def test_whoever_waits_for_an_answer_hears_that_the_executor_ended_while_it_carried_out_the_effects(
     tmp_path: Path,
 ) -> None:
-    script = Told(tmp_path / "state", mends=False)
+    script = Told(tmp_path / "state")
     script.steps.clear()
     script.ends = False
     handle = begin(failing(script, breaks_folder=False), tmp_path / "state", max_attempts=1)

@@ -37,7 +37,12 @@ def progress_line(progress: Progress) -> str:
     if progress.state in STARTING and not progress.emitted:
         return f"{progress.seconds:.1f} s  starting"
     return "  ".join(
-        [f"{progress.seconds:.1f} s", progress.state, *(f"{name} {text}" for name, text in cells(progress))]
+        [
+            f"{progress.seconds:.1f} s",
+            progress.state,
+            *(f"{name} {text}" for name, text in cells(progress)),
+            *map(str, progress.outages),
+        ]
     )
 
 
@@ -116,6 +121,7 @@ class ProgressDisplay:
     def _table(self, progress: Progress) -> Table:
         state = "starting" if progress.state in STARTING else progress.state
         table = Table(title=f"{self._title} · {state} · {progress.seconds:.0f} s", title_justify="left")
+        table.caption = "\n".join(map(str, progress.outages)) or None
         shown = cells(progress)
         for name, _ in shown:
             table.add_column(name, justify="right")

@@ -51,6 +51,8 @@ def print_status(place: Path, status: Status) -> None:
         Console(markup=False, highlight=False).print(table)
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
+    for outage in progress.outages:
+        print(f"  {outage}")
     if status.error:
         print(textwrap.indent(f"error: {status.error}", "  "))
     print(f"  state in {place}")

@@ -10,6 +10,7 @@ from tupletree.flow.outbox import Outbox
 from tupletree.flow.outlook import Outlook
 from tupletree.frames import Frame
 from tupletree.plan import Task
+from tupletree.tracking.outages import OutageWait
 
 __all__ = ["Machine"]
 
@@ -23,13 +24,16 @@ class Machine:
     Attributes:
         task: which task it is.
         outlook: what machines of one topology tell each other; only where there are windows or joins.
-        is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may ever have something to say.
+        is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may have something to say. Where that changes, the
+            machine puts its task into `Outbox.timed`.
+        wait: whether it waits for the end of an outage.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.is_timed = True
         self.outlook: Outlook | None = None
+        self.wait = OutageWait(task.component)
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the component."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.errors import EndOfInput, UnusableDataError
 from tupletree.failing import safe_text
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
 
@@ -115,7 +115,7 @@ def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> 
     """Sort a batch; without tracking every message is untracked.
 
     Raises:
-        ConnectorError: something in it is no message.
+        UnusableDataError: something in it is no message.
     """
     if tracking and set(map(type, batch)) == PLAIN:
         ids = [one.message_id for one in batch]
@@ -126,7 +126,7 @@ def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> 
         if isinstance(one, Reject):
             offered.rejects.append(one)
         elif not isinstance(one, Emit):
-            raise ConnectorError(
+            raise UnusableDataError(
                 "a spout gave something that is no message",
                 where=component,
                 got=safe_text(one, 200),

@@ -44,6 +44,7 @@ class Outbox:
         acked: per call of a source's ack, the messages; for meters.
         notes: for the log.
         ticks: tasks whose tick is due.
+        timed: tasks that time may bring something from now on, although they said otherwise; see `Machine.is_timed`.
         calls: (task, number, coroutine function) to run; its end is to come back as `Finished` mail.
         endings: (task, numbers, coroutine function): the last that a task asks for. The calls with these numbers are
             to be cancelled, and it is to run when all calls of the task have ended; nobody waits to hear of that.
@@ -65,6 +66,7 @@ class Outbox:
         "mail",
         "notes",
         "ticks",
+        "timed",
     )
 
     def __init__(self, acker_tasks: Sequence[int]) -> None:
@@ -80,6 +82,7 @@ class Outbox:
         self.acked: list[list[Acked]] = []
         self.notes: list[Note] = []
         self.ticks: list[int] = []
+        self.timed: list[int] = []
         self.calls: list[tuple[int, int, AsyncCall]] = []
         self.endings: list[tuple[int, list[int], AsyncCall]] = []
 

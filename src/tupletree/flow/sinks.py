@@ -2,6 +2,8 @@
 
 A row is written when none of its roots is open any more and at least one completed; it goes away when all of them
 failed. The tuples themselves are acked as they are taken: their tree does not wait for the sink, the spout task does.
+
+A batch that meets an outage is kept, and written again, under the same id, until the outage is over.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tupletree.effects import TaskPlace
-from tupletree.errors import InternalError
+from tupletree.errors import InternalError, is_outage
 from tupletree.failing import FailureMaker
 from tupletree.flow.deltas import ONLY_INT
 from tupletree.flow.machine import Machine
@@ -22,6 +24,7 @@ from tupletree.frames import UNTRACKED, Frame, Root, all_failed, done_roots, roo
 from tupletree.plan import Plan, Task
 from tupletree.sinks.files import SinkRowsError
 from tupletree.topology.components import Sink, SinkBatch
+from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 __all__ = ["SinkMachine"]
@@ -62,6 +65,18 @@ class _Shared:
     answers: list[_Answer] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Rows that are being written, and the answers that wait for that. `refused`: roots, so far."""
+
+    id: str
+    number: int
+    rows: list[Any]
+    row_roots: list[Root]
+    answers: list[_Answer]
+    refused: dict[int, Failure] = field(default_factory=dict)
+
+
 class SinkMachine(Machine):
     """See `Machine`.
 
@@ -72,12 +87,24 @@ class SinkMachine(Machine):
         run: names the run in batch ids.
         incarnation: a number that no other start of this task has.
         linger_s: how long rows that are ready may wait for more, where each batch costs much (a file); 0: not at all.
+        outage_limit_s: how long an outage may last; None: as long as it takes.
+        was_open: the sink was open in this run before, so that an outage as it opens is waited for, too.
     """
 
     def __init__(
-        self, plan: Plan, task: Task, sink: Sink[Any], *, run: str, incarnation: int, linger_s: float = 0.0
+        self,
+        plan: Plan,
+        task: Task,
+        sink: Sink[Any],
+        *,
+        run: str,
+        incarnation: int,
+        linger_s: float = 0.0,
+        outage_limit_s: float | None = None,
+        was_open: bool = False,
     ) -> None:
         super().__init__(task)
+        self.wait = OutageWait(task.component, outage_limit_s)
         self.sink = sink
         self.rows_written = 0
         self.place = TaskPlace(
@@ -112,6 +139,9 @@ class SinkMachine(Machine):
         self._ready_since_s = 0.0
         self._hurry = False
         self._batches = 0
+        self._batch: _Batch | None = None  # that met an outage
+        self._was_open = was_open
+        self._is_open = False
 
     @property
     def incarnation(self) -> int:
@@ -127,14 +157,28 @@ class SinkMachine(Machine):
         """The roots that `held` counts."""
         return [*self._held, *self._shared]
 
-    def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - opening has no effects
+    def start(self, now: Now, out: Outbox) -> None:
         """Open the sink."""
         self.place.epoch_time_s = now.wall_s
-        self.sink.open(self.place)
+        try:
+            self._open()
+        except Exception as error:
+            if not (self._was_open and is_outage(error)):
+                raise
+            self._note(self.wait.met(error, now.monotonic_s), out)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self.sink.open(self.place)
+            self._is_open = True
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
         """Close the sink; rows of messages that are still open go away with it."""
         self.sink.close()
+
+    def _note(self, text: str, out: Outbox) -> None:
+        if text:
+            out.notes.append(Note(self.task.component, text))
 
     # --- rows in ----------------------------------------------------------------------------------------------
 
@@ -184,7 +228,7 @@ class SinkMachine(Machine):
         if self._idle:
             idle, self._idle = self._idle, []
             self._answer(idle, out)
-        if self._answers and not self._rows:  # what they waited for went away
+        if self._answers and not self._rows and not self.is_waiting:  # what they waited for went away
             self._write(now, out)
 
     def acker_lost(self, acker_index: int, ackers: int, now: Now, out: Outbox) -> None:
@@ -259,22 +303,29 @@ class SinkMachine(Machine):
         if due_s is None or due_s > now.monotonic_s:
             return False
         self._write(now, out)
-        return True
+        return not self.is_waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the end of an outage."""
+        return self.wait.current is not None
 
     @property
     def is_busy(self) -> bool:
         """Whether rows are ready to be written."""
-        return bool(self._rows)
+        return bool(self._rows) or self._batch is not None
 
     def flush(self, now: Now, out: Outbox) -> bool:
         """Write what is ready."""
-        if not self._rows:
+        if not self.is_busy or self.wait.due_s > now.monotonic_s:
             return False
         self._write(now, out)
-        return True
+        return not self.is_waiting
 
     def next_due_s(self) -> float | None:
-        """When the rows that are ready have waited long enough for more."""
+        """When the rows that are ready have waited long enough for more, or a call is to be made again."""
+        if self.is_waiting:
+            return self.wait.due_s
         if not self._rows:
             return None
         if self._hurry or len(self._rows) >= MAX_ROWS:
@@ -282,32 +333,53 @@ class SinkMachine(Machine):
         return self._ready_since_s + self._linger_s
 
     def _write(self, now: Now, out: Outbox) -> None:
-        rows, row_roots = self._rows, self._row_roots
-        answers = self._answers
-        self._rows, self._row_roots, self._answers, self._hurry = [], [], [], False
-        refused: dict[int, Failure] = {}
-        if rows:
-            self._batches += 1
-            self.place.epoch_time_s = now.wall_s
-            batch_id = f"{self._batch_prefix}-{self._batches:08d}"
-            while rows:
-                try:
-                    self.sink.write(SinkBatch(batch_id, rows, self._batch_prefix, self._batches))
-                except SinkRowsError as error:
-                    rows, row_roots = self._without(error, rows, row_roots, refused, out)
-                except Exception as error:  # noqa: BLE001 - user code may raise anything; its messages fail
-                    failure = self._fail.of(rows[0], error, FailureKind.PUBLISH)
-                    refused.update((root, failure) for roots in row_roots for root in roots_of(roots))
-                    self._note_untracked(row_roots.count(UNTRACKED), failure, out)
-                    rows = []
-                else:
-                    self.rows_written += len(rows)
-                    break
-        if refused:  # rows that several roots share may be written before the answers to all of them are complete
+        batch = self._batch or self._next_batch()
+        self.place.epoch_time_s = now.wall_s
+        try:
+            self._open()
+            self._try(batch, out)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            self._batch = batch
+            self._note(self.wait.met(error, now.monotonic_s), out)
+            return
+        self._batch = None
+        self._note(self.wait.over(now.monotonic_s), out)
+        if batch.refused:  # rows that several roots share may be written before the answers to all of them are complete
             for answer in self._unanswered.values():
                 roots = answer.release.roots
-                answer.refused.update((root, refused[root]) for root in roots if root in refused)
+                answer.refused.update((root, batch.refused[root]) for root in roots if root in batch.refused)
+        answers = batch.answers
+        if not self._rows:  # what the others waited for went away during an outage
+            answers, self._answers = [*answers, *self._answers], []
         self._answer(answers, out)
+
+    def _next_batch(self) -> _Batch:
+        """Everything that is ready."""
+        rows, row_roots, answers = self._rows, self._row_roots, self._answers
+        self._rows, self._row_roots, self._answers, self._hurry = [], [], [], False
+        self._batches += bool(rows)
+        return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, answers)
+
+    def _try(self, batch: _Batch, out: Outbox) -> None:
+        """Write a batch, less the rows that the sink refuses. Raises what tells of an outage."""
+        while batch.rows:
+            try:
+                self.sink.write(SinkBatch(batch.id, batch.rows, self._batch_prefix, batch.number))
+            except SinkRowsError as error:
+                kept = self._without(error, batch.rows, batch.row_roots, batch.refused, out)
+                batch.rows, batch.row_roots = kept
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                failure = self._fail.of(batch.rows[0], error, FailureKind.PUBLISH)
+                batch.refused.update((root, failure) for roots in batch.row_roots for root in roots_of(roots))
+                self._note_untracked(batch.row_roots.count(UNTRACKED), failure, out)
+                batch.rows = []
+            else:
+                self.rows_written += len(batch.rows)
+                break
 
     def _without(
         self,

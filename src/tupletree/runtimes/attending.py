@@ -23,6 +23,7 @@ import msgspec
 
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.base import Progress, RunHandle
+from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["Attendant", "Status", "Wish", "began", "progress_in", "send_wish", "status_of"]
 
@@ -315,4 +316,6 @@ def _nobody(state_dir: Path, status: Status) -> TupletreeError:
 def progress_in(status: Status) -> Progress:
     """The numbers of a status; what another version wrote beyond them is left out."""
     known = Progress.__dataclass_fields__
-    return Progress(**{name: value for name, value in status.progress.items() if name in known})
+    found = {name: value for name, value in status.progress.items() if name in known}
+    outages = msgspec.convert(found.get("outages", []), list[ShownOutage])
+    return Progress(**{**found, "outages": outages})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.runtimes.reporting import Listener, ProgressRecord, Reporter
+from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.outcomes import DeadLetter
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ class Progress:
         rate_per_s: messages acked per second, over the last seconds.
         latency_p50_ms, latency_p95_ms: emit to ack of recent messages; None before the first.
         outputs: published rows per sink.
-        state: created, activated, processing, draining, stopping, restarting, stopped or failed.
+        state: created, activated, processing, waiting, draining, stopping, restarting, stopped or failed. It is waiting
+            while a component waits for the end of an outage; others may go on meanwhile.
+        outages: what waits for something outside that is not available, the longest wait first.
+        outage_counts: component → outages that this process met.
     """
 
     emitted: int = 0
@@ -55,6 +59,8 @@ class Progress:
     seconds: float = 0.0
     outputs: Mapping[str, int] = field(default_factory=dict)
     state: str = "created"
+    outages: Sequence[ShownOutage] = ()
+    outage_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

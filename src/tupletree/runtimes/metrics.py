@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tupletree.errors import ConfigError, RuntimeUnavailableError
-from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes.base import Progress, RunHandle
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -25,7 +25,7 @@ except ImportError as error:
 
 __all__ = ["RunCollector", "serve_metrics"]
 
-STATES = ("created", "activated", "processing", "draining", "stopping", "restarting", "stopped", "failed")
+STATES = ("created", "activated", "processing", "waiting", "draining", "stopping", "restarting", "stopped", "failed")
 LOOPBACK = "127.0.0.1"
 
 
@@ -71,11 +71,30 @@ class RunCollector(Collector):
             if latency_ms is not None:
                 latency.add_metric([*self._labels.values(), quantile], latency_ms / 1000.0)
         yield latency
+        yield from self._of_outages(progress)
         yield from self._of_last_record()
         state = GaugeMetricFamily("tupletree_state", "1 for the state that it is in.", labels=[*self._labels, "state"])
         for name in STATES:
             state.add_metric([*self._labels.values(), name], float(name == progress.state))
         yield state
+
+    def _of_outages(self, progress: Progress) -> Iterator[Metric]:
+        """See `Progress.outages`."""
+        met = self._counter("tupletree_outages", "Outages met by this process, by component.", "component")
+        for component, count in progress.outage_counts.items():
+            met.add_metric([*self._labels.values(), component], count)
+        yield met
+        lasting = GaugeMetricFamily(
+            "tupletree_outage_seconds",
+            "How long a component has waited for something outside that is not available; 0: it does not wait.",
+            labels=[*self._labels, "component"],
+        )
+        for component, seconds in {
+            **dict.fromkeys(progress.outage_counts, 0.0),
+            **{one.component: one.for_s for one in progress.outages},
+        }.items():
+            lasting.add_metric([*self._labels.values(), component], seconds)
+        yield lasting
 
     def _of_last_record(self) -> Iterator[Metric]:
         """See `ProgressRecord`: what the last epoch, or second, came to."""

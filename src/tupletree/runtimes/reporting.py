@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tupletree.config import Options
+from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["Listener", "ProgressRecord", "Reporter", "Steps", "counts_since", "progress_file", "rows_since", "slowest"]
 
@@ -57,6 +58,7 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
         late: tuples that came too late for their window or join.
         watermarks: by bolt, how far event time has come in its slowest task, since the Unix epoch.
         positions: by spout task, where it stands, in short.
+        outages: what waits for something outside that is not available, the longest wait first.
     """
 
     topology: str
@@ -86,6 +88,7 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
     late: int = 0
     watermarks: dict[str, float] = {}
     positions: dict[str, str] = {}
+    outages: list[ShownOutage] = []
     format: int = 1
 
 

@@ -68,6 +68,8 @@ class SinkRowsError(ConnectorError):
     The runtime fails the messages behind these rows and writes the others again.
     """
 
+    is_outage = False
+
     def __init__(self, where: str, rows: Iterable[RowError]) -> None:
         self.rows: tuple[RowError, ...] = tuple(rows)
         shown = [Finding(f"row {row.position}: {row.reason}") for row in self.rows[:_FINDINGS_SHOWN]]
@@ -120,14 +122,22 @@ class FileSink(Sink[Any]):
         """
 
     def write(self, batch: SinkBatch[Any]) -> None:
-        """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing."""
+        """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing.
+
+        Raises:
+            SinkRowsError: as `write_candidate`.
+            ConnectorError: the operating system refuses it, as on a full disk.
+        """
         if not batch.rows:
             return
         name = f"batch-{quote(batch.id, safe='')}{self.suffix}"
         candidate = self.directory / f"{CANDIDATE_PREFIX}{name}"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.write_candidate(candidate, batch.rows)
-        publish(candidate, self.directory / name)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.write_candidate(candidate, batch.rows)
+            publish(candidate, self.directory / name)
+        except OSError as error:
+            raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(candidate)) from error
 
 
 def publish(candidate: Path, final: Path) -> None:

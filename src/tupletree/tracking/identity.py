@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, cast
 
-from tupletree.errors import CheckpointError, ConnectorError
+from tupletree.errors import CheckpointError, UnusableDataError
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
@@ -27,7 +27,7 @@ def message_key(message_id: MessageId) -> Hashable:
     """Return a dictionary key that is equal for two ids only if values and types are equal, also within tuples.
 
     Raises:
-        ConnectorError: the id is not a str, int, bytes or a tuple of them. Subclasses are refused too: after a
+        UnusableDataError: the id is not a str, int, bytes or a tuple of them. Subclasses are refused too: after a
             restart they would come back as another type, and so as another message.
     """
     kind = type(message_id)
@@ -40,7 +40,7 @@ def message_key(message_id: MessageId) -> Hashable:
         if _PLAIN.issuperset(map(type, parts)):
             return parts
         return tuple, *map(message_key, parts)
-    raise ConnectorError(
+    raise UnusableDataError(
         "a spout gave a message id of a type that cannot name a message",
         got=f"{message_id!r} of type {kind.__qualname__}",
         expected="a str, int, bytes or a tuple of them",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,7 @@ from tupletree.state.cells import ValueCell, cell_of
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.holding_check import max_pending
 from tupletree.topology.model import ComponentSpec
+from tupletree.tracking.outages import OutageWait
 
 __all__ = ["Assembly", "Legacy", "assemble"]
 
@@ -44,6 +46,7 @@ class Legacy:
         cells: bolt task → its keyed state.
         starts: how often the topology was started.
         rows: sink → rows written by machines that are gone.
+        outages: component → outages that they met.
         active: whether spouts may emit.
     """
 
@@ -51,6 +54,7 @@ class Legacy:
     cells: dict[int, ValueCell[Any]] = field(default_factory=dict)
     starts: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    outages: Counter[str] = field(default_factory=Counter)
     active: bool = True
 
 
@@ -80,6 +84,10 @@ class Assembly:
     def sinks(self) -> list[SinkMachine]:
         """The sink machines."""
         return [machine for machine in self.machines.values() if isinstance(machine, SinkMachine)]
+
+    def waits(self) -> list[OutageWait]:
+        """Whether each task, and each store of dead letters, waits for the end of an outage."""
+        return [*(one.wait for one in self.machines.values()), *(executor.letters.wait for executor in self.executors)]
 
     def groups(self) -> list[list[int]]:
         """Task ids in the order of activation: ackers, bolts and sinks, spouts, system."""
@@ -127,6 +135,7 @@ def assemble(
                 clock=clock,
                 hub=hub,
                 idle_s=options.spout_idle_wait_ms / 1000.0,
+                outage_limit_s=options.outage_limit_s,
             )
         )
     owner_of = {task_id: executor for executor in executors for task_id in executor.machines}
@@ -180,6 +189,8 @@ class _Maker:
                 run=self._run_id,
                 incarnation=self._legacy.starts,
                 linger_s=GATHER_S if component.body.gathers else 0.0,
+                outage_limit_s=self._options.outage_limit_s,
+                was_open=self._legacy.starts > 1,
             )
         # A generator per machine: drawing from one of them on several threads would cost a lock or randomness.
         own = Random(self._random.getrandbits(128))

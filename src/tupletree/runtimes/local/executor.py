@@ -23,6 +23,7 @@ from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import AsyncCall, Outbox
 from tupletree.flow.spouts import SpoutMachine
 from tupletree.frames import Frame
+from tupletree.runtimes.local.letters import LetterWriter
 from tupletree.runtimes.local.ring import Ring
 from tupletree.tracking.verdicts import Acked, Died
 
@@ -55,7 +56,7 @@ class Hub(Protocol):
         """Nothing new will come: let go of what is held back whenever there is nothing else to do."""
 
     def bury(self, died: Sequence[Died]) -> None:
-        """Store dead letters durably."""
+        """Store dead letters durably. Raises ConnectorError if that is not possible now."""
 
     def acked(self, acked: list[Acked]) -> None:
         """Note acks, for meters."""
@@ -84,6 +85,10 @@ class Executor:
         clock: where time comes from.
         hub: the run.
         idle_s: longest pause before a spout that had nothing is asked again.
+        outage_limit_s: how long dead letters may wait for room; None: as long as it takes.
+
+    Attributes:
+        letters: stores dead letters. While that has to wait its spouts emit nothing, for memory is limited.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class Executor:
         clock: Clock,
         hub: Hub,
         idle_s: float,
+        outage_limit_s: float | None = None,
     ) -> None:
         self.name = name
         self.ring = ring
@@ -118,6 +124,7 @@ class Executor:
         self._started: list[Machine] = []
         self.handovers: dict[int, Handover] = {}
         self._unheard: deque[Died] = deque()  # dead, and the letter is stored
+        self.letters = LetterWriter(hub.bury, outage_limit_s)
         self._closed: set[int] = set()
         self._halted = False
         self._over = False
@@ -182,7 +189,7 @@ class Executor:
 
     def _is_quiet(self) -> bool:
         busy = any(machine.is_busy for machine in self._timed)
-        return not (self._local or self._mail or busy) and self.ring.is_empty
+        return not (self._local or self._mail or busy or self._out.died) and self.ring.is_empty
 
     def halt(self) -> None:
         """End after the step at hand, and close what is still open."""
@@ -333,7 +340,7 @@ class Executor:
         for machine in self._timed:
             worked = machine.poll(now, out) or worked
         if self._emitting:
-            paused = any(ring.is_full for ring in self._rings)
+            paused = self.letters.wait.current is not None or any(ring.is_full for ring in self._rings)
             before_s = self._clock.monotonic()
             for spout in self._emitting:
                 self.in_hand = spout.task.task_id
@@ -384,8 +391,17 @@ class Executor:
             out.acked.clear()
         if out.notes:
             self._log_notes()
-        if out.died:
+        if out.timed:
+            self._add_timed()
+        if out.died and self.letters.is_due(now.monotonic_s):
             self._bury(now)
+
+    def _add_timed(self) -> None:
+        for task in self._out.timed:
+            machine = self.machines[task]
+            if machine in self._started and machine not in self._timed:
+                self._timed.append(machine)
+        self._out.timed.clear()
 
     def _start_calls(self) -> None:
         out = self._out
@@ -403,7 +419,8 @@ class Executor:
 
     def _bury(self, now: Now) -> None:
         died = self._out.died
-        self._hub.bury(died)
+        if not self.letters.store(died, now.monotonic_s):
+            return
         self._out.died = []  # not before they are stored: if that fails, the end of this executor tries it again
         self._unheard += died
         while self._unheard:
@@ -429,6 +446,7 @@ class Executor:
         if self._emitting:
             nap_s = min(self._nap_s, self._idle_s)
             self._nap_s = min(2 * self._nap_s, self._idle_s)
+        nap_s = min(nap_s, self.letters.wait.due_s - now_s) if self._out.died else nap_s
         for machine in self._started:
             due_s = machine.next_due_s()
             if due_s is not None:

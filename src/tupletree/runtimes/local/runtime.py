@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -16,7 +17,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from tupletree.clock import SystemClock
-from tupletree.errors import ConnectorError, TupletreeError
+from tupletree.errors import ConnectorError, OutageLimitError, TupletreeError
 from tupletree.flow.asyncspouts import OpeningError
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
@@ -39,6 +40,7 @@ from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
 from tupletree.topology.holding_check import max_pending, refuse_stuck
+from tupletree.tracking.outages import ShownOutage, shown_outages
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RestartPolicy
 from tupletree.tracking.verdicts import Acked, Died, PendingCounters
@@ -101,7 +103,15 @@ class LocalRun(RunHandle):
         self._hung = False
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
-        sampler = Sampler(spec.name, directory.run_id, self._clock, self._totals, self._rows, lambda: self._assembly)
+        sampler = Sampler(
+            spec.name,
+            directory.run_id,
+            self._clock,
+            self._totals,
+            self._rows,
+            lambda: self._assembly,
+            self._outages,
+        )
         super().__init__(Reporter(spec.name, progress_file(request.options), sampler.sample))
         self._attendant = Attendant(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
@@ -122,6 +132,7 @@ class LocalRun(RunHandle):
     def progress(self) -> Progress:
         """See `RunHandle.progress`."""
         totals, open_now = self._totals()
+        outages = self._outages()
         return Progress(
             emitted=totals.acked + totals.dead + open_now,
             acked=totals.acked,
@@ -134,7 +145,9 @@ class LocalRun(RunHandle):
             latency_p95_ms=self._meter.latency_ms(0.95),
             seconds=self._elapsed_s(),
             outputs=self._rows(),
-            state=self._control.state,
+            state="waiting" if outages and self._control.state == "processing" else self._control.state,
+            outages=outages,
+            outage_counts=self._outage_counts(),
         )
 
     def wait(self, timeout_s: float | None = None) -> Summary:
@@ -219,6 +232,17 @@ class LocalRun(RunHandle):
             rows[sink.task.component] += sink.rows_written
         return rows
 
+    def _outages(self) -> tuple[ShownOutage, ...]:
+        assembly = self._assembly
+        waits = assembly.waits() if assembly is not None else []
+        return shown_outages((one.current for one in waits), self._clock.monotonic())
+
+    def _outage_counts(self) -> dict[str, int]:
+        counts = Counter(self._legacy.outages)
+        for wait in self._assembly.waits() if self._assembly is not None else ():
+            counts[wait.component] += wait.count
+        return {component: count for component, count in counts.items() if count}
+
     def _set_active(self, *, active: bool) -> None:
         with self._activating:
             self._legacy.active = active
@@ -252,7 +276,7 @@ class LocalRun(RunHandle):
             try:
                 write_letters(self._directory.dead, self._letters, letters)
             except OSError as error:
-                raise TupletreeError(
+                raise ConnectorError(
                     "dead letters cannot be stored",
                     where=str(self._directory.dead),
                     got=f"{type(error).__name__}: {error}",
@@ -357,7 +381,7 @@ class LocalRun(RunHandle):
             return True
         self._inherit(assembly)
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
-        if life.hung or (cannot_open and self._legacy.starts == 1):
+        if life.hung or isinstance(fault, OutageLimitError) or (cannot_open and self._legacy.starts == 1):
             raise fault  # nothing to build on, or an error that was there from the start
         return self._await_restart(fault)
 
@@ -405,6 +429,7 @@ class LocalRun(RunHandle):
         for sink in assembly.sinks():
             rows = self._legacy.rows
             rows[sink.task.component] = rows.get(sink.task.component, 0) + sink.rows_written
+        self._legacy.outages = Counter(self._outage_counts())
         self._assembly = None
 
     def _await_restart(self, fault: BaseException) -> bool:

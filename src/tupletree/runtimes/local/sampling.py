@@ -5,13 +5,14 @@ Numbers that threads are changing may be a moment old, and those of one record n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tupletree.clock import Clock
 from tupletree.flow.bolts import BoltMachine
 from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.reporting import ProgressRecord, counts_since, rows_since, slowest
+from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.verdicts import PendingCounters
 
 __all__ = ["Sampler"]
@@ -29,6 +30,7 @@ class Sampler:
         totals: counters over the life of the run, and the messages that are open.
         rows: rows written by sink, likewise.
         assembly: that of the life that goes on; None between lives.
+        outages: what waits for something outside.
     """
 
     topology: str
@@ -37,6 +39,7 @@ class Sampler:
     totals: Callable[[], tuple[PendingCounters, int]]
     rows: Callable[[], Mapping[str, int]]
     assembly: Callable[[], Assembly | None]
+    outages: Callable[[], Sequence[ShownOutage]] = tuple
     _before: PendingCounters = field(default_factory=PendingCounters)
     _rows_before: Mapping[str, int] = field(default_factory=dict)
     _late_before: int = 0
@@ -67,6 +70,7 @@ class Sampler:
             open_trees=open_now,
             pending=open_now,
             oldest_s=_oldest_s(assembly, now_s),
+            outages=[*self.outages()],
             late=max(0, late - late_before),  # another life counts anew
             watermarks=slowest(
                 (bolt.task.component, at_us) for bolt in bolts if (at_us := bolt.watermark_us) is not None

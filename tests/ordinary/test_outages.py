@@ -1,0 +1,269 @@
+"""What is away for a while costs no message an attempt: minutes on virtual time, moments on real runtimes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.flow.driving import Driver
+from tests.local.running import begin
+from tupletree import Emit, EndOfInput, Spout, Topology, bolt
+from tupletree.errors import ConnectorError, OutageLimitError
+from tupletree.sinks import jsonl
+from tupletree.topology.components import Sink, SinkBatch, TaskContext
+from tupletree.tracking.outages import LONGEST_PAUSE_S
+from tupletree.tracking.outcomes import Failure
+
+
+class M(msgspec.Struct, frozen=True):
+    n: int
+
+
+class R(msgspec.Struct, frozen=True):
+    n: int
+
+
+class Numbers(Spout[M]):
+    """Messages 0 to n-1; remembers what it hears."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.acked: list[Any] = []
+        self.failed: list[tuple[Any, Failure]] = []
+        self.i = 0
+
+    def open(self, context: TaskContext) -> None:
+        self.i = 0
+
+    def next(self) -> Emit[M]:
+        if self.i >= self.n:
+            raise EndOfInput
+        self.i += 1
+        return Emit(M(self.i - 1), self.i - 1)
+
+    def ack(self, message_id: Any) -> None:
+        self.acked.append(message_id)
+
+    def fail(self, message_id: Any, failure: Failure) -> None:
+        self.failed.append((message_id, failure))
+
+
+class Service:
+    """Something outside. It is away until `back_s`, by the clock that it is given; `calls` are those that it served."""
+
+    def __init__(self, away_s: float = 0.0) -> None:
+        self.away_s = away_s
+        self.clock: Callable[[], float] = time.monotonic
+        self.until_s = 0.0
+        self.refused: list[float] = []
+        self.calls: list[Any] = []
+
+    def goes_away(self) -> None:
+        self.until_s = self.clock() + self.away_s
+
+    def call(self, what: Any) -> Any:
+        now_s = self.clock()
+        if now_s < self.until_s:
+            self.refused.append(now_s)
+            raise ConnectorError("the service is away")
+        self.calls.append((now_s, what))
+        return what
+
+    @property
+    def back_after_s(self) -> float:
+        """How long after its return it was called."""
+        first_s: float = min(now_s for now_s, _ in self.calls if now_s >= self.until_s)
+        return first_s - self.until_s
+
+
+SERVICE = Service()
+
+
+class Kept(Sink[R]):
+    """Writes to a list, by way of the service; names each batch that it was given."""
+
+    def __init__(self) -> None:
+        self.rows: list[R] = []
+        self.ids: list[str] = []
+
+    def write(self, batch: SinkBatch[R]) -> None:
+        self.ids.append(batch.id)
+        SERVICE.call(batch.id)
+        self.rows += batch.rows
+
+
+@bolt
+def same(m: M) -> R:
+    return R(m.n)
+
+
+def drive(topology: Topology, away_s: float) -> Driver:
+    """Run a topology on virtual time while the service is away from the start."""
+    driver = Driver(topology)
+    SERVICE.__init__(away_s)  # type: ignore[misc]  # anew for each test
+    SERVICE.clock = lambda: driver.now_s
+    SERVICE.goes_away()
+    driver.run()
+    return driver
+
+
+def check_all_acked(driver: Driver, source: Numbers) -> None:
+    """All messages ended well in their first attempt, soon after the outage; it was called often, and not too often."""
+    counters = driver.spouts[0].pending.counters
+    assert sorted(source.acked) == list(range(source.n))
+    assert (counters.acked, counters.failed, counters.retried, counters.dead) == (source.n, 0, 0, 0)
+    assert not source.failed
+    assert SERVICE.back_after_s <= LONGEST_PAUSE_S
+    assert len(SERVICE.refused) <= 10 + SERVICE.away_s / LONGEST_PAUSE_S * 4
+    assert any("the service is away" in note for note in driver.notes)
+    assert any("the outage is over after" in note for note in driver.notes)
+
+
+AWAY_S = 300.0
+
+
+def topology(source: Spout[M], **options: Any) -> Topology:
+    return Topology("outage", options={"message_timeout_s": 5.0, "max_attempts": 2, **options})
+
+
+def test_a_sink_that_is_down_for_minutes_costs_no_message_anything() -> None:
+    source, sink = Numbers(300), Kept()
+    t = topology(source)
+    t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
+    driver = drive(t, AWAY_S)
+    check_all_acked(driver, source)
+    assert sorted(row.n for row in sink.rows) == list(range(300))
+    assert len(dict.fromkeys(sink.ids)) < len(sink.ids) // 10  # the same batch comes again, under the same id
+
+
+def test_rows_that_a_sink_refuses_stay_refused_when_it_goes_away_before_the_others_are_written() -> None:
+    from tupletree.sinks.files import RowError, SinkRowsError
+
+    class Strict(Kept):
+        def write(self, batch: SinkBatch[R]) -> None:
+            bad = [RowError(place, "odd") for place, row in enumerate(batch.rows) if row.n % 2]
+            if bad:
+                raise SinkRowsError("strict", bad)
+            super().write(batch)
+
+    source, sink = Numbers(20), Strict()
+    t = topology(source, max_attempts=1)
+    t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
+    driver = drive(t, AWAY_S)
+    assert sorted(row.n for row in sink.rows) == list(range(0, 20, 2))
+    assert sorted(died.message_id for died in driver.died) == list(range(1, 20, 2))
+
+
+def test_an_outage_that_lasts_longer_than_its_limit_ends_the_run_with_open_messages(tmp_path: Path) -> None:
+    class Down(Sink[R]):
+        def write(self, batch: SinkBatch[R]) -> None:
+            raise ConnectorError("the database is down")
+
+    source = Numbers(20)
+    t = Topology("limit")
+    t.sink("out", Down()).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
+    handle = begin(t, tmp_path / "state", outage_limit_s=0.3, message_timeout_s=0.2)
+    with pytest.raises(OutageLimitError, match="the database is down") as caught:
+        handle.wait(20.0)
+    assert caught.value.exit_code == 1
+    progress = handle.progress()
+    assert (progress.acked, progress.dead, progress.open, progress.failed) == (0, 0, 20, 20)
+    assert progress.state == "failed"
+
+
+def test_a_run_says_what_it_waits_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from tupletree.cli.status import print_status
+    from tupletree.runtimes.attending import status_of
+
+    SERVICE.__init__(3.0)  # type: ignore[misc]
+    SERVICE.goes_away()
+    source, sink = Numbers(10), Kept()
+    t = Topology("seen")
+    t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
+    with caplog.at_level(logging.WARNING):
+        handle = begin(t, tmp_path / "state")
+        while not handle.progress().outages:
+            time.sleep(0.01)
+        progress = handle.progress()
+        assert progress.state == "waiting"
+        assert [one.component for one in progress.outages] == ["out"]
+        assert "the service is away" in progress.outages[0].error
+        while status_of(tmp_path / "state").progress["state"] != "waiting":
+            time.sleep(0.05)
+        print_status(tmp_path / "state", status_of(tmp_path / "state"))
+        summary = handle.wait(20.0)
+    assert (summary.acked, summary.failed, summary.dead) == (10, 0, 0)
+    assert handle.progress().outages == ()
+    assert handle.progress().outage_counts == {"out": 1}
+    assert any(record.outages for record in handle.recent_progress())
+    assert "out: it waits, for something outside is not available: ConnectorError: the service is away" in caplog.text
+    assert "out: it goes on: the outage is over after" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes where it may not")
+def test_a_folder_that_cannot_be_written_for_a_while_kills_no_message(tmp_path: Path) -> None:
+    _check_folder(tmp_path, lambda out: out.chmod(0o500), lambda out: out.chmod(0o700))
+
+
+def test_a_full_disk_kills_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = threading.Event()
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        if full.is_set() and "/rows/_tt-" in str(Path(f"/proc/self/fd/{file}").readlink()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    _check_folder(tmp_path, lambda _: full.set(), lambda _: full.clear())
+
+
+def _check_folder(tmp_path: Path, close: Callable[[Path], None], open_again: Callable[[Path], None]) -> None:
+    source = Numbers(1_000)
+    out = tmp_path / "rows"
+    out.mkdir()
+
+    @bolt
+    def closing(m: M) -> R:
+        if m.n == 0:
+            close(out)
+        return R(m.n)
+
+    t = Topology("folder")
+    t.sink("out", jsonl(out)).shuffle(t.bolt("closing", closing).shuffle(t.spout("s", source)))
+    handle = begin(t, tmp_path / "state", message_timeout_s=0.3, max_attempts=2)
+    time.sleep(0.8)
+    assert [one.component for one in handle.progress().outages] == ["out"]
+    open_again(out)
+    began_s = time.monotonic()
+    summary = handle.wait(20.0)
+    assert time.monotonic() - began_s < 4.0
+    assert (summary.acked, summary.failed, summary.dead) == (1_000, 0, 0)
+    assert sum(len(path.read_bytes().splitlines()) for path in out.glob("*.jsonl")) == 1_000
+
+
+def test_a_stop_during_an_outage_ends_when_its_time_is_up_and_drops_nothing(tmp_path: Path) -> None:
+    class Down(Sink[R]):
+        def write(self, batch: SinkBatch[R]) -> None:
+            raise ConnectorError("down")
+
+    source = Numbers(50)
+    t = Topology("stopped")
+    t.sink("out", Down()).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
+    handle = begin(t, tmp_path / "state")
+    while not handle.progress().outages:
+        time.sleep(0.01)
+    began_s = time.monotonic()
+    handle.stop(0.5)
+    assert 0.4 < time.monotonic() - began_s < 3.0
+    summary = handle.wait(5.0)
+    assert (summary.acked, summary.dead, summary.open) == (0, 0, 50)
