@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import xxhash
 from tupletree.errors import CheckpointError
 
 __all__ = [
+    "DRAFT_NAME",
     "FORMAT_VERSION",
     "damaged",
     "missing",
@@ -37,6 +39,9 @@ FORMAT_VERSION = 1
 _MAGIC = b"TTRE"
 _LEAD = struct.Struct("<4sHI")
 _SUM = struct.Struct("<Q")
+
+DRAFT_NAME = re.compile(r"_.+\.\d+\.[0-9a-f]{8}")
+"""How a file is named while it is being written: `_NAME.PROCESS.RANDOM`."""
 
 T = TypeVar("T")
 

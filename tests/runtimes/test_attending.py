@@ -19,7 +19,7 @@ from tupletree import Emit, Spout, Topology
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
 from tupletree.runtimes import base
-from tupletree.runtimes.attending import STALE_AFTER_S, Status, began, send_wish, status_of
+from tupletree.runtimes.attending import STALE_AFTER_S, Attendant, Status, began, send_wish, status_of
 from tupletree.runtimes.base import RunHandle
 from tupletree.sinks import foreach
 
@@ -56,6 +56,17 @@ def endless(tmp_path: Path) -> tuple[RunHandle, Endless, Path]:
     t = Topology("endless")
     t.sink("out", foreach(lambda row: None)).shuffle(t.spout("ticks", source))
     return base.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state"), source, tmp_path / "state"
+
+
+def before_attending(prepare: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something to a state directory that a run has made its own, before anything else is written to it."""
+    begin = Attendant.begin
+
+    def begin_late(attendant: Attendant) -> None:
+        prepare()
+        begin(attendant)
+
+    monkeypatch.setattr(Attendant, "begin", begin_late)
 
 
 def wait_until(state_dir: Path, holds: Callable[[Status], Any]) -> Status:
@@ -173,10 +184,16 @@ def test_an_error_of_several_lines_is_shown_as_one_block_of_the_status(tmp_path:
     assert "\n  error: cannot read\n    got: a folder\n" in said.stdout
 
 
-def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(tmp_path: Path) -> None:
+def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     control = tmp_path / "state" / "control"
-    control.mkdir(parents=True)
-    (control / "0a.json").write_text('{"wish": "drain"}')
+
+    def prepare() -> None:
+        control.mkdir()
+        (control / "0a.json").write_text('{"wish": "drain"}')
+
+    before_attending(prepare, monkeypatch)
     handle, source, state_dir = endless(tmp_path)
     try:
         assert not (control / "0a.json").exists()
@@ -227,10 +244,16 @@ def test_a_wish_that_fails_or_cannot_be_removed_is_carried_out_once_and_later_on
         handle.stop(0.0)
 
 
-def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(tmp_path: Path) -> None:
+def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state_dir = tmp_path / "state"
-    for folder in ("status.json", "control/0a.json"):
-        (state_dir / folder).mkdir(parents=True)
+
+    def prepare() -> None:
+        for folder in ("status.json", "control/0a.json"):
+            (state_dir / folder).mkdir(parents=True)
+
+    before_attending(prepare, monkeypatch)
     handle, _, _ = endless(tmp_path)
     (state_dir / "control" / "0b.json").write_text('{"wish": "drain"}')
     assert handle.wait(HANG_S).acked > 0

@@ -195,7 +195,7 @@ class Attendant:
 
 def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all for readers, and not flushed to the disk: after a crash nobody wants it."""
-    draft = path.with_name(f"_{path.name}.{uuid.uuid4().hex[:8]}")
+    draft = path.with_name(f"_{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(data)

@@ -11,6 +11,7 @@ import msgspec
 
 from tupletree.durable import write_once
 from tupletree.errors import ForeignCheckpointError
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
 
 __all__ = ["LocalStateDirectory"]
 
@@ -47,14 +48,13 @@ class LocalStateDirectory:
         """Make the folder; without a path, a new one below `.tupletree/<topology>`, named by time.
 
         Raises:
-            ForeignCheckpointError: a run used this folder before, be it local or on Spark.
+            ForeignCheckpointError: a run used this folder before, be it local or on Spark, or it is another's.
         """
         if path is None:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             path = Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
-        path = path.absolute()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = path / "tupletree.json"
+        path = prepare_state_folder(path)
+        file = path / IDENTITY
         identity = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), "local")
         if not write_once(file, msgspec.json.format(msgspec.json.encode(identity))):
             raise ForeignCheckpointError(
@@ -68,7 +68,7 @@ class LocalStateDirectory:
 
     def discard(self) -> None:
         """Take back what `make` made: a start that was refused is no run, and must not stand for the latest one."""
-        (self.path / "tupletree.json").unlink(missing_ok=True)
+        (self.path / IDENTITY).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder may have been there before, with other files
             self.dead.rmdir()
             self.path.rmdir()

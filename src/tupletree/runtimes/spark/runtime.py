@@ -442,7 +442,7 @@ class SparkRun(RunHandle):
         from tupletree.runtimes.spark.source import EpochSource
 
         session.dataSource.register(EpochSource)
-        shutil.rmtree(self._directory.spark.parent, ignore_errors=True)  # what earlier starts left
+        self._directory.clear_spark()
         frame = (
             session.readStream.format(EpochSource.name())
             .option("directory", str(self._directory.epochs))

@@ -6,17 +6,22 @@ nothing else in the project does.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tupletree.errors import Finding, RuntimeUnavailableError
 from tupletree.runtimes.java import check_packages, find_java
+from tupletree.runtimes.spark.scratch import LOCAL_DIRS, configured_parents, scratch_folders
 
 __all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
+
+logger = logging.getLogger("tupletree.spark")
 
 TASK_ATTEMPTS = 8
 """Attempts of one Spark task; `local[n]` would allow just one. A message that kills its worker costs three of them
@@ -34,7 +39,6 @@ SETTINGS: dict[str, str] = {
     f"{_STREAMING}.minBatchesToRetain": "2",
     # Plans are tiny and fixed: adaptive execution only adds rounds.
     "spark.sql.adaptive.enabled": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Rows are frames: few and large.
@@ -46,6 +50,13 @@ SETTINGS: dict[str, str] = {
     "spark.task.maxFailures": str(TASK_ATTEMPTS),
     "spark.driver.maxResultSize": "0",
 }
+
+_SOCKETS = "spark.python.unix.domain.socket"
+_MAX_SOCKET_PATH = 103
+"""Bytes that every system takes as the path of a socket."""
+
+_SOCKET_NAME_BYTES = 43
+"""`.UUID.sock`, as Spark names them, and the slash before it."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 DRIVER_JAVA_OPTIONS = f"-XX:+UseSerialGC -Xss64m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
@@ -77,23 +88,99 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     # Workers must run this very Python: another one has other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    options = {**SETTINGS, "spark.driver.extraJavaOptions": DRIVER_JAVA_OPTIONS}
+    if master.startswith("local"):
+        options |= _local_options(master, {**submitted, **(settings or {})})
+    chosen = {**options, **submitted, **(settings or {})}
+    refuse_mixing(chosen.get, master)
+    session = _start(name, master, chosen)
+    session.sparkContext.setLogLevel("ERROR")
+    _authenticate_callbacks(session.sparkContext)
+    return session, True
+
+
+def _start(name: str, master: str, chosen: Mapping[str, str]) -> Any:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"tupletree: {name}").master(_with_attempts(master))
-    options = {**SETTINGS, "spark.driver.extraJavaOptions": DRIVER_JAVA_OPTIONS}
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        options["spark.driver.host"] = "127.0.0.1"
-        options["spark.driver.bindAddress"] = "127.0.0.1"
-        options["spark.driver.extraJavaOptions"] += f" {QUICK_COMPILER}"
-    chosen = {**options, **submitted, **(settings or {})}
-    refuse_mixing(chosen.get, master)
     for key, value in chosen.items():
         if key != "spark.master":
             builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session, True
+    if master.startswith("local-cluster") and chosen.get("spark.authenticate") == "true":
+        # With plain local masters the JVM draws a secret by itself. Settings that are there when the JVM starts stand
+        # on its command line, which everybody may read; later ones do not.
+        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(chosen.items())))  # noqa: SLF001 - no public word
+        builder = builder.config("spark.authenticate.secret", secrets.token_hex(32))
+    return builder.getOrCreate()
+
+
+def _local_options(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What suits a session on this host alone: loopback only, with a secret, its files and sockets in a private folder.
+
+    Raises RuntimeUnavailableError if there is no place for that folder.
+    """
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    parents = configured_parents(given, os.environ)
+    try:
+        folders = scratch_folders(parents)
+    except OSError as error:
+        raise RuntimeUnavailableError(
+            "there is no place for Spark's temporary files",
+            where=", ".join(map(str, parents)),
+            got=str(error),
+            expected="a folder that this user may write to, on a disk with room",
+            next_step=f"name one by the variable TMPDIR or {LOCAL_DIRS}",
+        ) from error
+    local_dirs = ",".join(map(str, folders))
+    if LOCAL_DIRS in os.environ:
+        os.environ[LOCAL_DIRS] = local_dirs
+    first = folders[0]
+    temporary = f"-Djava.io.tmpdir={_quoted(str(first))}"
+    options = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"{DRIVER_JAVA_OPTIONS} {QUICK_COMPILER} {temporary}",
+        "spark.authenticate": "true",
+        "spark.local.dir": local_dirs,
+        "spark.executorEnv.TMPDIR": str(first),
+    }
+    if master.startswith("local-cluster"):
+        options["spark.executor.extraJavaOptions"] = temporary
+    # Whoever may write to such a socket is obeyed; over TCP, which is slower, a worker asks for a secret. On a cluster
+    # the sockets would lie in a folder that all users of a host share.
+    if len(os.fsencode(first)) + _SOCKET_NAME_BYTES <= _MAX_SOCKET_PATH:
+        options |= {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": str(first)}
+    return options
+
+
+def _quoted(path: str) -> str:
+    """A part of a Java option, as Spark takes options apart."""
+    return path if re.fullmatch(r"[\w./+-]+", path) else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
+
+
+def _authenticate_callbacks(context: Any) -> None:
+    """Let the JVM show the gateway's secret where it calls back into this process, and refuse who does not.
+
+    PySpark starts that server, on a free port of the loopback address, at the first callback. py4j knows the secret on
+    both sides, but its `copyWith`, by which PySpark tells the JVM of the port, forgets it.
+    """
+    gateway = context._gateway  # noqa: SLF001 - pyspark has no public word for it
+    token = gateway.gateway_parameters.auth_token
+    parameters = gateway.callback_server_parameters
+    if parameters.auth_token is not None or gateway.__dict__.get("_callback_server") is not None:
+        return
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    try:
+        field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+        field.setAccessible(True)
+        parameters.auth_token = token  # before anybody can connect
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # no hints
+        field.set(gateway.java_gateway_server.getCallbackClient(), token)
+    except Exception as error:  # noqa: BLE001 - a py4j of another make: it works as it did, without the secret
+        parameters.auth_token = None
+        logger.warning("calls from the JVM into this process are not authenticated: %s", error)
 
 
 def _submitted() -> dict[str, str]:

@@ -6,8 +6,11 @@ whoever is older finds its create-if-absent lost and stops.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
+import shutil
 import socket
 import time
 import uuid
@@ -21,6 +24,7 @@ import xxhash
 from tupletree.durable import damaged, missing, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash import crash_point
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
 from tupletree.topology.fingerprint import differences
 
 __all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "unusable"]
@@ -91,11 +95,10 @@ class StateDirectory:
 
         Raises:
             CheckpointError: another process runs on it, it belongs to another topology (the error names every
-                difference), it is damaged, or the disk refuses.
+                difference) or to no run at all, it is damaged, or the disk refuses.
         """
-        path = path.absolute()
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = prepare_state_folder(path)
             lock = _take_lock(path)
             try:
                 identity = _identify(path, topology, fingerprint)
@@ -115,7 +118,15 @@ class StateDirectory:
     @property
     def spark(self) -> Path:
         """Spark's own checkpoint of this generation. Disposable: the journal is what recovery reads."""
-        return self.path / "spark" / f"{self.generation:06d}"
+        return self.path / "spark" / f"{self.generation:06d}-{self.run_id[:8]}"
+
+    def clear_spark(self) -> None:
+        """Remove the checkpoints of earlier starts of this run, and nothing else that lies beside them."""
+        ours = re.compile(rf"\d{{6}}-{re.escape(self.run_id[:8])}")
+        with contextlib.suppress(OSError):
+            for path in self.spark.parent.iterdir():
+                if ours.fullmatch(path.name):
+                    shutil.rmtree(path, ignore_errors=True)
 
     def number_spouts(self, tasks: Sequence[tuple[int, str]]) -> list[int]:
         """What the journal calls these spout tasks: the ids that they had at the first start.
@@ -208,7 +219,7 @@ def _lock(handle: int, path: Path) -> None:
 
 
 def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
-    file = path / "tupletree.json"
+    file = path / IDENTITY
     plain = msgspec.to_builtins(fingerprint)
     if not file.exists():
         if _generations(path):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tupletree.durable import read_header
+from tupletree.durable import DRAFT_NAME, read_header
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark.archive import ArchivedEpoch, archive, trim
 from tupletree.runtimes.spark.journal import (
@@ -102,9 +102,8 @@ def sweep_orphans(
 def sweep_drafts(directory: StateDirectory) -> None:
     """Remove half-written files of killed starts. An older start that is not dead yet fails on losing its draft."""
     folders = (directory.epochs, directory.settles, directory.dead, directory.history, directory.spools)
-    for place in (directory.path, *folders):
-        remove(place.glob("_*"))
-    remove(directory.path.glob("generations/_*"))
+    for place in (directory.path, *folders, directory.path / "generations"):
+        remove(path for path in place.glob("_*") if DRAFT_NAME.fullmatch(path.name))
 
 
 def _epoch_of(name: str) -> int:

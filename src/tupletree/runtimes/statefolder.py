@@ -1,0 +1,97 @@
+"""The folder that a run takes for its state: whose it may be, what may lie in it, and who may write to it.
+
+Both runtimes claim their state directory by it. It removes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from tupletree.durable import DRAFT_NAME, missing
+from tupletree.errors import ForeignCheckpointError
+
+__all__ = ["IDENTITY", "prepare_state_folder"]
+
+IDENTITY = "tupletree.json"
+"""The file that makes a folder one of ours."""
+
+_FILE_SYSTEMS_OWN = {"lost+found"}
+_NAMES_SHOWN = 5
+
+
+def prepare_state_folder(path: Path) -> Path:
+    """Make the folder, or check the one that is there; returns its absolute path.
+
+    It is private from then on: mode 0700. A folder without `tupletree.json` must be empty, but for what a first start
+    leaves that was killed at once.
+
+    Raises:
+        ForeignCheckpointError: the folder is another user's, other users may write to it, or it is none of ours and
+            holds something.
+        CheckpointError: it is that of a run, whose identity is gone.
+        OSError: it cannot be made or read.
+    """
+    path = path.absolute()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+    if status.st_uid not in {os.getuid(), 0}:  # root can do what it likes anyway, and owns volumes that are mounted
+        raise ForeignCheckpointError(
+            "the state directory belongs to another user",
+            where=str(path),
+            got=f"a folder of user {status.st_uid}",
+            expected=f"a folder of this user ({os.getuid()})",
+            next_step="name another --state-dir, or run as that user",
+        )
+    is_ours = (path / IDENTITY).exists()
+    if not is_ours:
+        _refuse_filled(path)
+        if status.st_uid == os.getuid() and status.st_mode & 0o077:
+            path.chmod(0o700)
+            status = path.stat()
+    forbidden = stat.S_IWOTH | (stat.S_IWGRP if status.st_uid == os.getuid() else 0)
+    if status.st_mode & forbidden:
+        raise ForeignCheckpointError(
+            "other users may write to the state directory",
+            where=str(path),
+            got=f"mode {stat.S_IMODE(status.st_mode):04o}",
+            expected="mode 0700: who can write to it decides what the run does",
+            next_step="see that nobody has put anything in it, then: chmod 700 on it",
+        )
+    return path
+
+
+def _refuse_filled(path: Path) -> None:
+    """Raise ForeignCheckpointError if there is something in a folder that no run has made its own."""
+    found = sorted(one.name for one in path.iterdir() if not _may_be_there(one))
+    if not found or (path / IDENTITY).exists():  # made by another start meanwhile
+        return
+    if any((path / "generations").glob("[0-9]*")):
+        raise missing(path / IDENTITY)
+    raise ForeignCheckpointError(
+        "this folder is no state directory, and it is not empty",
+        where=str(path),
+        got=", ".join(found[:_NAMES_SHOWN]) + (f" and {len(found) - _NAMES_SHOWN} more" * (len(found) > _NAMES_SHOWN)),
+        expected=f"an empty folder, a new one, or that of a run ({IDENTITY} is in it)",
+        next_step="name a new folder as --state-dir, as in ./state",
+    )
+
+
+def _may_be_there(path: Path) -> bool:
+    name = path.name
+    if name == "lock":
+        return _is_our_lock(path)
+    return name in _FILE_SYSTEMS_OWN or (name.startswith(f"_{IDENTITY}.") and bool(DRAFT_NAME.fullmatch(name)))
+
+
+def _is_our_lock(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return False
+        start = file.read(8)
+    return start in {b"", b"process "}

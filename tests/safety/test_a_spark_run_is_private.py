@@ -1,0 +1,248 @@
+"""What another user of the host gets at while a topology runs on Spark, tried as that user, with a umask that forbids
+nothing: no file with payloads, no socket, no port that takes orders. One run for all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clusters import descendants
+from tests.safety.others import as_other, needs_root
+from tupletree.runtimes.spark.scratch import PREFIX
+
+pytestmark = [pytest.mark.spark, needs_root]
+
+HANG_S = 120.0
+
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")
+"""127.0.0.1 as the kernel shows it, as such and in the form of IPv6."""
+
+TOPOLOGY = """
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tupletree import Topology, bolt
+from tupletree.sinks import jsonl
+from tupletree.sources import items
+
+HERE = Path(__file__).parent
+
+
+class Order(NamedTuple):
+    number: int
+    card: str
+
+
+@bolt
+def check(order: Order) -> Order:
+    return order
+
+
+@bolt
+def charge(order: Order) -> Order:
+    (HERE / "temporary").write_text(tempfile.gettempdir())
+    (HERE / "reached").touch()
+    while not (HERE / "go").exists():
+        time.sleep(0.02)
+    return order
+
+
+def topology() -> Topology:
+    t = Topology("orders")
+    source = t.spout("source", items([Order(n, f"card {n}") for n in range(40)]))
+    checked = t.bolt("check", check, parallelism=2).shuffle(source)
+    charged = t.bolt("charge", charge, parallelism=2).fields(checked, "number")
+    t.sink("out", jsonl(HERE / "out")).shuffle(charged)
+    return t
+"""
+
+
+@dataclass
+class Running:
+    """A run that waits in its second stage.
+
+    Attributes:
+        temporary: what TMPDIR says; everybody may write there.
+        files: every file and socket below it.
+        readable, entered: what another user could open, and list, of these.
+        processes: of the run.
+        after: entries of TMPDIR once the run has ended.
+    """
+
+    temporary: Path
+    files: list[Path]
+    readable: list[str]
+    sockets: dict[str, str]
+    ports: dict[int, str]
+    command_lines: list[str]
+    worker_temporary: str
+    logs: str = ""
+    code: int = -1
+    after: list[str] | None = None
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    import shutil
+    import tempfile
+
+    shared = Path(tempfile.mkdtemp(prefix="safety-", dir="/tmp"))
+    shared.chmod(0o1777)
+    home = tmp_path_factory.mktemp("orders")
+    (home / "orders_of_many.py").write_text(TOPOLOGY)
+    command = [
+        sys.executable,
+        "-m",
+        "tupletree",
+        "run",
+        str(home / "orders_of_many.py"),
+        "--state-dir",
+        str(shared / "state"),
+    ]
+    program = subprocess.Popen(
+        command,
+        cwd=home,
+        env={**os.environ, "TMPDIR": str(shared), "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        umask=0,
+    )
+    try:
+        until_s = time.monotonic() + HANG_S
+        while not (home / "reached").exists():
+            assert program.poll() is None, program.stdout and program.stdout.read()
+            assert time.monotonic() < until_s
+            time.sleep(0.05)  # another process, whose clock is not ours to set
+        looked = _look(shared, home, program.pid)
+        (home / "go").touch()
+        looked.logs = program.communicate(timeout=HANG_S)[0]
+        looked.code = program.returncode
+        looked.after = [path.name for path in shared.iterdir() if path.name != "state"]
+        yield looked
+    finally:
+        program.kill()
+        if program.stdout is not None:
+            program.stdout.close()
+        program.wait()
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def _look(shared: Path, home: Path, process: int) -> Running:
+    processes = [process, *descendants(process)]
+    ports = _listening(processes)
+    files = [path for path in shared.rglob("*") if not path.is_dir()]
+    sockets = [str(path) for path in files if path.is_socket()]
+    return Running(
+        temporary=shared,
+        files=files,
+        readable=as_other(lambda: _readable([str(path) for path in files])),
+        sockets=as_other(lambda: {path: _connect(path) for path in sockets}),
+        ports=dict(zip(ports, as_other(lambda: [_order(port) for port in ports]), strict=True)),
+        command_lines=[_command_line(one) for one in processes],
+        worker_temporary=(home / "temporary").read_text(),
+    )
+
+
+def _readable(paths: list[str]) -> list[str]:
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError), Path(path).open("rb") as file:
+            file.read(1)
+            found.append(path)
+    return found
+
+
+def _connect(path: str) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(path)
+        except PermissionError:
+            return "refused"
+        return "connected"
+
+
+def _order(port: int) -> str:
+    """What a port says to a call of py4j's; `p0` is the first function that is called back."""
+    with socket.socket() as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(("127.0.0.1", port))
+            client.sendall(b"c\np0\ncall\ne\n")
+            return client.recv(1000).decode("latin-1")
+        except TimeoutError:
+            return "silence"
+        except OSError:
+            return ""
+
+
+def _listening(processes: list[int]) -> list[int]:
+    """The TCP ports, of whatever address, that these processes listen on."""
+    inodes = set()
+    for process in processes:
+        for handle in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.update(re.findall(r"socket:\[(\d+)\]", str(handle.readlink())))
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields: list[Any] = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                address, _, port = fields[1].partition(":")
+                assert address in LOOPBACK, f"port {int(port, 16)} listens on {address}, not on the loopback address"
+                ports.append(int(port, 16))
+    return sorted(ports)
+
+
+def _command_line(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def test_no_file_of_the_run_can_be_read_by_another_user(running: Running) -> None:
+    shuffled = [path for path in running.files if path.name.startswith("shuffle_")]
+    assert shuffled, "Spark wrote none: there is nothing to be seen by this test"
+    assert running.readable == []
+
+
+def test_workers_have_their_temporary_files_in_the_private_folder(running: Running) -> None:
+    folder = Path(running.worker_temporary)
+    assert folder.parent == running.temporary
+    assert folder.name.startswith(PREFIX)
+
+
+def test_no_socket_of_the_workers_can_be_connected_to(running: Running) -> None:
+    assert running.sockets
+    assert set(running.sockets.values()) == {"refused"}
+
+
+def test_no_port_takes_an_order_without_the_secret(running: Running) -> None:
+    """py4j answers `!y…` to a call that it carried out, and `!x` to one that it refused."""
+    assert len(running.ports) >= 3  # of the gateway, of what it calls back, of Spark's own
+    assert [said for said in running.ports.values() if said.startswith("!y")] == []
+    assert [said for said in running.ports.values() if said not in {"", "silence"} and not said.startswith("!x")] == []
+
+
+def test_spark_authenticates_and_no_command_line_shows_the_secret(running: Running) -> None:
+    java = [line for line in running.command_lines if "SparkSubmit" in line]
+    assert java
+    assert all("spark.authenticate=true" in line for line in java)
+    assert "spark.authenticate.secret" not in " ".join(running.command_lines)
+
+
+def test_the_run_ends_well_and_leaves_nothing_in_the_temporary_folder(running: Running) -> None:
+    assert running.code == 0, running.logs
+    assert "40 messages" in running.logs
+    assert [name for name in running.after or () if not name.startswith("hsperfdata_")] == []
