@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 
 from tupletree.errors import CheckpointError
+from tupletree.texts import msgpack_bytes
 
 __all__ = [
     "DRAFT_NAME",
@@ -121,7 +122,7 @@ def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
 
 def pack(header: Any, sections: Sequence[bytes] = ()) -> list[bytes]:
     """A container as pieces to write one after the other."""
-    encoded = msgspec.msgpack.encode(header)
+    encoded = msgpack_bytes(header)
     pieces = [_LEAD.pack(_MAGIC, FORMAT_VERSION, len(encoded)), encoded, *sections]
     checksum = xxhash.xxh3_64()
     for piece in pieces:

@@ -10,6 +10,7 @@ from typing import Any
 from tupletree.effects import MAX_STRAYS_KEPT, Worked
 from tupletree.errors import PermanentError, ProcessingTimeoutError, TupletreeError
 from tupletree.frames import Root, roots_of
+from tupletree.texts import encodable
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 __all__ = ["OUR_MODULES", "FailureMaker", "safe_text", "wrong_type"]
@@ -59,7 +60,7 @@ def _bounded(text: str, limit: int) -> str:
     text = str.__str__(text)  # a subclass of str may do anything
     if len(text) > limit:
         text = f"{text[:limit]}… ({len(text)} characters)"
-    return text.encode("utf-8", "backslashreplace").decode()
+    return encodable(text)
 
 
 def wrong_type(value: object, expected: str) -> PermanentError:

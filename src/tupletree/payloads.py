@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from tupletree.errors import ProcessingError
+from tupletree.texts import is_encodable
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema, is_message_class
 
@@ -106,7 +107,7 @@ def lower(value: Any, *, json: bool, depth: int = MAX_DEPTH) -> Any:
     if value is None or kind is bool:
         return value
     if kind is str:
-        return value if not json or _is_clean(value) else {"$str": value.encode("unicode_escape").decode("ascii")}
+        return value if not json or is_encodable(value) else {"$str": value.encode("unicode_escape").decode("ascii")}
     if kind is int:
         return value if INT64_MIN <= value <= UINT64_MAX else {"$int": hex(value)}
     if kind is float:
@@ -209,16 +210,6 @@ def fields_of(message: Any) -> list[tuple[str, Any]]:
     return [(name, getattr(message, name)) for name in names]
 
 
-def _is_clean(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def datetime_text(moment: datetime | time) -> str:
     """A date and time, or time, as RFC 9557 text: offset, and the zone's name in brackets if it has one.
 
@@ -255,7 +246,7 @@ def _items(value: Any, json: bool, depth: int) -> list[Any]:
 
 def _write_dict(value: dict[Any, Any], json: bool, depth: int) -> dict[str, Any]:
     """Itself where the keys allow that; pairs where a key is no text, or could be taken for a tag."""
-    if all(type(key) is str and not key.startswith("$") and (not json or _is_clean(key)) for key in value):
+    if all(type(key) is str and not key.startswith("$") and (not json or is_encodable(key)) for key in value):
         return {key: lower(item, json=json, depth=depth) for key, item in value.items()}
     return {"$dict": [_items(pair, json, depth) for pair in value.items()]}
 

@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `--help` answers at once. 
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; `sys.argv` by default.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal or a pipe has no character for is shown escaped
+            stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:

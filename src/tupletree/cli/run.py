@@ -193,7 +193,7 @@ def real_stdout(*, diverted: bool) -> Iterator[TextIO]:
         finally:
             sys.stdout = standard
         return
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as kept:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace") as kept:
         os.dup2(2, 1)
         yield kept
 

@@ -23,6 +23,7 @@ import msgspec
 
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.base import Progress, RunHandle
+from tupletree.texts import json_bytes
 from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["Attendant", "Status", "Wish", "began", "progress_in", "send_wish", "status_of"]
@@ -186,7 +187,7 @@ class Attendant:
             recent=[msgspec.to_builtins(one) for one in self._handle.recent_progress()[-SHOWN_RECORDS:]],
         )
         try:
-            _replace(self._handle.state_dir / "status.json", msgspec.json.encode(status))
+            _replace(self._handle.state_dir / "status.json", json_bytes(status))
         except OSError as fault:
             if not self._complained:
                 self._complained = True

@@ -17,6 +17,8 @@ import msgspec
 
 from tupletree.durable import write_once
 from tupletree.errors import CheckpointError, ConfigError, Finding
+from tupletree.texts import is_encodable, json_bytes
+from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = [
@@ -51,7 +53,7 @@ def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) ->
     """Write an epoch's letters; writing the same epoch again changes nothing."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [
-        msgspec.json.encode(_Line(LETTER_FORMAT, f"{epoch}-{position}", letter)) + b"\n"
+        json_bytes(_Line(LETTER_FORMAT, f"{epoch}-{position}", letter)) + b"\n"
         for position, letter in enumerate(letters)
     ]
     write_once(directory / f"{epoch:010d}.jsonl", lines)
@@ -147,9 +149,19 @@ def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[st
     return list(dict.fromkeys(letter_id for letter_ids in found.values() for letter_id in letter_ids))
 
 
-def id_text(plain_id: Any) -> str:
-    """How a stored message id is shown: text as it is, everything else as JSON."""
-    return plain_id if isinstance(plain_id, str) else json.dumps(plain_id)
+def id_text(stored_id: Any) -> str:
+    """How a stored message id is shown: text as it is, everything else as JSON; so also text that is not UTF-8."""
+    return stored_id if isinstance(stored_id, str) else json.dumps(_readable(stored_id))
+
+
+def _readable(stored_id: Any) -> Any:
+    match stored_id:
+        case list():
+            return list(map(_readable, stored_id))
+        case {"text": str()}:
+            return id_from_plain(stored_id)
+        case _:
+            return stored_id
 
 
 def spellings_of(selector: str) -> list[str]:
@@ -163,6 +175,8 @@ def spellings_of(selector: str) -> list[str]:
         try:
             value = json.loads(text)
         except ValueError:
+            if not is_encodable(text):
+                spellings.append(prefix + json.dumps(text))
             continue  # a text id, or the name of a spout before it
         if not isinstance(value, str):
             spellings.append(prefix + id_text(value))

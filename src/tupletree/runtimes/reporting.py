@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tupletree.config import Options
+from tupletree.texts import json_bytes
 from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["Listener", "ProgressRecord", "Reporter", "Steps", "counts_since", "progress_file", "rows_since", "slowest"]
@@ -216,7 +217,7 @@ class Reporter:
 
     def _tell(self, record: ProgressRecord) -> None:
         if self._file is not None:
-            self._append(self._file, msgspec.json.encode(record) + b"\n")
+            self._append(self._file, json_bytes(record) + b"\n")
         for name, listener in self._listeners:
             try:
                 listener(record)

@@ -23,6 +23,7 @@ from tupletree.sources.lines import (
     raw_lines,
     read_whole_lines,
 )
+from tupletree.texts import encodable
 from tupletree.topology.components import Emit, Reject, Spout, TaskContext
 
 __all__ = ["Line", "TextLines", "text_lines"]
@@ -31,11 +32,12 @@ T = TypeVar("T")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """One line of a text file.
+    r"""One line of a text file.
 
     Attributes:
         text: the line without its line end.
-        path: the file, as it was given to `text_lines`.
+        path: the file, as it was given to `text_lines`; a name that is not UTF-8 is escaped (`caf\udce9.txt`), because
+            a field of a message holds text that can be encoded. The message id has the name itself.
         number: 1-based line number in that file.
     """
 
@@ -120,7 +122,7 @@ class TextLines(FilesInTurn, Spout[T], Generic[T]):
     def _emits(self, texts: Sequence[str], first: int) -> Iterator[Emit[T]]:
         """Consecutive lines of the file in hand as messages; `first` is the first one's number."""
         path = self._share[self._index]
-        sources: dict[str, Iterable[Any]] = {"text": texts, "path": repeat(path), "number": count(first)}
+        sources: dict[str, Iterable[Any]] = {"text": texts, "path": repeat(encodable(path)), "number": count(first)}
         values = map(self._make, *(sources[column] for column in self._columns))
         return (Emit(value, (path, number)) for number, value in enumerate(values, first))
 

@@ -27,6 +27,7 @@ from tupletree.sources.lines import (
     read_whole_lines,
 )
 from tupletree.sources.text import Line
+from tupletree.texts import encodable
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split, SplitSpout
 
@@ -158,7 +159,7 @@ class TextSplits(FilesInTurn, SplitSpout[T]):
             if isinstance(line, Reject):
                 yield line
             else:
-                values = {"text": line, "path": path, "number": number}
+                values = {"text": line, "path": encodable(path), "number": number}
                 yield make(*(values[column] for column in columns))
 
     def _go_to(self, index: int, offset: int, number: int) -> None:
@@ -170,7 +171,7 @@ class TextSplits(FilesInTurn, SplitSpout[T]):
 
 
 def _sources(texts: Sequence[str], path: str, first: int) -> dict[str, Iterable[Any]]:
-    return {"text": texts, "path": repeat(path), "number": count(first)}
+    return {"text": texts, "path": repeat(encodable(path)), "number": count(first)}
 
 
 def _is_bare(file: IO[bytes]) -> bool:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError
+from tupletree.texts import encodable, marked_text, restored, reversible, unmarked_text
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
 
-__all__ = ["Split", "SplitSpout", "read_split", "split_faults"]
+__all__ = ["Split", "SplitSpout", "read_split", "split_faults", "storable_split"]
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
         ('a.log', 12)
         """
         number = self.first + index
-        return number if self.source is None else (self.source, number)
+        return number if self.source is None else (unmarked_text(self.source), number)
 
 
 class SplitSpout(Spout[T]):
@@ -105,6 +107,20 @@ class SplitSpout(Spout[T]):
         return given
 
 
+def storable_split(split: Split) -> Split:
+    """The split as it can be encoded, whatever texts it holds; `read_split` and `message_id` undo that."""
+    source = None if split.source is None else marked_text(split.source)
+    data = reversible(split.data)
+    return split if source == split.source and data is split.data else replace(split, source=source, data=data)
+
+
+def _as_planned(split: Split) -> Split:
+    """Undo `storable_split`."""
+    source = None if split.source is None else unmarked_text(split.source)
+    data = restored(split.data)
+    return split if source == split.source and data is split.data else replace(split, source=source, data=data)
+
+
 def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
     """The rows of a split, which are as many as were planned.
 
@@ -113,6 +129,7 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
         ConnectorError: `read` raised something else than an error of ours.
     """
     count = 0
+    split = _as_planned(split)
     try:
         for row in spout.read(split):
             count += 1
@@ -140,7 +157,7 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
 
 def _place_of(split: Split) -> str:
     rows = f"rows {split.first} to {split.first + split.rows - 1}"
-    return rows if split.source is None else f"{split.source}, {rows}"
+    return rows if split.source is None else f"{encodable(split.source)}, {rows}"
 
 
 def split_faults(spout: SplitSpout[Any], replay: str, place: str) -> Iterator[Finding]:

@@ -6,6 +6,9 @@ import enum
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from tupletree.texts import encodable, is_encodable
 
 __all__ = ["DeadLetter", "Failure", "FailureKind", "Outcome"]
 
@@ -52,6 +55,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
     failing_tuple: str = ""
     permanent: bool = False
+
+    def __post_init__(self) -> None:
+        """Texts come from outside, and must not stop what stores a failure."""
+        for name in _TEXTS:
+            text: str = getattr(self, name)
+            if not is_encodable(text):
+                force_setattr(self, name, encodable(text))
+
+
+_TEXTS = ("component", "error_type", "error", "traceback", "failing_tuple")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):

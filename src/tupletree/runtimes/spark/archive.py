@@ -16,6 +16,7 @@ import pyarrow as pa
 from tupletree.durable import pack, read_container, write_once
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.wire import PlannedSplit
+from tupletree.texts import msgpack_bytes
 from tupletree.tracking.pending_log import PendingChanges
 
 __all__ = ["ArchivedEpoch", "archive", "read_archive", "trim"]
@@ -49,7 +50,7 @@ def archive(directory: Path, epochs: Sequence[ArchivedEpoch]) -> None:
     parts: list[bytes] = []
     places: list[_Place] = []
     for one in epochs:
-        entry = msgspec.msgpack.encode(_lightened(one.entry))
+        entry = msgpack_bytes(_lightened(one.entry))
         splits = msgspec.msgpack.encode([*one.splits]) if one.splits else b""
         parts += [one.messages, entry, splits]
         places.append(_Place(one.entry.epoch, len(one.messages), len(entry), len(splits)))

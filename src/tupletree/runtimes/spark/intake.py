@@ -25,9 +25,10 @@ from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
 from tupletree.runtimes.spark.journal import EpochHeader, Messages
 from tupletree.runtimes.spark.rows import NO_ROWS, Rows
 from tupletree.runtimes.spark.wire import PlannedSplit
+from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.holding_check import max_pending
-from tupletree.topology.splits import SplitSpout
+from tupletree.topology.splits import SplitSpout, storable_split
 from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
@@ -305,7 +306,7 @@ class Intake:
             spout.ids, spout.roots, spout.values, spout.attempts = [], [], [], []
             spout.rejected, spout.untracked, spout.fresh = {}, [], 0
         header.splits = self._placed(header)
-        header.positions = dict(self._accounts.positions)
+        header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
         header.ended = sorted(self._accounts.ended)
         sections = self._sections(header, columns, dealt)
         roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
@@ -332,7 +333,7 @@ class Intake:
             load = loads[spout.name]
             place = load.index(min(load))
             load[place] += split.rows
-            splits.append(PlannedSplit(spout.name, spout.number, place, key, split, ordinal))
+            splits.append(PlannedSplit(spout.name, spout.number, place, key, storable_split(split), ordinal))
             key += split.rows if key else 0
             spout.planned = []
         return splits

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -146,7 +147,7 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
         if not findings:
             raise
         raise TopologyError("the topology cannot be sent to Spark's workers", findings=findings) from error
-    return msgspec.msgpack.encode([versions_here(), search_path, pickled])
+    return msgspec.msgpack.encode([versions_here(), list(map(os.fsencode, search_path)), pickled])
 
 
 def versions_here() -> dict[str, str]:
@@ -208,9 +209,9 @@ def _give_back_large_blocks() -> None:
 def _load(_digest: int, blob: bytes) -> Program:
     from pyspark import cloudpickle
 
-    versions, search_path, pickled = msgspec.msgpack.decode(blob, type=tuple[dict[str, str], list[str], bytes])
+    versions, search_path, pickled = msgspec.msgpack.decode(blob, type=tuple[dict[str, str], list[bytes], bytes])
     refuse_unlike(versions)
-    for folder in search_path:
+    for folder in map(os.fsdecode, search_path):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     plan: Plan = cloudpickle.loads(pickled)

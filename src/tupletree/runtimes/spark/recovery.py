@@ -44,6 +44,7 @@ from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile
 from tupletree.runtimes.spark.wire import PlannedSplit
 from tupletree.state.segments import Segment
+from tupletree.texts import restored
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import id_from_plain
 
@@ -125,7 +126,7 @@ def recover(
     if newest is None and found.last is not None:
         newest, _ = read_epoch(directory.epochs, found.last.epoch)
     if newest is not None:
-        accounts.positions = dict(newest.positions)
+        accounts.positions = {task: restored(one) for task, one in newest.positions.items()}
         accounts.ended = set(newest.ended)
         accounts.epoch_time_s = newest.time_s
         accounts.ran_from_s = clock.monotonic() - newest.ran_s

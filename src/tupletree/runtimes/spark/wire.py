@@ -19,6 +19,7 @@ from tupletree.codec import ArrowCodec, EncodeError
 from tupletree.columns import Anchors, ArrowColumns
 from tupletree.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.state.versions import StateFile
+from tupletree.texts import msgpack_bytes
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
@@ -428,4 +429,4 @@ def decode_split(head: bytes | memoryview) -> PlannedSplit:
 
 def encode_report(report: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
     """A report as msgpack."""
-    return _encoder.encode(report)
+    return msgpack_bytes(report)
