@@ -101,7 +101,7 @@ class ArrowTask:
         return []
 
     def work(self, frame: Frame) -> Worked:
-        """Process the frame as one batch, or in parts if the function raises. Only KeyboardInterrupt comes out."""
+        """Process the frame as one batch, or in parts if the function raises."""
         worked = Worked()
         source = self._inputs[frame.component, frame.stream]
         columns = frame.columns if isinstance(frame, ColumnFrame) else self._columns_of(frame, source.codec, worked)
@@ -166,8 +166,6 @@ class ArrowTask:
             results = self._results(columns, keyed)
             if keyed is not None:
                 keyed.keep()
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             return error
         made += results

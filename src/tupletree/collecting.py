@@ -157,8 +157,6 @@ class CollectingCall:
         state.key = key
         try:
             state.value = held = state.changed[key] if key in state.changed else state.load(key)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
             self._fail.blame(worked, delivery.root, delivery.value, error)
             return
@@ -183,8 +181,6 @@ class CollectingCall:
             if result is not None:
                 for value in self._results(result):
                     self.emit(value, None, None, None)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - GeneratorExit, SystemExit and the like are the user's failures
             last = error if before is None else self._insist(delivery, call, mark, before, error)
             if last is not None:
@@ -218,8 +214,6 @@ class CollectingCall:
                 if result is not None:
                     for value in self._results(result):
                         self.emit(value, None, None, None)
-            except KeyboardInterrupt:
-                raise
             except BaseException as raised:  # noqa: BLE001 - as in the first call
                 error = raised
             else:

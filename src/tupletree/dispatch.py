@@ -115,7 +115,7 @@ class BoltTask:
         """Process every tuple of the frame.
 
         What user code raises fails the roots of the tuple in hand, and the rest of a failed root is left alone.
-        Only KeyboardInterrupt comes out; the task is then not to be used again.
+        Nothing that the user's code raises comes out, whatever its class.
         """
         worked = Worked()
         frame, keys = self._begin(frame, worked)
@@ -269,8 +269,6 @@ class BoltTask:
                         result = call(values[index])
                         if result is not None:
                             add(result)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 # GeneratorExit, SystemExit and CancelledError are the user's failures here, not ours to obey.
                 del out[mark:]
@@ -315,8 +313,6 @@ class BoltTask:
                         add(result)
                     if state.value is not held:
                         changed[key] = state.value
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 del out[mark:]
                 self._fail.blame(worked, root, value, error)
@@ -357,8 +353,6 @@ class BoltTask:
                     add(result)
                 if state.value is not held:
                     changed[key] = state.value
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 del out[mark:]
                 self._fail.blame(worked, root, value, error)
@@ -401,8 +395,6 @@ class BoltTask:
                     if state is not None and state.value is not held:
                         state.changed[state.key] = state.value
                     index += 1
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 parts.drop()
                 is_poured, mark = False, len(out)

@@ -50,8 +50,6 @@ def _text_by(show: Callable[[Any], str], value: object) -> str:
     """What `repr` or `str` gives, or words for what it raised: they run user code, which may raise anything."""
     try:
         return show(value)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # noqa: BLE001 - a report on an error must not become another one
         return f"<{type(value).__qualname__} whose {show.__name__} raised {type(error).__qualname__}>"
 

@@ -54,8 +54,6 @@ def insisting(
         for _ in range(place.calls - 1):
             try:
                 return call(*values)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:
                 if not may_pass(error):
                     raise

@@ -45,7 +45,7 @@ class OddIds(Spout[Item]):
         kind = self.kinds[self.at]
         self.at += 1
         if kind == "rejected":
-            return Reject(f"{ODD} as it came", (ODD, self.at), f"{ODD}: not readable")
+            return Reject(b"caf\xe9", (ODD, self.at), f"{ODD}: not readable")
         return Emit(Item(kind, self.at), (ODD, self.at))
 
     def ack(self, message_id: MessageId) -> None:

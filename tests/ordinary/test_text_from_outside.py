@@ -59,7 +59,7 @@ def check_outside(heard: list[Any], state: Path, out: Path) -> None:
     assert letters[2].failure.error == "caf\\udce9: no such file"
     assert "lone surrogate" in letters[3].failure.error or "surrogates" in letters[3].failure.error
     assert letters[5].failure.error == "caf\\udce9: not readable"
-    assert letters[5].payload == {"$str": "caf\\udce9 as it came"}
+    assert letters[5].payload == {"$bytes": "Y2Fm6Q=="}
     assert "caf\\udce9" in letters[6].failure.error
     expected = [("ack", (ODD, 1)), *(("fail", (ODD, number)) for number in range(2, 7))]
     assert sorted({*heard}) == expected
@@ -69,10 +69,11 @@ def check_outside(heard: list[Any], state: Path, out: Path) -> None:
 
 def test_ids_errors_and_values_with_lone_surrogates_stop_no_local_run(tmp_path: Path) -> None:
     heard: list[Any] = []
-    topology = outside.topology(heard, tmp_path / "out")
+    out = tmp_path / os.fsdecode(b"sorti\xe9")
+    topology = outside.topology(heard, out)
     summary = run_locally(topology, tmp_path / "state", max_restarts=0, max_attempts=1)
     assert (summary.acked, summary.dead, summary.open) == (1, 5, 0)
-    check_outside(heard, tmp_path / "state", tmp_path / "out")
+    check_outside(heard, tmp_path / "state", out)
 
 
 @pytest.mark.spark
@@ -80,11 +81,12 @@ def test_ids_errors_and_values_with_lone_surrogates_stop_no_run_on_spark_and_no_
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
     heard: list[Any] = []
-    topology = outside.topology(heard, tmp_path / "out")
+    out = tmp_path / os.fsdecode(b"sorti\xe9")
+    topology = outside.topology(heard, out)
     options = {"max_restarts": 0, "max_attempts": 1, "history_max_bytes": 1 << 20}
     summary = run_topology(topology, tmp_path / "state", **options)
     assert (summary.acked, summary.dead, summary.open) == (1, 5, 0)
-    check_outside(heard, tmp_path / "state", tmp_path / "out")
+    check_outside(heard, tmp_path / "state", out)
     again = run_topology(topology, tmp_path / "state", **options)  # reads positions and accounts
     assert (again.acked, again.dead, again.open) == (1, 5, 0)
 

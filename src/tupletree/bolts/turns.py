@@ -101,8 +101,6 @@ class Turn:
         try:
             results = turns.results(function, *values)
             turns.check(results)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             self._blame(whole, shown, error)
             return False

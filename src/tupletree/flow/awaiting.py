@@ -276,8 +276,6 @@ class AsyncBoltMachine(EmittingMachine):
             changed = self._cell.changed
             try:
                 call.value = call.held = own_copy(changed[key] if key in changed else self._cell.load(key))
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
                 self._fail.blame(worked, delivery.root, delivery.value, error)
                 self._note_tick_over(delivery)

@@ -109,8 +109,6 @@ class BatchTask:
             batch = members[start : start + self._size]
             try:
                 results = self._results(batch)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 self._one_by_one(batch, error, pieces, worked)
             else:
@@ -130,8 +128,6 @@ class BatchTask:
         for member in batch:
             try:
                 results = self._results([member])
-            except KeyboardInterrupt:
-                raise
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
                 self._turns.fail.blame(worked, member.root, member.value, failed)
             else:

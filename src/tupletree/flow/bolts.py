@@ -159,8 +159,6 @@ class BoltMachine(EmittingMachine):
     def _try_to_open(self) -> BaseException | None:
         try:
             self._bolt.open()
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
                 self._bolt.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tupletree.errors import TupletreeError
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
 
@@ -108,8 +109,6 @@ class VirtualCalls:
         while True:
             try:
                 self._loop.run_forever()
-            except KeyboardInterrupt:
-                raise
             except BaseException:  # noqa: BLE001, S112 - a task of the user's making; nobody else's call ends by that
                 continue
             break
@@ -179,6 +178,12 @@ class VirtualCalls:
 
     def _open_loop(self) -> _Loop:
         if self._loop is None:
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented for code that runs loops
+                raise TupletreeError(
+                    "async components cannot run here on virtual time",
+                    got="a thread that runs an event loop",
+                    next_step="call this in a thread of its own: asyncio.to_thread(...)",
+                )
             self._selector = _Selector()
             self._loop = _Loop(self._selector, lambda: self._now_s)
         return self._loop
@@ -186,8 +191,6 @@ class VirtualCalls:
     async def _run(self, task: int, call_number: int, call: AsyncCall) -> None:
         try:
             finished = Finished(call_number, await call())
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything; it fails its tuple
             finished = Finished(call_number, [], error)
         mine = asyncio.current_task()
@@ -200,8 +203,6 @@ class VirtualCalls:
             if running:
                 await asyncio.wait(running)
             await call()
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - what a component does at its end changes no outcome
             self.notes.append(f"closing a task failed: {type(error).__name__}: {error}")
         finally:

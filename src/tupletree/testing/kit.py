@@ -18,6 +18,7 @@ from tupletree.plan import ACKER, Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.testing.calls import VirtualCalls
 from tupletree.testing.crew import Crew
+from tupletree.testing.interrupts import Interrupts, beside_event_loop
 from tupletree.testing.reports import Recorder, TestRun
 from tupletree.testing.scripts import scripts_of, with_scripts
 from tupletree.testing.tracing import Fail, Tracer
@@ -86,13 +87,17 @@ def run(
     spec = tracer.wrap(with_scripts(spec, scripts, lambda: ALL_AT_ONCE), fail or {})
     plan = Plan.of(spec, settings)
     clock = clock or ManualClock(wall=WALL_S)
-    driver = _Driver(plan, settings, clock, tracer, Random(seed))
-    started_s = clock.monotonic()
-    try:
-        driver.to_the_end(started_s + at_least_s, started_s + at_most_s)
-    finally:
-        driver.close()
-    return driver.recorder.report(scripts, tracer.warnings, clock.monotonic() - started_s)
+
+    def to_the_end(interrupts: Interrupts) -> TestRun:
+        driver = _Driver(plan, settings, clock, tracer, Random(seed))
+        started_s = clock.monotonic()
+        try:
+            driver.to_the_end(started_s + at_least_s, started_s + at_most_s, interrupts)
+        finally:
+            driver.close()
+        return driver.recorder.report(scripts, tracer.warnings, clock.monotonic() - started_s)
+
+    return beside_event_loop(to_the_end)
 
 
 class _Driver:
@@ -110,8 +115,9 @@ class _Driver:
     def _now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.wall())
 
-    def to_the_end(self, at_least_s: float, at_most_s: float) -> None:
+    def to_the_end(self, at_least_s: float, at_most_s: float, interrupts: Interrupts) -> None:
         for _ in range(MAX_STEPS):
+            interrupts.check()
             if self._step():
                 continue
             now_s = self._clock.monotonic()

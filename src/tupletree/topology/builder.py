@@ -251,6 +251,8 @@ class Topology:
             )
         else:
             draft.outputs = schemas_of(hints.members(declared), draft.place, hints.caller_names(), draft.findings)
+            if len(draft.outputs) > 1:
+                draft.findings.append(_several_classes(draft))
         return SpoutHandle(draft)
 
     def bolt(
@@ -422,7 +424,7 @@ class Topology:
         wanted = [stream for stream in streams[producer].values() if not stream.unconsumed]
         if len(wanted) == 1:
             return InputSpec(producer.name, wanted[0].name, grouping)
-        if wanted:
+        if wanted and producer.kind != "spout":  # a spout with several streams is a finding of its own
             names = [_reference(stream) for stream in wanted]
             return [
                 Finding(
@@ -435,6 +437,16 @@ class Topology:
         if producer.findings:
             return []
         return [Finding(f"{producer.kind} {producer.name!r} has no output to consume", draft.place)]
+
+
+def _several_classes(draft: _Draft) -> Finding:
+    return Finding(
+        "a spout has one stream, so one class of messages",
+        draft.place,
+        got=" | ".join(schema.cls.__name__ for schema in draft.outputs),
+        expected="Spout[YourClass]",
+        next_step="write a spout for each class, or give one class and let a bolt yield several from it",
+    )
 
 
 def _has_parameters(function: Callable[..., Any]) -> bool:

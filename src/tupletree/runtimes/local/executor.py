@@ -286,11 +286,9 @@ class Executor:
             return
         try:
             result = action(now, self._out)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             self._carry_out(now)
             future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
         else:
             self._carry_out(now)
             future.set_result(result)

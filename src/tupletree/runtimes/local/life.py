@@ -127,7 +127,7 @@ class Life:
                     ) from None
                 except CancelledError:
                     raise self._control.fault or InternalError("an executor ended without a word") from None
-                except Exception as error:
+                except BaseException as error:
                     self.cannot_open = True
                     if isinstance(error, TupletreeError):
                         raise

@@ -17,7 +17,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from tupletree.clock import SystemClock
-from tupletree.errors import ConnectorError, OutageLimitError, TupletreeError
+from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError
 from tupletree.flow.asyncspouts import OpeningError
 from tupletree.flow.mail import Finished
 from tupletree.flow.outbox import AsyncCall
@@ -370,7 +370,7 @@ class LocalRun(RunHandle):
             self._policy.started(self._clock.monotonic())
             life.process()
             life.shut_down()
-        except Exception as error:  # noqa: BLE001 - judged below, when everything has ended
+        except BaseException as error:  # noqa: BLE001 - judged below, when everything has ended
             control.fault = control.fault or error
         finally:
             life.halt()
@@ -454,8 +454,10 @@ class LocalRun(RunHandle):
 
 def _fault_of(plan: Plan, executor: Executor, error: BaseException) -> BaseException:
     """The error as a user should see it."""
-    if isinstance(error, TupletreeError) or executor.in_hand is None:
+    if isinstance(error, TupletreeError) or (executor.in_hand is None and isinstance(error, Exception)):
         return error
+    if executor.in_hand is None:
+        return InternalError(f"an executor ended by {type(error).__name__}", got=str(error))
     component = plan.tasks[executor.in_hand].component
     fault = ConnectorError(
         f"{component!r} failed: {type(error).__name__}: {error}",

@@ -49,8 +49,6 @@ class _Outcome:
         """Make the call."""
         try:
             self.result = await _gathered(call())
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - it fails this tuple, when the frame is worked
             self.error = error
 

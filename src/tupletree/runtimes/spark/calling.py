@@ -267,8 +267,6 @@ class CalledSinks:
                     offer.ledger.refused[row] = maker.of(offer.rows[row], text, FailureKind.PUBLISH)
                 # Before the others are written: a batch that is there already would not be looked at again.
                 offer.save()
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # SystemExit, too, is a fault of the user's code here
                 offer.failed_calls += 1
                 name = type(error).__qualname__

@@ -45,6 +45,7 @@ from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import TreeChanges
 from tupletree.state.versions import StateFile, version_after
+from tupletree.texts import marked_text
 from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
@@ -262,7 +263,7 @@ class Engine:
             state=accounts.state,
             checked=sorted(settlement.checked),
             state_directory=str(self._directory.state),
-            sink_directories=self._sinks,
+            sink_directories={sink: marked_text(folder) for sink, folder in self._sinks.items()},
             kept=accounts.kept,
             kept_directory=str(self._directory.kept),
             parked=wire.pack_roots(accounts.trees.parked(header.ran_s)),

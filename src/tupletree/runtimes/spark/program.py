@@ -48,7 +48,7 @@ class Control(msgspec.Struct, kw_only=True):
         state: component → segments of the committed version.
         checked: components whose values are checked after each tuple.
         state_directory: where state files are.
-        sink_directories: sink → absolute folder.
+        sink_directories: sink → absolute folder, as `texts.marked_text` writes it.
         kept: component → task index → what is kept for it.
         kept_directory: where kept frames are.
         parked: roots of earlier epochs that wait for another attempt, packed unsigned 64-bit.

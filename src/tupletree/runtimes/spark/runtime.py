@@ -57,6 +57,7 @@ from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
+from tupletree.texts import encodable, is_encodable
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import TopologySpec
@@ -81,6 +82,12 @@ def start(request: RunRequest) -> RunHandle:
     refuse_unsuited()
     find_java()
     path = request.state_dir or fresh_state_dir(spec.name)
+    if not is_encodable(str(path.absolute())):
+        raise ConfigError(
+            "Spark cannot use a state directory whose name is not UTF-8",
+            where=encodable(str(path)),
+            next_step="name another folder with --state-dir; files and sinks may have such names",
+        )
     directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec))
     try:
         folders = {
@@ -245,7 +252,7 @@ class SparkRun(RunHandle):
         try:
             session, owned = open_session(self._spec.name, self._request.master)
             self._run(session)
-        except Exception as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
+        except BaseException as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
             fault = reason(error, self._directory.path)  # also of what a worker raised
             if not self._was_up or isinstance(fault, BEYOND_RESTARTS) or self._stop_at_s is not None:
                 raise fault from fault.__cause__

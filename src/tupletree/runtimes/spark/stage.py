@@ -10,6 +10,8 @@ leaves this module is a fault of the infrastructure, never of a message.
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -43,6 +45,7 @@ from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
 from tupletree.runtimes.spark.tasks import TASKS, BoltWork, task_of
 from tupletree.runtimes.spark.transit import Arrival, Arrivals, Decode, Inbox, Outgoing
 from tupletree.state.keys import key_functions
+from tupletree.texts import unmarked_text
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outcomes import Failure
@@ -70,6 +73,9 @@ def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.Reco
     context = TaskContext.get()
     assert context is not None, "a stage runs only inside a Spark task"
     follow_environment()
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C reaches every process of the terminal. The driver drains then, for which it needs its workers.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     known = control_from(control)
     marker = Marker(
         Path(known.marks_directory),
@@ -282,8 +288,6 @@ class StageRun:
         try:
             with self._marker.beside(task.task_id, "open"):
                 bolt.open()
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             for frame in arrivals:
                 for root in frame.roots:
@@ -323,8 +327,6 @@ class StageRun:
         try:
             with self._marker.beside(task.task_id, "close"):
                 bolt.close()
-        except KeyboardInterrupt:
-            raise
         except BaseException:
             logger.exception("closing a task of %s failed; its results stand", task.component)
 
@@ -413,7 +415,7 @@ class StageRun:
     def _sink(self, component: ComponentSpec, task: Task, frames: Iterable[Frame]) -> Iterator[None]:
         """Run a sink's task: what it takes goes into candidates of bounded size."""
         control = self._control
-        directory = Path(control.sink_directories[component.name])
+        directory = Path(unmarked_text(control.sink_directories[component.name]))
         name = f"{control.run_id[:8]}-{self._version}-{task.index:04d}-{self._attempt}"
         fail = partial(self._fail, FailureMaker(component.name, task.task_id))
         worked = self._stats.worked

@@ -186,7 +186,16 @@ class FailAfterReturn(Scenario):
 def _odd_errors() -> dict[str, BaseException]:
     from asyncio import CancelledError
 
-    errors = (TimeoutError, CancelledError, StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, MemoryError)
+    errors = (
+        TimeoutError,
+        CancelledError,
+        StopIteration,
+        StopAsyncIteration,
+        GeneratorExit,
+        SystemExit,
+        KeyboardInterrupt,
+        MemoryError,
+    )
     return {error.__name__: error("on purpose") for error in errors}
 
 
