@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tupletree.escaping import escape_block
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -35,7 +37,7 @@ __all__ = [
 class Finding:
     """One fault: where it is, what is wrong, what was got and expected, and the next step.
 
-    Only `what` is required; empty parts are left out of the text.
+    Only `what` is required; empty parts are left out of the text, and what a terminal would obey is escaped in it.
     """
 
     what: str
@@ -45,9 +47,9 @@ class Finding:
     next_step: str = ""
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
+        head = escape_block(f"{self.where}: {self.what}" if self.where else self.what)
         parts = [
-            f"  {label}: {text}"
+            f"  {label}: {escape_block(text)}"
             for label, text in (("got", self.got), ("expected", self.expected), ("next", self.next_step))
             if text
         ]
@@ -86,7 +88,7 @@ class TupletreeError(Exception):
         if len(self.findings) == 1 and self.findings[0].what == self.what:
             return str(self.findings[0])
         body = "\n".join(str(finding) for finding in self.findings)
-        return f"{self.what}\n{body}" if self.what else body
+        return f"{escape_block(self.what)}\n{body}" if self.what else body
 
 
 class TopologyError(TupletreeError):

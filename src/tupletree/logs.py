@@ -13,10 +13,20 @@ import time
 from typing import Literal
 
 from tupletree.effects import IN_HAND
+from tupletree.escaping import escape_block
 from tupletree.frames import roots_of
 from tupletree.ids import hex_id
 
-__all__ = ["MAX_ROOTS", "VARIABLE", "JsonLines", "LogFormat", "MessageContext", "follow_environment", "log_to_stderr"]
+__all__ = [
+    "MAX_ROOTS",
+    "VARIABLE",
+    "JsonLines",
+    "LogFormat",
+    "MessageContext",
+    "TextLines",
+    "follow_environment",
+    "log_to_stderr",
+]
 
 VARIABLE = "TT_LOG"
 """`LEVEL:FORMAT`, for workers. On a cluster they inherit it from `spark.executorEnv.TT_LOG`."""
@@ -57,6 +67,17 @@ class MessageContext(logging.Filter):
         return True
 
 
+class TextLines(logging.Formatter):
+    """Lines for people: a record begins at the left, and nothing that it holds does, or is obeyed by a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the class."""
+        return escape_block(super().format(record))
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per record: time (UTC), level, logger, message, and where it belongs to one, its tuple."""
 
@@ -91,7 +112,7 @@ def log_to_stderr(level: int, style: LogFormat = "text", *, for_workers: bool = 
         return
     handler = logging.StreamHandler()
     handler.addFilter(MessageContext())
-    handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if style == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(level)
     # The gateway to the JVM tells every call at INFO.

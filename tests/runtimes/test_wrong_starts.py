@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -59,10 +60,13 @@ def test_a_directory_in_use_or_damaged_is_worth_another_try_or_a_look(tmp_path: 
 def test_a_start_that_the_disk_refuses_names_the_place_and_lets_go_of_it(tmp_path: Path, in_the_way: str) -> None:
     folder = tmp_path / "run"
     path = folder / in_the_way
+    if in_the_way:
+        first_start(folder)  # before it, a folder that holds anything is refused
     if in_the_way == "lock":
-        path.mkdir(parents=True)
+        path.unlink()
+        path.mkdir()
     else:
-        path.parent.mkdir(exist_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
         path.touch()
     with pytest.raises(CheckpointError, match="cannot be used") as caught:
         StateDirectory.open(folder, "words", COUNT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tupletree.cli.arguments import StateDir
+from tupletree.escaping import escape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,4 +43,4 @@ def _ask(state_dir: Path | None, wish: Wish, drain_timeout_s: float | None = Non
 
     place = find_state_dir(state_dir)
     status = send_wish(place, wish, drain_timeout_s=drain_timeout_s)
-    print(f"{status.topology}: asked to {wish}\n  next: tupletree status --state-dir {place}")
+    print(f"{escape(status.topology)}: asked to {wish}\n  next: tupletree status --state-dir {escape(str(place))}")

@@ -12,6 +12,7 @@ import typer
 
 from tupletree.cli.arguments import Json, StateDir
 from tupletree.errors import ConfigError
+from tupletree.escaping import escape, escape_block, escape_json
 
 if TYPE_CHECKING:
     from tupletree.tracking.outcomes import DeadLetter
@@ -58,13 +59,13 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
         failure = letter.failure
         error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
         table.add_row(
-            f"{letter.spout}/{_text_of(letter)}",
+            escape(f"{letter.spout}/{_text_of(letter)}"),
             _time(letter.died_s),
             str(letter.attempts),
             failure.kind.value,
-            failure.component or "–",
+            escape(failure.component) or "–",
             # A line each: `dead show` has the whole text.
-            Text(error.partition("\n")[0], no_wrap=True, overflow="ellipsis"),
+            Text(escape(error.partition("\n")[0]), no_wrap=True, overflow="ellipsis"),
         )
     # Piped, a line stays a line: 80 columns would break most of them.
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
@@ -106,7 +107,7 @@ def replay_command(
     request = deadletters.request_replay(place, None if everything else messages)
     print(f"requested before, and not taken up yet: {request}" if request in waiting else f"requested: {request}")
     print("  next: nothing if the run goes on; else start it as it was started, with its --set values:")
-    print(f"        tupletree run TARGET --state-dir {place}")
+    print(f"        tupletree run TARGET --state-dir {escape(str(place))}")
 
 
 def _matches(letter: DeadLetter, spellings: list[str]) -> bool:
@@ -123,7 +124,7 @@ def _text_of(letter: DeadLetter) -> str:
 def _json_of(letter: DeadLetter) -> str:
     import msgspec
 
-    return msgspec.json.encode(letter).decode()
+    return escape_json(msgspec.json.encode(letter).decode())
 
 
 def _page_of(letter: DeadLetter) -> str:
@@ -141,8 +142,8 @@ def _page_of(letter: DeadLetter) -> str:
         ("payload", f"{letter.payload_type} {json.dumps(letter.payload)}"),
         ("note", letter.note),
     ]
-    page = "\n".join(f"{name:<14} {text}" for name, text in rows if text)
-    return f"{page}\n{failure.traceback}" if failure.traceback else page
+    page = "\n".join(f"{name:<14} {escape_block(text)}" for name, text in rows if text)
+    return f"{page}\n{escape_block(failure.traceback)}" if failure.traceback else page
 
 
 def _time(seconds: float) -> str:

@@ -15,6 +15,7 @@ import typer
 
 from tupletree.cli import check, control, dead, demo, doctor, graph, new, run, state, status, version, why
 from tupletree.errors import TupletreeError
+from tupletree.escaping import escape_block
 
 __all__ = ["app", "main"]
 
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the edge: whatever is left is shown as one block too
         hint = "" if debug else "\n  next: run it again with --debug to see where"
-        _say(f"unexpected {type(error).__name__}: {error}{hint}", debug=debug)
+        _say(escape_block(f"unexpected {type(error).__name__}: {error}") + hint, debug=debug)
         return 1
     return 0
 
@@ -85,5 +86,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say(text: str, *, debug: bool) -> None:
     """One block on stderr, after the traceback if that was asked for."""
     if debug:
-        traceback.print_exc()
+        print(escape_block(traceback.format_exc()), file=sys.stderr)
     print(f"error: {text}", file=sys.stderr)

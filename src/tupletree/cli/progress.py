@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tupletree.escaping import escape
+
 if TYPE_CHECKING:
     from tupletree.runtimes.base import Progress
 
@@ -41,7 +43,7 @@ def progress_line(progress: Progress) -> str:
             f"{progress.seconds:.1f} s",
             progress.state,
             *(f"{name} {text}" for name, text in cells(progress)),
-            *map(str, progress.outages),
+            *(escape(str(outage)) for outage in progress.outages),
         ]
     )
 
@@ -116,12 +118,12 @@ class ProgressDisplay:
 
     def _say_foreign(self, line: str) -> None:
         if not line.startswith(_CHATTER):
-            self.say(line)
+            self.say(escape(line.expandtabs()))
 
     def _table(self, progress: Progress) -> Table:
         state = "starting" if progress.state in STARTING else progress.state
         table = Table(title=f"{self._title} · {state} · {progress.seconds:.0f} s", title_justify="left")
-        table.caption = "\n".join(map(str, progress.outages)) or None
+        table.caption = "\n".join(escape(str(outage)) for outage in progress.outages) or None
         shown = cells(progress)
         for name, _ in shown:
             table.add_column(name, justify="right")

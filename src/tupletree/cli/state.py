@@ -13,6 +13,7 @@ import typer
 
 from tupletree.cli.arguments import Json, Set, StateDir
 from tupletree.errors import ConfigError, Finding
+from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from tupletree.runtimes.stored import ComponentState
@@ -53,7 +54,7 @@ def state_command(
     elif as_json:
         for one in components:
             for entry in one.entries():
-                print(_line(one.name, entry))
+                print(escape_json(_line(one.name, entry)))
     elif not components:
         print("no bolt of this run has state so far")
     else:
@@ -110,7 +111,7 @@ def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
         if not limit or keys <= limit:
             until = "" if entry.expires_s is None else _time(entry.expires_s)
             expires = expires or bool(until)
-            table.add_row(_text(entry.key), _text(entry.value), until)
+            table.add_row(escape(_text(entry.key)), escape(_text(entry.value)), until)
     if not expires:
         table.columns.pop()
     print(

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tupletree.cli.arguments import Json, StateDir
+from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
     if as_json:
         import msgspec
 
-        print(json.dumps({**msgspec.to_builtins(status), "alive": status.is_alive(time.time())}))
+        print(escape_json(json.dumps({**msgspec.to_builtins(status), "alive": status.is_alive(time.time())})))
     else:
         print_status(place, status)
 
@@ -39,8 +40,8 @@ def print_status(place: Path, status: Status) -> None:
     from tupletree.runtimes.attending import progress_in
 
     progress = progress_in(status)
-    print(f"{status.topology} on {status.runtime}: {_state(status, progress.state)}")
-    print(f"  process {status.process} on {status.host}, started {_time(status.started_s)}")
+    print(escape(f"{status.topology} on {status.runtime}: {_state(status, progress.state)}"))
+    print(escape(f"  process {status.process} on {status.host}, started {_time(status.started_s)}"))
     shown = cells(progress)
     if sys.stdout.isatty():
         from rich.console import Console
@@ -52,12 +53,13 @@ def print_status(place: Path, status: Status) -> None:
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
     for outage in progress.outages:
-        print(f"  {outage}")
+        print(f"  {escape(str(outage))}")
     if status.error:
-        print(textwrap.indent(f"error: {status.error}", "  "))
-    print(f"  state in {place}")
+        error = "\n".join(map(escape, status.error.splitlines()))
+        print(textwrap.indent(f"error: {error}", "  "))
+    print(f"  state in {escape(str(place))}")
     if progress.dead:
-        print(f"  next: tupletree dead list --state-dir {place}")
+        print(f"  next: tupletree dead list --state-dir {escape(str(place))}")
 
 
 def _state(status: Status, state: str) -> str:

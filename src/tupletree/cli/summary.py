@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tupletree.escaping import escape
+
 if TYPE_CHECKING:
     from tupletree.runtimes.base import Summary
 
@@ -45,4 +47,4 @@ def summary_text(summary: Summary) -> str:
     lines.append(f"  state in {summary.state_dir}")
     if summary.dead:
         lines.append(f"  next: tupletree dead list --state-dir {summary.state_dir}")
-    return "\n".join(lines)
+    return "\n".join(map(escape, lines))

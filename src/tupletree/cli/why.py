@@ -12,6 +12,7 @@ import typer
 
 from tupletree.cli.arguments import Json, StateDir
 from tupletree.errors import ConfigError
+from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from tupletree.runtimes.history import HistoryEvent
@@ -40,7 +41,7 @@ def why_command(
         )
     if as_json:
         for event in events:
-            print(json.dumps(_plain(event)))
+            print(escape_json(json.dumps(_plain(event))))
     else:
         print_story(events)
 
@@ -53,7 +54,7 @@ def print_story(events: Iterable[HistoryEvent]) -> None:
     for event in events:
         print(
             f"{_time(event)} UTC  epoch {event.epoch}  attempt {event.attempt}  root {event.root_hex}  {event.what}"
-            + (f": {event.detail}" if event.detail else "")
+            + (f": {escape(event.detail)}" if event.detail else "")
         )
 
 
@@ -64,7 +65,7 @@ def _print_table(events: Iterable[HistoryEvent]) -> None:
     table = Table("UTC", "epoch", "attempt", "root", "what", "because", box=None)
     for event in events:
         table.add_row(
-            _time(event), str(event.epoch), str(event.attempt), event.root_hex, event.what, event.detail or "–"
+            _time(event), str(event.epoch), str(event.attempt), event.root_hex, event.what, escape(event.detail) or "–"
         )
     Console(markup=False, highlight=False).print(table)
 
