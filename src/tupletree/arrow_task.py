@@ -21,9 +21,9 @@ import pyarrow as pa
 from tupletree.codec import ArrowCodec, EncodeError
 from tupletree.columns import Anchors, ArrowColumns, Indices, distinct_rows
 from tupletree.effects import ColumnOutput, Outlet, StateCell, TaskPlace, Worked
-from tupletree.errors import ProcessingError
+from tupletree.errors import ProcessingError, is_outage
 from tupletree.failing import FailureMaker, wrong_type
-from tupletree.frames import ColumnFrame, Frame, done_roots, segments_of
+from tupletree.frames import ColumnFrame, Frame, Root, done_roots, roots_of, segments_of
 from tupletree.repeating import may_pass
 from tupletree.topology.components import Anchored
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
@@ -65,6 +65,8 @@ class ArrowTask:
         self._place = place
         self._state = state
         self._fail = FailureMaker(component.name, place.task_id)
+        self._rest: tuple[Frame, list[ArrowColumns]] | None = None  # what an outage left of a frame
+        self._left: list[ArrowColumns] = []
         self._inputs = {
             (source.component, source.stream): _Input(
                 ArrowCodec.of(spec.components[source.component].outputs[source.stream].schema),
@@ -105,19 +107,57 @@ class ArrowTask:
         worked = Worked()
         source = self._inputs[frame.component, frame.stream]
         columns = frame.columns if isinstance(frame, ColumnFrame) else self._columns_of(frame, source.codec, worked)
+        self._work(frame, [] if columns is None else [columns], worked)
+        return worked
+
+    def resume(self) -> Worked:
+        """As `work`, for what an outage left."""
+        worked = Worked()
+        if self._rest is not None:
+            (frame, columns), self._rest = self._rest, None
+            self._work(frame, columns, worked)
+        return worked
+
+    def resume_parts(self, outlet: Outlet) -> Iterator[Worked]:  # noqa: ARG002 - shaped like BoltTask
+        """See `dispatch.BoltTask.resume_parts`."""
+        yield self.resume()
+
+    def waiting(self) -> list[int]:
+        """Roots of the tuples that an outage left."""
+        return [*self._ahead()]
+
+    def _ahead(self) -> dict[int, None]:
+        columns = self._rest[1] if self._rest is not None else []
+        return dict.fromkeys(one for part in columns for root in part.layout()[0] for one in roots_of(root))
+
+    def _work(self, frame: Frame, columns: list[ArrowColumns], worked: Worked) -> None:
+        """Work rows of a frame, and name those of its roots as done that have no rows left."""
+        source = self._inputs[frame.component, frame.stream]
         made: list[ArrowColumns] = []
-        if columns is not None:
-            self._attempt(columns, source, made, worked)
+        for place, part in enumerate(columns):
+            self._attempt(part, source, made, worked)
+            if worked.outage is not None:
+                self._left += columns[place + 1 :]
+                break
         self._place.root = None
+        roots: list[Root] = frame.roots
+        if self._left:
+            alive = (part.without(worked.failures) for part in self._left)
+            self._rest = frame, [part for part in alive if part is not None]
+            self._left = []
+            ahead = self._ahead()
+            before = dict.fromkeys(one for root in roots for one in roots_of(root) if one not in ahead)
+            later = Frame(frame.task, frame.component, frame.stream, [], [*ahead], [], frame.id)
+            self._rest = later, self._rest[1]
+            roots = [*before]
         if worked.failures:
             alive = (part.without(worked.failures) for part in made)
             made = [part for part in alive if part is not None]
         if made:
             worked.outputs.append(ColumnOutput(self._stream, ArrowColumns.joined(made)))
-        done = done_roots(frame, worked.failures)
+        done = done_roots(Frame(frame.task, "", "", [], roots, [], frame.id), worked.failures)
         if done:
             worked.done.append((frame.id, done))
-        return worked
 
     def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:  # noqa: ARG002 - shaped like BoltTask
         """See `dispatch.BoltTask.parts`."""
@@ -141,9 +181,16 @@ class ArrowTask:
         return ArrowColumns(batch, codec, Anchors.of(frame.roots, frame.ends))
 
     def _attempt(self, columns: ArrowColumns, source: _Input, made: list[ArrowColumns], worked: Worked) -> None:
-        """Call the bolt; if it raises, for each half of the rows, down to the rows that fail."""
+        """Call the bolt; if it raises, for each half of the rows, down to the rows that fail, or until an outage."""
+        if worked.outage is not None:
+            self._left.append(columns)
+            return
         rows = len(columns)
         failed = self._call(columns, source, made)
+        if failed is not None and self._place.waits and is_outage(failed):
+            worked.outage = failed
+            self._left.append(columns)
+            return
         for _ in range(self._place.calls - 1 if rows == 1 else 0):  # for several it is called again by halves
             if failed is None or not may_pass(failed):
                 break

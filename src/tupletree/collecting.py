@@ -11,6 +11,7 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
   among others that are open; but nobody waits for its verdict. Whether the bolt keeps it cannot be known, so only the
   `MAX_OVER` that were the last to be over are remembered.
 - A verdict or an emit outside of a call is an error, for nobody would carry it out.
+- A call that met an outage is no verdict: its tuple leaves the bolt's hands as it came, and comes again after it.
 - A call that raised may be made again at once (`repeating`), if all that it did can be taken back: it gave no verdict,
   and anchored to no other tuple, for the bolt may have noted what it settled or passed on. Only a tuple that would fail
   is insisted on.
@@ -26,11 +27,12 @@ from typing import Any
 
 from tupletree.deliveries import Delivery, deliveries_of
 from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked
-from tupletree.errors import ProcessingError, TupleSettledError
+from tupletree.errors import ProcessingError, TupleSettledError, is_outage
 from tupletree.failing import FailureMaker, safe_text, wrong_type
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.parts import CHECK
 from tupletree.repeating import may_pass
+from tupletree.topology.components import Tick
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["MAX_OVER", "CollectingCall"]
@@ -75,6 +77,9 @@ class CollectingCall:
         self._worked: Worked | None = None
         self._done: dict[int, list[Root]] = {}
         self._verdicts = 0
+        self._outage: BaseException | None = None
+        self._rest: list[Delivery] = []  # what an outage left
+        self._rest_keys: list[Any] | None = None
         self.collector = _Collector(self)
 
     def run(
@@ -102,10 +107,45 @@ class CollectingCall:
         outlet: Outlet | None,
     ) -> Iterator[Worked]:
         """As `run`, but gives what finished calls emitted whenever it makes a part. One call is never cut."""
+        yield from self._parts(deliveries_of(frame), call, state, keys, worked, outlet)
+
+    def resume(self, call: Callable[[Any], Any], state: StateCell | None, time_s: float, worked: Worked) -> None:
+        """Go on with what an outage left: the call that met it is made again."""
+        for _ in self.resume_parts(call, state, time_s, worked, None):
+            pass
+
+    def resume_parts(
+        self,
+        call: Callable[[Any], Any],
+        state: StateCell | None,
+        time_s: float,
+        worked: Worked,
+        outlet: Outlet | None,
+    ) -> Iterator[Worked]:
+        """As `resume`, in parts as `parts` gives them."""
+        rest, keys = self._rest, self._rest_keys
+        self._rest, self._rest_keys = [], None
+        if state is not None and keys is not None:
+            state.prepare(keys, time_s)
+        yield from self._parts(rest, call, state, keys, worked, outlet)
+
+    def waiting(self) -> list[int]:
+        """Roots of what an outage left."""
+        return [root for delivery in self._rest for root in roots_of(delivery.root)]
+
+    def _parts(
+        self,
+        deliveries: list[Delivery],
+        call: Callable[[Any], Any],
+        state: StateCell | None,
+        keys: Sequence[Any] | None,
+        worked: Worked,
+        outlet: Outlet | None,
+    ) -> Iterator[Worked]:
         self._worked, self._emitted, self._done = worked, [], {}
         room = CHECK if outlet is not None else sys.maxsize
         try:
-            for index, delivery in enumerate(deliveries_of(frame)):
+            for index, delivery in enumerate(deliveries):
                 if all_failed(delivery.root, worked.failures):
                     continue
                 if state is None or keys is None:
@@ -113,6 +153,11 @@ class CollectingCall:
                     self._one(delivery, call, worked)
                 else:
                     self._keyed(delivery, call, worked, state, keys[index])
+                if self._outage is not None:
+                    worked.outage, self._outage = self._outage, None
+                    self._rest = deliveries[index:]
+                    self._rest_keys = None if keys is None else [*keys[index:]]
+                    break
                 if len(self._emitted) >= room and outlet is not None:
                     last = self._emitted[-1]
                     room = max(1, outlet.room_for(last.stream, last.value))
@@ -218,6 +263,8 @@ class CollectingCall:
                 error = raised
             else:
                 return None
+        if is_outage(error) and before.undo is not None:
+            before.undo()
         return error
 
     def _raised(self, delivery: Delivery, error: BaseException, mark: int, worked: Worked) -> bool:
@@ -227,7 +274,10 @@ class CollectingCall:
             return True
         own = set(roots_of(delivery.root))
         self._emitted[mark:] = [one for one in self._emitted[mark:] if not own.issuperset(roots_of(one.root))]
-        if self._auto_fail:
+        if self._place.waits and is_outage(error) and type(delivery.value) is not Tick:
+            self._outage = error
+            self.let_go(delivery)
+        elif self._auto_fail:
             self._fail_now(delivery, error, worked)
         else:
             self._fail.stray(worked, delivery.value, error)
@@ -250,12 +300,16 @@ class CollectingCall:
     def _settle(self, delivery: Delivery) -> None:
         """Take the delivery out, and name the root as done once all its tuples of the frame are settled."""
         self._verdicts += 1
+        self.let_go(delivery)
+        delivery.settle(self._done)
+
+    def let_go(self, delivery: Delivery) -> None:
+        """The bolt holds this tuple no longer; it stays open."""
         name = id(delivery.value)
         named = self._open if name in self._open else self._over
         named[name].remove(delivery)
         if not named[name]:
             del named[name]
-        delivery.settle(self._done)
 
     def _fail_now(self, delivery: Delivery, error: BaseException | str | None, worked: Worked) -> None:
         self._settle(delivery)

@@ -10,14 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from operator import length_hint
 from types import GeneratorType
 from typing import Any
 
 from tupletree.collecting import CollectingCall
 from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked, put_in_hand
-from tupletree.errors import InternalError
+from tupletree.errors import InternalError, is_outage
 from tupletree.failing import FailureMaker, wrong_type
-from tupletree.frames import UNTRACKED, Frame, Root, all_failed, apart, done_roots, join_segments, segments_of, select
+from tupletree.frames import (
+    UNTRACKED,
+    Frame,
+    Root,
+    all_failed,
+    apart,
+    done_roots,
+    join_segments,
+    rest_of,
+    roots_of,
+    segments_of,
+    select,
+    without,
+)
 from tupletree.parts import CHECK, FIRST, Parts
 from tupletree.repeating import checking, insisting, to_its_end
 from tupletree.topology.components import Bolt, Tick
@@ -55,6 +69,7 @@ class BoltTask:
         self._bolt: Bolt[Any] | None = None
         self._is_wrapped = False
         self._insists = True  # here, and not in whatever makes the calls for it
+        self._rest: Frame | None = None  # what an outage left
         self._collecting: CollectingCall | None = None
         # The commonest stateful bolt, `fn(value, state)`, is called as it is; others through what `_prepare` binds.
         self._keyed_call: Callable[[Any, Any], Any] = lambda value, _: self._call(value)
@@ -124,6 +139,70 @@ class BoltTask:
         else:
             self._run(frame, keys, worked)
         return worked
+
+    def resume(self) -> Worked:
+        """As `work`, for what an outage left: the call that met it is made again, then those for the other tuples."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            return self.work(rest)
+        worked = Worked()
+        if self._collecting is not None:
+            self._collecting.resume(self._call, self._state, self._place.epoch_time_s, worked)
+        return worked
+
+    def resume_parts(self, outlet: Outlet) -> Iterator[Worked]:
+        """As `resume`, in parts."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            yield from self.parts(rest, outlet)
+            return
+        worked = Worked()
+        if self._collecting is not None:
+            time_s = self._place.epoch_time_s
+            yield from self._collecting.resume_parts(self._call, self._state, time_s, worked, outlet)
+        yield worked
+
+    def waiting(self) -> list[int]:
+        """Roots of the tuples that an outage left."""
+        if self._rest is not None:
+            return [one for root in self._rest.roots for one in roots_of(root)]
+        return self._collecting.waiting() if self._collecting is not None else []
+
+    def _meets(self, error: BaseException, frame: Frame, worked: Worked, *, may_wait: bool = True) -> bool:
+        """Whether a call met an outage, so that its tuple and those behind it wait. A tick is not told again."""
+        if not (may_wait and is_outage(error) and self._place.waits and frame.stream != TICK_STREAM):
+            return False
+        worked.outage = error
+        return True
+
+    def _leave(
+        self,
+        frame: Frame,
+        segment: tuple[Root, int],
+        index: int,
+        worked: Worked,
+        out: tuple[list[Any], list[Root], list[int]],
+        given: int,
+    ) -> Frame:
+        """Keep what is left of a frame, from this tuple on; returns a frame that stands for what is done.
+
+        Args:
+            frame: the frame.
+            segment: root and end of the one in which an outage was met.
+            index: the tuple whose call met it.
+            worked: of the frame; `outage` is set.
+            out: what was emitted, laid out without this segment.
+            given: how much of it was emitted by calls that ended.
+        """
+        (root, end), (values, roots, ends) = segment, out
+        mark = ends[-1] if ends else 0
+        del values[max(mark, given) :]
+        if len(values) > mark:
+            roots.append(root)
+            ends.append(len(values))
+        rest, done = rest_of(frame, end, index)
+        self._rest = without(rest, worked.failures)
+        return Frame(frame.task, frame.component, frame.stream, [], [*done], [], frame.id)
 
     def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
         """As `work`, in parts: the last of them says what is done and what failed.
@@ -271,6 +350,12 @@ class BoltTask:
                             add(result)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 # GeneratorExit, SystemExit and CancelledError are the user's failures here, not ours to obey.
+                if self._meets(error, frame, worked):
+                    given = len(out)
+                    if self._spec.returns == "many":  # what a generator gave before it raised stands among the others
+                        index, given = start, mark
+                    frame = self._leave(frame, (root, end), index, worked, (out, out_roots, out_ends), given)
+                    break
                 del out[mark:]
                 self._fail.blame(worked, root, values[index], error)
             else:
@@ -289,7 +374,7 @@ class BoltTask:
         out_ends: list[int] = []
         call, place, values = self._keyed_call, self._place, frame.values
         changed, load = state.changed, state.load
-        add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        add, given_by = _adding(out, several=self._spec.returns == "many")
         failures = worked.failures
         value: Any = None
         start = mark = 0
@@ -298,8 +383,9 @@ class BoltTask:
                 start = end
                 continue
             place.root = root
+            coming = iter(values[start:end])
             try:
-                for key, value in zip(keys[start:end], values[start:end]):
+                for key, value in zip(keys[start:end], coming):
                     state.key = key
                     try:
                         held = changed[key]
@@ -314,6 +400,10 @@ class BoltTask:
                     if state.value is not held:
                         changed[key] = state.value
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                if self._meets(error, frame, worked):
+                    index = end - 1 - length_hint(coming)
+                    frame = self._leave(frame, (root, end), index, worked, (out, out_roots, out_ends), given_by())
+                    break
                 del out[mark:]
                 self._fail.blame(worked, root, value, error)
             else:
@@ -335,7 +425,8 @@ class BoltTask:
         add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
         failures = worked.failures
         mark = 0
-        for root, key, value in zip(frame.roots, keys, frame.values, strict=True):
+        coming = iter(frame.values)
+        for root, key, value in zip(frame.roots, keys, coming, strict=True):
             if failures and all_failed(root, failures):
                 continue
             place.root = root
@@ -355,6 +446,10 @@ class BoltTask:
                     changed[key] = state.value
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 del out[mark:]
+                if self._meets(error, frame, worked):
+                    index = len(frame.values) - 1 - length_hint(coming)
+                    frame = self._leave(frame, (root, index + 1), index, worked, (out, out_roots, out_ends), mark)
+                    break
                 self._fail.blame(worked, root, value, error)
                 continue
             if len(out) > mark:
@@ -372,7 +467,7 @@ class BoltTask:
         out, extend, add_root, add_end = parts.values, parts.values.extend, parts.roots.append, parts.ends.append
         failures, room, is_poured = worked.failures, CHECK, False
         held: Any = None
-        start = index = mark = 0
+        start = index = mark = before = 0
         for root, end in zip(frame.roots, frame.ends, strict=True):
             if failures and all_failed(root, failures):
                 start = end
@@ -381,6 +476,7 @@ class BoltTask:
             try:
                 index = start
                 while index < end:  # a range costs as much as a small bolt
+                    before = len(out)
                     if state is None or keys is None:
                         result = call(values[index])
                     else:
@@ -396,7 +492,11 @@ class BoltTask:
                         state.changed[state.key] = state.value
                     index += 1
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                parts.drop()
+                met = self._meets(error, frame, worked, may_wait=not is_poured or index == start)
+                parts.drop(keeps=met)
+                if met:
+                    frame = self._leave(frame, (root, end), index, worked, (out, parts.roots, parts.ends), before)
+                    break
                 is_poured, mark = False, len(out)
                 self._fail.blame(worked, root, values[index], error)
             else:
@@ -479,6 +579,20 @@ class BoltTask:
 
 
 _NOTHING = object()
+
+
+def _adding(out: list[Any], *, several: bool) -> tuple[Callable[[Any], None], Callable[[], int]]:
+    """How to add what a call gave, and how many are of calls that have ended: a generator may raise in the middle."""
+    if not several:
+        return out.append, lambda: len(out)
+    given = 0
+
+    def add(results: Any) -> None:
+        nonlocal given
+        out.extend(results)
+        given = len(out)
+
+    return add, lambda: given
 
 
 def _not_open(_: Any) -> None:

@@ -112,6 +112,8 @@ class Worked:
         strays: the first few errors that fail no root: of untracked tuples, of calls whose tuple was settled before
             they raised, and of bolts without `auto_fail`. The runtime logs them, for nobody else will speak of them.
         stray_count: how many there were.
+        outage: why the work ended before the frame did: something outside is not available. What is left waits in the
+            task until it is resumed.
     """
 
     outputs: list[Output] = field(default_factory=list)
@@ -122,6 +124,7 @@ class Worked:
     late: int = 0
     strays: list[Failure] = field(default_factory=list)
     stray_count: int = 0
+    outage: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -131,6 +134,7 @@ class TaskPlace:
     `root` is that of the tuple in hand; None outside of a call. `retrying_since_s` is when the oldest message that is
     being tried again first went out, in epoch time; None while there is none. Watermarks wait for it.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
+    `waits` says that the task is resumed after an outage, which fails no tuple then.
     `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
     """
 
@@ -147,6 +151,7 @@ class TaskPlace:
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
     input_types: tuple[type, ...] = ()
+    waits: bool = False
 
     @property
     def wants_roots(self) -> bool:

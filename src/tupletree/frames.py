@@ -9,6 +9,7 @@ of ids means that these tuples are anchored to several roots. The same root may 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -157,6 +158,25 @@ def apart(frame: Frame) -> Frame:
         ends.extend(cuts)
         start = end
     return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id)
+
+
+def rest_of(frame: Frame, end: int, index: int) -> tuple[Frame, list[Root]]:
+    """A frame that was left in the middle: its rest, and the roots that it is done with.
+
+    Args:
+        frame: the frame; its tuples are no columns.
+        end: where the segment ends in which it was left.
+        index: the first tuple that is not done.
+
+    Returns:
+        The tuples from there on, as a frame of the same id; and the roots all of whose tuples came before, each once.
+    """
+    at = bisect_left(frame.ends, end)
+    roots, ends = frame.roots[at:], [one - index for one in frame.ends[at:]]
+    rest = Frame(frame.task, frame.component, frame.stream, frame.values[index:], roots, ends, frame.id)
+    ahead = {one for root in roots for one in roots_of(root)}
+    before = dict.fromkeys(one for root in frame.roots[:at] for one in roots_of(root))
+    return rest, [one for one in before if one not in ahead]
 
 
 def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:

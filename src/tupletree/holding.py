@@ -66,6 +66,12 @@ class Holder(Protocol):
     def flush(self) -> Worked:
         """Nothing else will come for a while, or ever: work what is held, as far as that makes sense."""
 
+    def resume(self) -> Worked:
+        """Make the call again that met an outage (`Worked.outage`), then those that waited behind it."""
+
+    def waiting(self) -> Iterable[int]:
+        """Roots of the tuples that an outage left."""
+
     @property
     def due_s(self) -> float | None:
         """The epoch time at which `advance` has something to do; None: never without another frame."""

@@ -79,12 +79,13 @@ class Parts:
         self._outlet.settle(counts=True)
         self.is_poured = False
 
-    def drop(self) -> None:
-        """The segment in hand failed: nothing of it counts."""
+    def drop(self, *, keeps: bool = False) -> None:
+        """The segment in hand failed: nothing of it counts. `keeps`: what is still here does, and may be taken out."""
         if self.is_poured:
             self._outlet.settle(counts=False)
-            self.is_poured = False
-        del self.values[self.mark :]
+            self.is_poured = keeps = False
+        if not keeps:
+            del self.values[self.mark :]
 
     def measured(self) -> int:
         """How many tuples like the last one make a part."""

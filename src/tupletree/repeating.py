@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tupletree.effects import StateCell, TaskPlace
-from tupletree.errors import PermanentError, ProcessingTimeoutError
+from tupletree.errors import InternalError, PermanentError, ProcessingTimeoutError, is_outage
 from tupletree.topology.components import Tick
 
 __all__ = ["checking", "insisting", "may_pass", "to_its_end"]
@@ -25,9 +25,10 @@ HELD_AT_MOST = 10_000
 def may_pass(error: BaseException) -> bool:
     """Whether another call could come to something else, at a price that can be paid.
 
-    What the bolt itself calls permanent does not pass, and a call that had to be interrupted took too long already.
+    What the bolt itself calls permanent does not pass, and a call that had to be interrupted took too long already. An
+    outage does not pass at once.
     """
-    return not isinstance(error, PermanentError | ProcessingTimeoutError)
+    return not isinstance(error, PermanentError | ProcessingTimeoutError) and not is_outage(error)
 
 
 def insisting(
@@ -51,15 +52,15 @@ def insisting(
         if not place.root:
             return call(*values)
         undo = savepoint() if savepoint is not None else None
-        for _ in range(place.calls - 1):
+        for left in range(place.calls - 1, -1, -1):
             try:
                 return call(*values)
             except BaseException as error:
-                if not may_pass(error):
+                if undo is not None and (left or is_outage(error)):
+                    undo()
+                if not left or not may_pass(error):
                     raise
-            if undo is not None:
-                undo()
-        return call(*values)
+        raise InternalError("a call is made no time", got=str(place.calls))
 
     return insist
 

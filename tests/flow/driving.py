@@ -101,6 +101,7 @@ class Driver:
             attempts=self.attempts,
             cell=cell,
             timeout_s=self.options.message_timeout_s,
+            outage_limit_s=self.options.outage_limit_s,
         )
 
     def _tasks_of_kind(self, kind: str) -> list[int]:

@@ -19,7 +19,9 @@ SOURCE = ROOT / "src" / "tupletree"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "src/tupletree/dispatch.py": "one class with four hot loops, each of which says what an error leaves behind",
+}
 """Path → why this file may be longer than MAX_FILE_LINES."""
 
 LONG_FUNCTIONS: dict[str, str] = {}

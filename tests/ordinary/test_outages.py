@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tests.flow.driving import Driver
 from tests.local.running import begin
-from tupletree import Emit, EndOfInput, Spout, Topology, bolt
+from tupletree import (
+    Bolt,
+    Collector,
+    Emit,
+    EndOfInput,
+    KeyedState,
+    Spout,
+    Topology,
+    arrow_bolt,
+    batch_bolt,
+    bolt,
+    testing,
+)
+from tupletree.clock import ManualClock
 from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.sinks import jsonl
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
@@ -88,6 +103,23 @@ class Service:
 SERVICE = Service()
 
 
+def set_service(away_s: float, clock: Callable[[], float]) -> None:
+    """Let it be away from now on, for so long."""
+    SERVICE.__init__(away_s)  # type: ignore[misc]  # anew for each test
+    SERVICE.clock = clock
+    SERVICE.goes_away()
+
+
+class Plain(Sink[R]):
+    """Writes to a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[R] = []
+
+    def write(self, batch: SinkBatch[R]) -> None:
+        self.rows += batch.rows
+
+
 class Kept(Sink[R]):
     """Writes to a list, by way of the service; names each batch that it was given."""
 
@@ -108,12 +140,11 @@ def same(m: M) -> R:
 
 def drive(topology: Topology, away_s: float) -> Driver:
     """Run a topology on virtual time while the service is away from the start."""
-    driver = Driver(topology)
-    SERVICE.__init__(away_s)  # type: ignore[misc]  # anew for each test
-    SERVICE.clock = lambda: driver.now_s
-    SERVICE.goes_away()
-    driver.run()
-    return driver
+    drivers: list[Driver] = []
+    set_service(away_s, lambda: drivers[0].now_s if drivers else 1000.0)
+    drivers.append(Driver(topology))
+    drivers[0].run()
+    return drivers[0]
 
 
 def check_all_acked(driver: Driver, source: Numbers) -> None:
@@ -143,6 +174,185 @@ def test_a_sink_that_is_down_for_minutes_costs_no_message_anything() -> None:
     check_all_acked(driver, source)
     assert sorted(row.n for row in sink.rows) == list(range(300))
     assert len(dict.fromkeys(sink.ids)) < len(sink.ids) // 10  # the same batch comes again, under the same id
+
+
+@bolt
+def asks(m: M) -> R:
+    SERVICE.call(m.n)
+    return R(m.n)
+
+
+@bolt
+def asks_for_each(m: M) -> Iterator[R]:
+    yield R(m.n)
+    SERVICE.call(m.n)
+    yield R(-m.n)
+
+
+@bolt
+def asks_by_hand(m: M, out: Collector[R]) -> None:
+    out.emit(R(m.n))
+    SERVICE.call(m.n)
+    out.emit(R(-m.n))
+
+
+@bolt(auto_ack=False)
+def asks_and_acks(m: M, out: Collector[R]) -> None:
+    SERVICE.call(m.n)
+    out.emit(R(m.n))
+    out.ack(m)
+
+
+class Asks(Bolt[M]):
+    def process(self, m: M, out: Collector[R]) -> None:
+        out.emit(R(m.n))
+        SERVICE.call(m.n)
+
+
+class CannotOpen(Bolt[M]):
+    def open(self, context: TaskContext) -> None:
+        SERVICE.call("open")
+
+    def process(self, m: M, out: Collector[R]) -> None:
+        out.emit(R(m.n))
+
+
+@bolt(state=int)
+def counts(m: M, total: KeyedState[int]) -> R:
+    total.value += 1
+    SERVICE.call(m.n)
+    return R(m.n + 1000 * total.value)
+
+
+@batch_bolt(size=7)
+def asks_in_batches(batch: list[M]) -> list[R]:
+    SERVICE.call([m.n for m in batch])
+    return [R(m.n) for m in batch]
+
+
+@arrow_bolt(inputs=M, outputs=R)
+def asks_in_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    SERVICE.call(batch.num_rows)
+    return batch
+
+
+NUMBERS = list(range(50))
+TWICE = sorted([*NUMBERS, *(-n for n in NUMBERS)])
+
+
+@pytest.mark.parametrize(
+    ("work", "rows"),
+    [
+        (asks, NUMBERS),
+        (asks_for_each, TWICE),
+        (asks_by_hand, TWICE),
+        (asks_and_acks, NUMBERS),
+        (Asks, NUMBERS),
+        (CannotOpen, NUMBERS),
+        (asks_in_batches, NUMBERS),
+        (asks_in_columns, NUMBERS),
+    ],
+)
+@pytest.mark.parametrize("away_s", [0.0, 0.3, AWAY_S])
+def test_a_bolt_whose_service_is_away_fails_no_message(work: Any, rows: list[int], away_s: float) -> None:
+    source, sink = Numbers(50), Plain()
+    t = topology(source)
+    t.sink("out", sink).shuffle(t.bolt("work", work).shuffle(t.spout("s", source)))
+    driver = drive(t, away_s)
+    assert sorted(row.n for row in sink.rows) == rows
+    if away_s:
+        check_all_acked(driver, source)
+
+
+@pytest.mark.parametrize("away_s", [0.3, AWAY_S])
+def test_state_counts_a_call_once_that_met_an_outage(away_s: float) -> None:
+    source, sink = Numbers(50), Plain()
+    t = topology(source)
+    t.sink("out", sink).shuffle(t.bolt("counts", counts).fields(t.spout("s", source), "n"))
+    driver = drive(t, away_s)
+    check_all_acked(driver, source)
+    assert sorted(row.n for row in sink.rows) == [1000 + n for n in NUMBERS]
+
+
+def test_the_call_that_met_the_outage_is_made_again_and_no_other() -> None:
+    """It goes away within a frame, and within the tuples of one message."""
+
+    @bolt
+    def five(m: M) -> Iterator[R]:
+        for i in range(5):
+            yield R(10 * m.n + i)
+
+    seen: list[int] = []
+
+    @bolt
+    def work(r: R) -> R:
+        if r.n in {3, 27, 28}:
+            if r.n not in seen:
+                SERVICE.goes_away()
+            seen.append(r.n)
+        SERVICE.call(r.n)
+        return r
+
+    source, sink = Numbers(9), Plain()
+    t = topology(source)
+    t.sink("out", sink).shuffle(t.bolt("work", work).shuffle(t.bolt("five", five).shuffle(t.spout("s", source))))
+    driver = Driver(t)
+    set_service(0.0, lambda: driver.now_s)
+    SERVICE.away_s = 60.0
+    driver.run()
+    served = [what for _, what in SERVICE.calls]
+    assert served == [10 * m + i for m in range(9) for i in range(5)]
+    assert sorted(row.n for row in sink.rows) == served
+    counters = driver.spouts[0].pending.counters
+    assert (counters.acked, counters.failed) == (9, 0)
+
+
+class Opens(Bolt[M]):
+    async def open(self, context: TaskContext) -> None:
+        SERVICE.call("open")
+
+    async def process(self, m: M, out: Collector[R]) -> None:
+        await asyncio.sleep(0.01)
+        out.emit(R(m.n))
+
+
+@bolt(concurrency=4)
+async def waits(m: M) -> R:
+    await asyncio.sleep(0.01 * (m.n % 3))
+    SERVICE.call(m.n)
+    return R(m.n)
+
+
+@bolt(concurrency=4)
+async def waits_by_hand(m: M, out: Collector[R]) -> None:
+    out.emit(R(m.n))
+    await asyncio.sleep(0.01)
+    SERVICE.call(m.n)
+
+
+@bolt(state=int, concurrency=4)
+async def counts_and_waits(m: M, total: KeyedState[int]) -> R:
+    total.value += 1
+    await asyncio.sleep(0.01)
+    SERVICE.call(m.n)
+    return R(m.n if total.value == 1 else -1)
+
+
+@pytest.mark.parametrize("work", [waits, waits_by_hand, counts_and_waits, Opens])
+@pytest.mark.parametrize("away_s", [0.3, AWAY_S])
+def test_an_async_bolt_whose_service_is_away_fails_no_message(work: Any, away_s: float) -> None:
+    t = topology(Numbers(0))
+    worked = t.bolt("work", work)
+    numbers = t.spout("s", Numbers(0))
+    _ = worked.fields(numbers, "n") if work is counts_and_waits else worked.shuffle(numbers)
+    t.sink("out", Plain()).shuffle(worked)
+    clock = ManualClock()
+    set_service(away_s, clock.monotonic)
+    ended = testing.run(t, {"s": [M(n) for n in NUMBERS]}, clock=clock)
+    assert sorted(row.n for row in ended.outputs["out"]) == NUMBERS
+    assert all(message.acked and message.attempts == 1 for message in ended.messages["s"])
+    assert SERVICE.back_after_s <= LONGEST_PAUSE_S
+    assert len(SERVICE.refused) <= 14 + away_s / LONGEST_PAUSE_S * 2
 
 
 def test_rows_that_a_sink_refuses_stay_refused_when_it_goes_away_before_the_others_are_written() -> None:
@@ -184,8 +394,7 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, caplog: pytest.LogCaptureF
     from tupletree.cli.status import print_status
     from tupletree.runtimes.attending import status_of
 
-    SERVICE.__init__(3.0)  # type: ignore[misc]
-    SERVICE.goes_away()
+    set_service(3.0, time.monotonic)
     source, sink = Numbers(10), Kept()
     t = Topology("seen")
     t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))

@@ -179,6 +179,14 @@ class TakingTurns(ABC):
         """They ask for no ticks."""
         return Worked()
 
+    def resume(self) -> Worked:
+        """See `Holder`; no call of theirs waits."""
+        return Worked()
+
+    def waiting(self) -> list[int]:
+        """See `Holder`; no call of theirs waits."""
+        return []
+
     def held(self) -> list[HeldFrame]:
         """See `Holder`."""
         return self._holdings.held()

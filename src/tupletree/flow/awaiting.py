@@ -18,8 +18,8 @@ from typing import Any, Final
 from tupletree.collecting import CollectingCall
 from tupletree.deliveries import Delivery, deliveries_of
 from tupletree.effects import StateCell, Worked
-from tupletree.errors import InternalError
-from tupletree.flow.bolts import EmittingMachine
+from tupletree.errors import InternalError, is_outage
+from tupletree.flow.bolts import RENEWALS, EmittingMachine
 from tupletree.flow.inhand import CallCollector, CallInHand, CallPlace, CallState, own_copy
 from tupletree.flow.mail import Drop, Finished, Mail, Now
 from tupletree.flow.outbox import Note, Outbox
@@ -33,6 +33,7 @@ from tupletree.state.keys import key_functions
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.states import view_of
+from tupletree.tracking.outages import OutageWait
 
 __all__ = ["AsyncBoltMachine"]
 
@@ -53,6 +54,7 @@ class AsyncBoltMachine(EmittingMachine):
         cell: the task's keyed state, if the bolt declares state. A call works on a copy of its key's value, which takes
             the value's place if the call succeeds.
         timeout_s: the message timeout.
+        outage_limit_s: how long an outage may last; None: as long as it takes.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class AsyncBoltMachine(EmittingMachine):
         attempts: dict[int, int],
         cell: StateCell | None = None,
         timeout_s: float | None = None,
+        outage_limit_s: float | None = None,
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
@@ -87,6 +90,11 @@ class AsyncBoltMachine(EmittingMachine):
         self._running: dict[int, CallInHand] = {}
         self._started = OPENING
         self._looked_s = 0.0
+        self.wait = OutageWait(task.component, outage_limit_s)
+        self._now_s = 0.0
+        self._probe = 0  # the call that finds out whether an outage is over
+        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
+        self._renew_at_s = 0.0
         self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
         if spec.style == "function":
             injected = {name: self._injected(what) for name, what in spec.inject.items()}
@@ -98,9 +106,12 @@ class AsyncBoltMachine(EmittingMachine):
 
     def start(self, now: Now, out: Outbox) -> None:
         """Ask for a class bolt to be opened; tuples wait until it is."""
-        self.place.epoch_time_s = now.wall_s
+        self._begin(now)
         if self._process is None:
             self._ask_to_open(out)
+
+    def _begin(self, now: Now) -> None:
+        self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
         """Cancel the calls that run, and close a class bolt when they have ended."""
@@ -159,12 +170,19 @@ class AsyncBoltMachine(EmittingMachine):
         dues = [self._looked_s + LOOK_S] if self._running and self._spec.can_collect else []
         if self._overdue is not None:
             dues.append(self._overdue.due_s)
+        if self.wait.current is not None:
+            dues += [] if self._is_probing else [self.wait.due_s]
+            dues += [] if self._renewal_s is None else [self._renew_at_s]
         return min(dues, default=None)
 
     def held_roots(self) -> list[int]:
         """Roots of the tuples that it holds."""
+        return [*self._calls.unsettled(), *self._waiting_roots()]
+
+    def _waiting_roots(self) -> list[int]:
+        """Roots of the tuples that wait for a call."""
         waiting = [*(one for one, _ in self._ready), *(one for line in self._lines.values() for one in line)]
-        return [*self._calls.unsettled(), *(root for one in waiting for root in roots_of(one.root))]
+        return [root for one in waiting for root in roots_of(one.root)]
 
     def purge(self, roots: AbstractSet[int]) -> None:
         """Let go of what is held for these roots alone: they are over. Calls that run go on."""
@@ -184,7 +202,7 @@ class AsyncBoltMachine(EmittingMachine):
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Line the tuples up, and start as many as may run."""
-        self.place.epoch_time_s = now.wall_s
+        self._begin(now)
         self.worked += len(frame.values)
         worked = Worked()
         for delivery in deliveries_of(frame):
@@ -198,8 +216,8 @@ class AsyncBoltMachine(EmittingMachine):
 
     def tick(self, now: Now, out: Outbox) -> None:
         """Let the bolt know that time passed, before the tuples that wait; not while it is at the tick before."""
-        self.place.epoch_time_s = now.wall_s
-        if self._tick is not None and not self._ticking:
+        self._begin(now)
+        if self._tick is not None and not self._ticking and self.wait.current is None:
             self._ticking = True
             tick = Delivery(Tick(now.wall_s), UNTRACKED, 0, {})
             if self._spec.state is not None and not self._spec.state.is_keyed:
@@ -210,7 +228,7 @@ class AsyncBoltMachine(EmittingMachine):
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
         """Settle the tuples of calls that ended, and start others."""
-        self.place.epoch_time_s = now.wall_s
+        self._begin(now)
         self._renew(out)
         for one in mail:
             if isinstance(one, Drop) and self._overdue is not None:
@@ -222,12 +240,19 @@ class AsyncBoltMachine(EmittingMachine):
             if one.call == OPENING:
                 self._note_opened(one.error, worked, out)
             elif one.call in self._running:
-                self._note_ended(self._running.pop(one.call), one.error, worked)
+                self._note_ended(one.call, self._running.pop(one.call), one.error, worked, out)
             self._go_on(worked, out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
-        """Reset the timeouts that calls have reset."""
+        """Reset the timeouts that calls have reset, and those of tuples that wait; try again what met an outage."""
         self._looked_s = now.monotonic_s
+        if self.wait.current is not None:
+            self._begin(now)
+            if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
+                self._renew_at_s = now.monotonic_s + self._renewal_s
+                out.extend(self._waiting_roots())
+            if self.wait.due_s <= now.monotonic_s and not self._is_probing:
+                self._go_on(Worked(), out)
         asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
         return self._renew(out) or asked
 
@@ -259,13 +284,34 @@ class AsyncBoltMachine(EmittingMachine):
 
     def _go_on(self, worked: Worked, out: Outbox) -> None:
         """Start the calls that may start now, and carry out what came of those before."""
-        if self._process is None:
-            if self._ready and not self._opening:
+        is_away = self.wait.current is not None
+        if is_away and self.wait.due_s > self._now_s:
+            pass
+        elif self._process is None:
+            if (self._ready or is_away) and not self._opening:
                 self._ask_to_open(out)
         else:
-            while self._ready and len(self._running) < self._spec.concurrency:
+            if is_away and not self._ready and not self._running:
+                self._note(self.wait.over(self._now_s), out)  # nobody is left who could tell
+            if is_away and self._ready and not self._is_probing:
+                self._start(*self._ready.popleft(), worked, out)
+                self._probe = self._started
+            while self.wait.current is None and self._ready and len(self._running) < self._spec.concurrency:
                 self._start(*self._ready.popleft(), worked, out)
         self.carry_out(worked, out)
+
+    def _note(self, text: str, out: Outbox) -> None:
+        if text:
+            out.notes.append(Note(self.task.component, text))
+
+    @property
+    def _is_probing(self) -> bool:
+        return self._opening or self._probe in self._running
+
+    def _wait_for(self, error: BaseException, out: Outbox) -> None:
+        if self.wait.current is None:
+            self._renew_at_s, self._probe = self._now_s, 0
+        self._note(self.wait.met(error, self._now_s), out)
 
     def _start(self, delivery: Delivery, key: Any, worked: Worked, out: Outbox) -> None:
         is_keyed = key is not NO_KEY
@@ -311,6 +357,10 @@ class AsyncBoltMachine(EmittingMachine):
     def _note_opened(self, error: BaseException | None, worked: Worked, out: Outbox) -> None:
         """A bolt that cannot be opened fails the tuples that wait, and is tried again when others come."""
         self._opening = False
+        if error is not None and is_outage(error):
+            self._wait_for(error, out)
+            return
+        self._note(self.wait.over(self._now_s), out)
         if error is None:
             return
         text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
@@ -321,7 +371,19 @@ class AsyncBoltMachine(EmittingMachine):
         for delivery in waiting:
             self._fail.blame(worked, delivery.root, "(the bolt could not be opened)", error)
 
-    def _note_ended(self, call: CallInHand, error: BaseException | None, worked: Worked) -> None:
+    def _note_ended(
+        self, number: int, call: CallInHand, error: BaseException | None, worked: Worked, out: Outbox
+    ) -> None:
+        if error is not None and is_outage(error) and not call.settled and type(call.delivery.value) is not Tick:
+            # What the call asked for is forgotten, its value of the state was a copy: it comes again as it came.
+            self._calls.let_go(call.delivery)
+            self._ready.appendleft((call.delivery, call.key if call.is_keyed else NO_KEY))
+            if self.wait.current is None or number == self._probe:
+                self._wait_for(error, out)
+            return
+        if number == self._probe:
+            self._note(self.wait.over(self._now_s), out)
+
         def carry_out(_: Any) -> None:
             for wish in call.wishes:
                 wish()

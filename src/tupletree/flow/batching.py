@@ -11,7 +11,8 @@ from typing import Any
 
 from tupletree.bolts.turns import Turns
 from tupletree.effects import Output, TaskPlace, Worked
-from tupletree.frames import Frame, Root, all_failed, join_segments
+from tupletree.errors import is_outage
+from tupletree.frames import Frame, Root, all_failed, join_segments, roots_of
 from tupletree.holding import HeldFrame, Holdings, Member, together
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
@@ -86,6 +87,14 @@ class BatchTask:
         self._work(members, worked)
         return worked
 
+    def resume(self) -> Worked:
+        """See `Holder`: what an outage left makes the first batches, however little it is."""
+        return self.flush()
+
+    def waiting(self) -> list[int]:
+        """See `Holder`."""
+        return [root for member in self._members for root in roots_of(member.root)]
+
     def held(self) -> list[HeldFrame]:
         """See `Holder`."""
         return self._holdings.held()
@@ -110,7 +119,14 @@ class BatchTask:
             try:
                 results = self._results(batch)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                self._one_by_one(batch, error, pieces, worked)
+                if self._meets(error):
+                    worked.outage, left = error, 0
+                else:
+                    left = self._one_by_one(batch, error, pieces, worked)
+                if worked.outage is not None:
+                    self._members = members[start + left :] + self._members
+                    members = members[: start + left]
+                    break
             else:
                 self._emit(results, pieces)
         self._place.root = None
@@ -121,17 +137,26 @@ class BatchTask:
                 worked.outputs.append(Output(stream, values, roots, ends))
         self._holdings.settle(members, worked)
 
-    def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> None:
+    def _meets(self, error: BaseException) -> bool:
+        """Whether a call met an outage, so that its members wait."""
+        return self._place.waits and is_outage(error)
+
+    def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> int:
+        """After a failed batch; how many members were worked until there was an outage."""
         if len(batch) == 1:
             self._turns.fail.blame(worked, batch[0].root, batch[0].value, error)
-            return
-        for member in batch:
+            return 1
+        for index, member in enumerate(batch):
             try:
                 results = self._results([member])
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
+                if self._meets(failed):
+                    worked.outage = failed
+                    return index
                 self._turns.fail.blame(worked, member.root, member.value, failed)
             else:
                 self._emit(results, pieces)
+        return len(batch)
 
     def _results(self, batch: list[Member]) -> list[tuple[Root, Any]]:
         """(anchor, result) of one call."""

@@ -7,13 +7,14 @@ value per root: the frame's own edge XOR the edges of all frames that the root's
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from tupletree.dispatch import BoltTask
 from tupletree.effects import StateCell, TaskPlace, Worked
-from tupletree.errors import InternalError
+from tupletree.errors import InternalError, is_outage
 from tupletree.failing import FailureMaker
 from tupletree.flow.emitting import Emitter
 from tupletree.flow.holders import holder_of
@@ -22,11 +23,12 @@ from tupletree.flow.mail import Drop, Mail, Now
 from tupletree.flow.outbox import Note, Outbox
 from tupletree.flow.overdue import overdue_of
 from tupletree.flow.owing import OwedEdges
-from tupletree.frames import Frame, Root, roots_of
+from tupletree.frames import Frame, Root, roots_of, without
 from tupletree.holding import Holder
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
 from tupletree.state.keys import key_functions
+from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ __all__ = ["BoltMachine", "EmittingMachine"]
 
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
+
+RENEWALS = 4
+"""How often within a message timeout the timeouts are started anew of messages that wait for the end of an outage."""
 
 PATIENCE_S = 10.0
 """How long they wait, at the end of the input, for messages that are tried again or on their way somewhere else."""
@@ -107,6 +112,7 @@ class BoltMachine(EmittingMachine):
         plan, task, random_bits, attempts: as for `EmittingMachine`.
         cell: the task's keyed state, if the bolt declares state.
         timeout_s: the message timeout.
+        outage_limit_s: how long an outage may last; None: as long as it takes.
     """
 
     def __init__(
@@ -118,10 +124,17 @@ class BoltMachine(EmittingMachine):
         attempts: dict[int, int],
         cell: StateCell | None = None,
         timeout_s: float | None = None,
+        outage_limit_s: float | None = None,
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
         self._is_open = False
+        self.wait = OutageWait(task.component, outage_limit_s)
+        self.place.waits = True
+        self._waiting: deque[Frame] = deque()  # behind what an outage left
+        self._owes_for_outage = False
+        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
+        self._renew_at_s = 0.0
         is_keyed = cell is not None or component.body.is_keyed
         keys = key_functions(plan.spec, component, task.index) if is_keyed else None
         self._holder = holder_of(component, self.place, keys)
@@ -147,7 +160,9 @@ class BoltMachine(EmittingMachine):
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
         self.place.begin(now.wall_s)
         error = self._try_to_open()
-        if error is not None:
+        if error is not None and is_outage(error):
+            self._wait_for(error, now, out)
+        elif error is not None:
             text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
             out.notes.append(Note(self.task.component, text))
 
@@ -166,11 +181,15 @@ class BoltMachine(EmittingMachine):
         self._is_open = True
         return None
 
-    def _opened_for(self, frame: Frame, out: Outbox) -> bool:
-        """Whether the bolt is open by now; if not, the frame's messages have failed."""
+    def _opened_for(self, frame: Frame, now: Now, out: Outbox) -> bool:
+        """Whether the bolt is open by now; if not, the frame's messages have failed, or wait."""
         error = self._try_to_open()
         if error is None:
             return True
+        if is_outage(error):
+            self._waiting.appendleft(frame)
+            self._wait_for(error, now, out)
+            return False
         worked = Worked()
         for root in frame.roots:
             self._fail.blame(worked, root, "(the bolt could not be opened)", error)
@@ -178,25 +197,92 @@ class BoltMachine(EmittingMachine):
         return False
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
-        """Work a frame."""
+        """Work a frame, or let it wait for the end of an outage behind those that came before it."""
+        if self.is_waiting:
+            self._waiting.append(frame)
+            return
+        self._work(frame, now, out)
+
+    def _work(self, frame: Frame, now: Now, out: Outbox) -> None:
         self.place.begin(now.wall_s)
-        if not (self._is_open or self._opened_for(frame, out)):
+        if not (self._is_open or self._opened_for(frame, now, out)):
             return
         self.worked += len(frame.values)
         self._look(now)
         self._worked_s = now.monotonic_s
         self._is_counted = False
-        self.carry_out(self._bolt.work(frame), out)
+        self._take(self._bolt.work(frame), now, out)
+
+    # --- outages ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether tuples wait because of an outage."""
+        return bool(self._waiting) or self.wait.current is not None
+
+    def _take(self, worked: Worked, now: Now, out: Outbox) -> None:
+        """Carry out what came of a call; where it met an outage, wait for the end of that."""
+        if worked.outage is None:
+            self.carry_out(worked, out)
+            return
+        if self._owed is None:
+            # What messages emitted in calls before the one that met it may not be told before they are done here.
+            self._owed, self._owes_for_outage = OwedEdges(), True
+        self.carry_out(worked, out)
+        self._wait_for(worked.outage, now, out)
+
+    def _wait_for(self, error: BaseException, now: Now, out: Outbox) -> None:
+        if self.wait.current is None:
+            self._renew_at_s = now.monotonic_s
+            out.timed.append(self.task.task_id)
+        text = self.wait.met(error, now.monotonic_s)
+        if text:
+            out.notes.append(Note(self.task.component, text))
+
+    def _go_on(self, now: Now, out: Outbox) -> bool:
+        """Make the call again that met an outage, if it is time; then work what waits, a frame at a time."""
+        if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
+            self._renew_at_s = now.monotonic_s + self._renewal_s
+            out.extend([*self._waiting_roots()])
+        if self.wait.due_s > now.monotonic_s:
+            return False
+        if self.wait.current is not None:
+            tries = self.wait.current.tries
+            if self._is_open:
+                self.place.begin(now.wall_s)
+                self._look(now)
+                self._take(self._bolt.resume(), now, out)
+            elif self._waiting:
+                self._work(self._waiting.popleft(), now, out)
+            else:
+                error = self._try_to_open()
+                if error is not None and is_outage(error):
+                    self._wait_for(error, now, out)
+            if self.wait.current.tries > tries:
+                return False
+            out.notes.append(Note(self.task.component, self.wait.over(now.monotonic_s)))
+        elif self._waiting:
+            self._work(self._waiting.popleft(), now, out)
+        if self._owes_for_outage and not self.is_waiting and not self._owed:
+            self._owed, self._owes_for_outage = None, False
+        return True
+
+    def _waiting_roots(self) -> Iterable[int]:
+        """The messages that wait for the end of an outage."""
+        roots = [root for frame in self._waiting for root in frame.roots]
+        return dict.fromkeys([*(one for root in roots for one in roots_of(root)), *self._bolt.waiting()])
 
     def tick(self, now: Now, out: Outbox) -> None:
         """Tell the bolt that time passed."""
         self.place.begin(now.wall_s)
-        if self._is_open:
+        if self._is_open and not self.is_waiting:
             self.carry_out(self._bolt.tick(now.wall_s), out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Do what is due with what is held."""
         asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
+        if self.is_waiting:
+            return self._go_on(now, out) or asked
         if self._holder is None:
             return asked
         self._look(now)
@@ -204,12 +290,15 @@ class BoltMachine(EmittingMachine):
         if due_s is None or due_s > now.wall_s:
             return asked
         self.place.begin(now.wall_s)
-        self.carry_out(self._holder.advance(), out)
+        self._take(self._holder.advance(), now, out)
         self._is_counted = False
         return True
 
     def next_due_s(self) -> float | None:
-        """When something is due with what is held."""
+        """When something is due with what is held, or a call is to be made again."""
+        if self.is_waiting:
+            again_s = self.wait.due_s
+            return again_s if self._renewal_s is None else min(again_s, self._renew_at_s)
         due_s = self._holder.due_s if self._holder is not None else None
         dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]
         if self._holding is not None and self.is_busy:
@@ -240,6 +329,8 @@ class BoltMachine(EmittingMachine):
             self._holder.forget(roots)
         elif isinstance(self._bolt, BoltTask):
             self._bolt.purge(roots)
+        if self._waiting:
+            self._waiting = deque(without(frame, roots) for frame in self._waiting)  # type: ignore[arg-type]  # a set
 
     @property
     def watermark_us(self) -> int | None:
@@ -249,18 +340,18 @@ class BoltMachine(EmittingMachine):
     @property
     def is_busy(self) -> bool:
         """Whether tuples are held."""
-        return self._holder is not None and self._holder.is_holding
+        return self.is_waiting or (self._holder is not None and self._holder.is_holding)
 
     def flush(self, now: Now, out: Outbox) -> bool:
         """Work what is held, however little. Windows and joins wait until all that is on its way has come to them."""
-        if self._holder is None or not self._holder.is_holding:
+        if self._holder is None or not self._holder.is_holding or self.is_waiting:
             return False
         self._look(now)
         if self._holding is not None and not self._may_flush(now):
             return False
         self.place.begin(now.wall_s)
         worked = self._holder.flush()
-        self.carry_out(worked, out)
+        self._take(worked, now, out)
         return bool(worked.done or worked.failures or not self._holder.is_holding)
 
     def _look(self, now: Now) -> None:

@@ -161,6 +161,7 @@ class Crew:
             attempts=self.attempts,
             cell=cell,
             timeout_s=self._options.message_timeout_s,
+            outage_limit_s=self._options.outage_limit_s,
         )
         machine.watch = self._watch
         return machine

@@ -235,4 +235,5 @@ class _Maker:
             attempts=self._attempts,
             cell=cell,
             timeout_s=self._options.message_timeout_s,
+            outage_limit_s=self._options.outage_limit_s,
         )
