@@ -1,0 +1,100 @@
+"""A queue by its name: the operations of its broker, bound to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from tupletree.queues.contract import (
+    DEFAULT_LEASE_S,
+    Broker,
+    Delivery,
+    Depth,
+    Failure,
+    Letter,
+    Message,
+    State,
+    Stored,
+)
+
+__all__ = ["Queue"]
+
+
+class Queue:
+    """One queue. Each operation is the broker's, see `Broker`; `close` closes the broker.
+
+    Attributes:
+        broker: the connection.
+        name: of the queue.
+    """
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+
+    def publish(self, messages: Sequence[Message]) -> int:
+        """See `Broker.publish`."""
+        return self.broker.publish(self.name, messages)
+
+    def lease(
+        self,
+        limit: int = 1,
+        *,
+        lease_s: float = DEFAULT_LEASE_S,
+        wait_s: float = 0.0,
+        max_bytes: int = 64_000_000,
+    ) -> list[Delivery]:
+        """See `Broker.lease`."""
+        return self.broker.lease(self.name, limit, lease_s=lease_s, wait_s=wait_s, max_bytes=max_bytes)
+
+    def ack(self, handles: Sequence[str]) -> Sequence[str]:
+        """See `Broker.ack`."""
+        return self.broker.ack(handles)
+
+    def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
+        """See `Broker.fail`."""
+        return self.broker.fail(failures)
+
+    def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
+        """See `Broker.extend`."""
+        return self.broker.extend(handles, lease_s)
+
+    def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
+        """See `Broker.dead_letter`."""
+        return self.broker.dead_letter(letters)
+
+    def settle(self, **settlement: Any) -> None:
+        """See `Broker.settle`."""
+        self.broker.settle(**settlement)
+
+    def depth(self) -> Depth:
+        """See `Broker.depth`."""
+        return self.broker.depth(self.name)
+
+    def peek(self, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
+        """See `Broker.peek`."""
+        return self.broker.peek(self.name, state, limit, after=after)
+
+    def move(self, target: str, *, state: State = "ready", limit: int = 0, ids: Sequence[str] = ()) -> int:
+        """See `Broker.move`."""
+        return self.broker.move(self.name, target, state=state, limit=limit, ids=ids)
+
+    def purge(self, *, states: Sequence[State] = ("ready", "delayed")) -> int:
+        """See `Broker.purge`."""
+        return self.broker.purge(self.name, states=states)
+
+    def close(self) -> None:
+        """Close the broker's connection."""
+        self.broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r} of {self.broker.where})"

@@ -1,0 +1,135 @@
+"""URLs of brokers: taken apart, and shown without their secrets.
+
+Owns that a password may hold any character, and never leaves. Refuses to know what a scheme means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, quote, unquote
+
+import msgspec
+
+from tupletree.errors import ConfigError, Finding
+
+__all__ = ["QueueUrl", "parse_url"]
+
+HIDDEN = "***"
+_SECRETS = ("password", "passwd", "secret", "token", "credential", "api_key", "apikey", "access_key", "private_key")
+
+
+class QueueUrl(msgspec.Struct, frozen=True):
+    """A URL in its parts, decoded. Its text and `repr` hide the password and every option that is named like a secret.
+
+    Attributes:
+        scheme: in lower case.
+        user, password, host, port: empty or 0 where the URL has none.
+        path: what stands after the host, without the slash in between: `sqlite:////var/q.db` has `/var/q.db`.
+        options: what stands after `?`, without `queue`.
+        queue: the option of this name.
+    """
+
+    scheme: str
+    user: str = ""
+    password: str = ""
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    options: dict[str, str] = {}
+    queue: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The URL without secrets, for errors and logs."""
+        user = quote(self.user, safe="") + (f":{HIDDEN}" if self.password else "")
+        place = f"{user}@{self.host}" if user else self.host
+        port = f":{self.port}" if self.port else ""
+        options = {
+            name: HIDDEN if any(part in name.lower() for part in _SECRETS) else value
+            for name, value in self.options.items()
+        }
+        if self.queue:
+            options["queue"] = self.queue
+        ending = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.scheme}://{place}{port}/{self.path}" + (f"?{ending}" if ending else "")
+
+    def __repr__(self) -> str:
+        return f"QueueUrl({self.shown!r})"
+
+    __str__ = __repr__
+
+    def settings(self, **known: type[int | float | str | bool]) -> dict[str, int | float | str | bool]:
+        """The options as values of these types; only what the URL gives.
+
+        Raises:
+            ConfigError: unknown options and values that are none of the type, all of them.
+        """
+        found: dict[str, int | float | str | bool] = {}
+        findings = []
+        for name, text in self.options.items():
+            if name not in known:
+                findings.append(Finding("unknown option of a queue", self.shown, name, next_step=_near(name, known)))
+                continue
+            try:
+                found[name] = msgspec.convert(text, known[name], strict=False)
+            except msgspec.ValidationError:
+                expected = {float: "a number", int: "a whole number", bool: "true or false"}[known[name]]
+                findings.append(Finding(f"wrong value for {name}", self.shown, repr(text), expected))
+        if findings:
+            raise ConfigError("the queue's URL is wrong", findings=findings)
+        return found
+
+
+def parse_url(text: str) -> QueueUrl:
+    """Take a URL apart. A user and password may be percent-encoded, and may as well hold `@`, `:` and `/` as they are.
+
+    Raises:
+        ConfigError: this is no URL. The error shows nothing of it but the scheme.
+    """
+    scheme, mark, rest = text.partition("://")
+    if not mark or not scheme or not scheme.replace("+", "").replace("-", "").isalnum():
+        raise ConfigError(
+            "this is no URL of a queue",
+            got=repr(scheme if mark else text.partition(":")[0])[:40],
+            expected="such as sqlite:///orders.db?queue=orders",
+        )
+    place, _, query = rest.partition("?")
+    login, place = _split_login(place)
+    user, _, password = login.partition(":")
+    address, _, path = place.partition("/")
+    host, port = _host_and_port(address, scheme)
+    options = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name != "queue"}
+    queue = dict(parse_qsl(query, keep_blank_values=True)).get("queue", "")
+    return QueueUrl(scheme.lower(), unquote(user), unquote(password), host, port, unquote(path), options, queue)
+
+
+def _split_login(place: str) -> tuple[str, str]:
+    """What stands before the last `@`, if that is a login and no part of the path."""
+    login, mark, rest = place.rpartition("@")
+    if not mark or place.startswith("/"):
+        return "", place
+    first, slash, _ = login.partition("/")
+    # In `host:9092/topic@1` the `@` is the path's; in `user:a/b@host` the password's.
+    if slash and (":" not in first or first.rpartition(":")[2].isdigit()):
+        return "", place
+    return login, rest
+
+
+def _host_and_port(address: str, scheme: str) -> tuple[str, int]:
+    host, mark, port = address.rpartition(":")
+    if not mark or address.endswith("]"):
+        return address, 0
+    if not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(
+            "the port of a queue's URL is none",
+            where=f"{scheme}://…",
+            expected="a number up to 65535; encode @ : / in a password as %40 %3A %2F",
+        )
+    return host, int(port)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

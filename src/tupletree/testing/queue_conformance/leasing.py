@@ -1,0 +1,147 @@
+"""Scenarios about leases: who has a message, for how long, and what a holder that was too slow can still do."""
+
+from __future__ import annotations
+
+from tupletree.queues import Delivery, Failure, Letter, Message
+from tupletree.testing.queue_conformance.harness import Bench, must, scenario
+
+__all__ = ["LEASING"]
+
+
+@scenario()
+def consumers_share_a_queue_and_no_message(bench: Bench) -> None:
+    """In about the order of publishing, and never more than were asked for."""
+    bench.publish(*(b"%d" % number for number in range(30)))
+    other = bench.connect()
+    first, second = bench.broker.lease(bench.queue, 10), other.lease(bench.queue, 10)
+    must(len(first) <= 10 and len(second) <= 10, "a lease takes no more than its limit")
+    both = [*first, *second, *bench.lease()]
+    must(sorted(int(one.message.body) for one in both) == list(range(30)), "each message has one holder", both)
+    must(len({one.handle for one in both}) == 30, "each lease has a handle of its own")
+    must(not bench.broker.lease(bench.queue, 10), "there is no other message")
+
+
+@scenario()
+def a_consumer_that_dies_with_ten_gives_all_ten_back(bench: Bench) -> None:
+    """When their leases end, not before; each with the number of its delivery."""
+    bench.publish(*(b"%d" % number for number in range(10)))
+    dying = bench.connect()
+    held = bench.lease(10, broker=dying)
+    must(len(held) == 10, "it holds ten", held)
+    dying.close()
+    must(not bench.lease(), "a lease holds though its holder is gone")
+    bench.let_leases_end()
+    again = bench.lease()
+    must(sorted(one.message.id for one in again) == sorted(one.message.id for one in held), "all ten come back", again)
+    must({one.deliveries for one in again} == {2}, "it is their second delivery", again)
+
+
+@scenario()
+def of_two_consumers_one_dies_between_work_and_ack(bench: Bench) -> None:
+    """The other one gets its message and acks it; then it is gone for good."""
+    bench.publish(b"work")
+    [lost] = bench.lease(broker=bench.connect())
+    bench.let_leases_end()
+    [again] = bench.lease()
+    must(again.message.id == lost.message.id, "it comes again", again)
+    must(not bench.broker.ack([again.handle]), "the ack is taken")
+    bench.let_leases_end()
+    must(not bench.lease(), "it is gone")
+    must(bench.broker.depth(bench.queue).open == 0, "nothing is left")
+
+
+@scenario("fencing")
+def the_handle_of_an_old_lease_is_refused(bench: Bench) -> None:
+    """By every operation: the message belongs to its new holder."""
+    bench.publish(b"slow")
+    [old] = bench.lease()
+    bench.let_leases_end()
+    [new] = bench.lease()
+    must(new.handle != old.handle, "each lease has a handle of its own", (old, new))
+    must([*bench.broker.ack([old.handle])] == [old.handle], "a late ack is refused")
+    must([*bench.broker.fail([Failure(handle=old.handle)])] == [old.handle], "a late fail is refused")
+    if bench.can.extend:
+        must([*bench.broker.extend([old.handle], 1000)] == [old.handle], "a late extension is refused")
+    if bench.can.dead_letters:
+        letter = Letter(handle=old.handle, reason="late")
+        must([*bench.broker.dead_letter([letter])] == [old.handle], "a late dead letter is refused")
+    must(not bench.lease(), "the new lease is untouched")
+    must([*bench.broker.ack([old.handle, new.handle])] == [old.handle], "of a batch the others are taken")
+    must(bench.broker.depth(bench.queue).open == 0, "it is done")
+
+
+@scenario("fencing")
+def a_handle_is_good_for_one_end(bench: Bench) -> None:
+    """What was failed cannot be acked, and what was acked cannot be failed."""
+    bench.publish(b"a", b"b")
+    first, second = bench.lease()
+    bench.broker.fail([Failure(handle=first.handle)])
+    must([*bench.broker.ack([first.handle])] == [first.handle], "an ack after a fail is refused")
+    bench.broker.ack([second.handle])
+    must([*bench.broker.fail([Failure(handle=second.handle)])] == [second.handle], "a fail after an ack is refused")
+    must([one.message.body for one in bench.lease()] == [b"a"], "the first verdict counts")
+
+
+def _extended(bench: Bench) -> None:
+    bench.publish(b"x")
+    bench.broker.extend([one.handle for one in bench.lease()])
+
+
+@scenario("extend", otherwise=_extended)
+def a_slow_handler_that_extends_its_lease_runs_once(bench: Bench) -> None:
+    """At three times the lease."""
+    bench.publish(b"slow", b"quick")
+    slow, quick = bench.lease()
+    other = bench.connect()
+    for _ in range(6):
+        bench.advance(bench.lease_s / 2)
+        must(not bench.broker.extend([slow.handle], bench.lease_s), "an extension within the lease is taken")
+        come = bench.lease(broker=other)
+        must(all(one.message.id == quick.message.id for one in come), "an extended message stays with its holder", come)
+        other.ack([one.handle for one in come])
+    must(not bench.broker.ack([slow.handle]), "its ack is taken")
+    must(bench.broker.depth(bench.queue).open == 0, "both are done")
+
+
+@scenario("ack_anywhere")
+def any_connection_may_settle_a_handle(bench: Bench) -> None:
+    """As plain text it goes from the executor that leased to the one that acks."""
+    bench.publish(b"a")
+    leasing = bench.connect()
+    [delivery] = leasing.lease(bench.queue, lease_s=bench.lease_s)
+    leasing.close()
+    must(not bench.connect().ack([str(delivery.handle)]), "an ack by another connection is taken")
+    must(bench.broker.depth(bench.queue).open == 0, "it is done")
+
+
+@scenario()
+def a_lease_that_waits_takes_what_is_there_at_once(bench: Bench) -> None:
+    """And comes back empty when its time is over."""
+    started_s = bench.broker.monotonic()
+    must(not bench.broker.lease(bench.queue, wait_s=0.2), "there is nothing")
+    must(bench.broker.monotonic() - started_s >= 0.19, "it waited")
+    bench.publish(b"a")
+    started_s = bench.broker.monotonic()
+    must(len(bench.broker.lease(bench.queue, 5, wait_s=60)) == 1, "it takes what is there")
+    must(bench.broker.monotonic() - started_s < 30, "and does not wait for more")
+
+
+@scenario("delay")
+def a_lease_that_waits_takes_a_message_whose_time_comes(bench: Bench) -> None:
+    """Where time is real it takes as long."""
+    bench.broker.publish(bench.queue, [Message(id="soon", delay_s=0.3)])
+    leased: list[Delivery] = bench.broker.lease(bench.queue, wait_s=60)
+    must([one.message.id for one in leased] == ["soon"], "it comes to the one that waits", leased)
+
+
+LEASING = (
+    consumers_share_a_queue_and_no_message,
+    a_consumer_that_dies_with_ten_gives_all_ten_back,
+    of_two_consumers_one_dies_between_work_and_ack,
+    the_handle_of_an_old_lease_is_refused,
+    a_handle_is_good_for_one_end,
+    a_slow_handler_that_extends_its_lease_runs_once,
+    any_connection_may_settle_a_handle,
+    a_lease_that_waits_takes_what_is_there_at_once,
+    a_lease_that_waits_takes_a_message_whose_time_comes,
+)

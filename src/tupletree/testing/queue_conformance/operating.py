@@ -1,0 +1,134 @@
+"""Scenarios about what operators do: counting, looking, moving, deleting."""
+
+from __future__ import annotations
+
+from tupletree.errors import ConfigError
+from tupletree.queues import Depth, Failure, Letter, Message
+from tupletree.testing.queue_conformance.harness import Bench, must, scenario
+
+__all__ = ["OPERATING"]
+
+
+@scenario()
+def the_depth_counts_each_message_once(bench: Bench) -> None:
+    """Of the states that the broker counts."""
+    bench.publish(b"acked", b"leased", b"failed", b"dead", b"ready 1", b"ready 2")
+    acked, _, failed, dead = bench.lease(4)
+    bench.broker.ack([acked.handle])
+    expected = {"ready": 2, "leased": 3, "delayed": 0, "dead": 0}
+    if bench.can.delay:
+        bench.broker.fail([Failure(handle=failed.handle, delay_s=bench.lease_s * 3)])
+        expected |= {"leased": expected["leased"] - 1, "delayed": 1}
+    if bench.can.dead_letters:
+        bench.broker.dead_letter([Letter(handle=dead.handle, reason="poison")])
+        expected |= {"leased": expected["leased"] - 1, "dead": 1}
+    counted = {name: number for name, number in expected.items() if name in bench.can.states}
+    depth = bench.connect().depth(bench.queue)
+    must(depth == Depth(**counted), "each is counted where it is", depth)
+    bench.let_leases_end()
+    depth = bench.broker.depth(bench.queue)
+    must(depth.ready == 2 + expected["leased"], "a lease that ended counts as ready, though nobody leased since", depth)
+
+
+def _peeked(bench: Bench) -> None:
+    bench.broker.peek(bench.queue)
+
+
+@scenario("peek", otherwise=_peeked)
+def looking_at_messages_leases_none(bench: Bench) -> None:
+    """In the order in which they come."""
+    published = bench.publish(*(b"%d" % number for number in range(8)))
+    first, last = bench.broker.peek(bench.queue, limit=5), bench.broker.peek(bench.queue, limit=5, after=5)
+    must([one.message for one in [*first, *last]] == published, "all, page by page", (first, last))
+    must({(one.state, one.deliveries) for one in first} == {("ready", 0)}, "ready, and not delivered", first)
+    leased = bench.lease()
+    must({one.deliveries for one in leased} == {1}, "a look is no delivery", leased)
+    must(not bench.broker.peek(bench.queue), "none is ready now")
+    if "leased" in bench.can.states:
+        must(len(bench.broker.peek(bench.queue, "leased")) == 8, "they are leased")
+    bench.broker.fail([Failure(handle=one.handle, reason="why not") for one in leased])
+    must({one.reason for one in bench.broker.peek(bench.queue)} == {"why not"}, "the last failure's reason is shown")
+
+
+def _moved(bench: Bench) -> None:
+    bench.broker.move(bench.queue, bench.another())
+
+
+@scenario("move", otherwise=_moved)
+def moved_messages_are_in_one_queue_only(bench: Bench) -> None:
+    """Also if the move is made again, as after a crash; what the target holds is not there twice."""
+    target = bench.another()
+    batch = [Message(id=str(number), body=b"%d" % number, headers={"n": str(number)}) for number in range(10)]
+    bench.broker.publish(bench.queue, batch)
+    held = bench.can.idempotent_publish
+    if held:
+        bench.broker.publish(target, batch[4:5])
+    must(bench.broker.move(bench.queue, target, limit=3) == 3, "a limit")
+    must(bench.broker.move(bench.queue, target, ids=["9", "missing"]) == 1, "by id")
+    must(bench.broker.move(bench.queue, target) == 6, "the rest")
+    must(bench.broker.move(bench.queue, target) == 0, "nothing is left to move")
+    must(bench.broker.depth(bench.queue).open == 0, "the source is empty")
+    leased = bench.lease(queue=target)
+    must(min(leased, key=lambda one: one.message.id).message == batch[0], "messages are as they were", leased)
+    must(sorted(one.message.id for one in leased) == sorted(one.id for one in batch), "each is there once", leased)
+    try:
+        bench.broker.move(target, bench.queue, state="leased")
+    except ConfigError:
+        return
+    must(False, "leased messages cannot be moved: ConfigError")
+
+
+def _moved_delayed(bench: Bench) -> None:
+    bench.broker.move(bench.queue, bench.another(), state="delayed")
+
+
+@scenario("move", "delay", otherwise=_moved_delayed)
+def a_message_moved_while_delayed_stays_delayed_and_exists_once(bench: Bench) -> None:
+    """In the queue that it was moved to."""
+    target = bench.another()
+    bench.broker.publish(bench.queue, [Message(id="later", delay_s=bench.lease_s)])
+    must(bench.broker.move(bench.queue, target, state="delayed") == 1, "it is moved")
+    must(not bench.lease() and not bench.lease(queue=target), "its time has not come")
+    bench.advance(bench.lease_s * 1.05)
+    must(not bench.lease(), "it left the source")
+    must(len(bench.lease(queue=target)) == 1, "it comes from the target")
+
+
+@scenario("move", "dead_letters")
+def a_dead_letter_can_go_back_to_work(bench: Bench) -> None:
+    """To its own queue or another; its deliveries are counted anew."""
+    bench.publish(b"a", b"b")
+    bench.broker.dead_letter([Letter(handle=one.handle, reason="poison") for one in bench.lease()])
+    other = bench.another()
+    must(bench.broker.move(bench.queue, bench.queue, state="dead", limit=1) == 1, "one goes back")
+    must(bench.broker.move(bench.queue, other, state="dead") == 1, "the other one elsewhere")
+    for queue, body in ((bench.queue, b"a"), (other, b"b")):
+        [again] = bench.lease(queue=queue)
+        must((again.message.body, again.deliveries) == (body, 1), "as at the first time", again)
+    must(bench.broker.depth(bench.queue).dead == 0, "no dead letter is left")
+
+
+def _purged(bench: Bench) -> None:
+    bench.broker.purge(bench.queue)
+
+
+@scenario("purge", otherwise=_purged)
+def purged_messages_are_gone_and_may_be_published_again(bench: Bench) -> None:
+    """Those of the states that are named, and no others."""
+    batch = [Message(id=str(number)) for number in range(5)]
+    bench.broker.publish(bench.queue, batch)
+    [leased] = bench.lease(1)
+    must(bench.broker.purge(bench.queue) == 4, "what is ready")
+    must(not bench.lease(), "it is gone")
+    must(not bench.broker.ack([leased.handle]), "what is leased stays")
+    must(bench.broker.publish(bench.queue, batch[1:]) == 4, "their ids are new again")
+
+
+OPERATING = (
+    the_depth_counts_each_message_once,
+    looking_at_messages_leases_none,
+    moved_messages_are_in_one_queue_only,
+    a_message_moved_while_delayed_stays_delayed_and_exists_once,
+    a_dead_letter_can_go_back_to_work,
+    purged_messages_are_gone_and_may_be_published_again,
+)
