@@ -6,18 +6,12 @@
 from tupletree.queues.contract import (
     Broker,
     Capabilities,
-    Delivery,
-    Depth,
-    Failure,
     LeaseLostError,
-    Letter,
-    Message,
     NotCapableError,
-    RefusedMessage,
     RefusedMessagesError,
-    Stored,
     UnknownQueueError,
 )
+from tupletree.queues.messages import Delivery, Depth, Failure, Letter, Message, RefusedMessage, Stored
 from tupletree.queues.named import Queue
 from tupletree.queues.registry import connect, open_queue, register_scheme, schemes
 from tupletree.queues.urls import QueueUrl

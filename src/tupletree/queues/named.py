@@ -6,17 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from tupletree.queues.contract import (
-    DEFAULT_LEASE_S,
-    Broker,
-    Delivery,
-    Depth,
-    Failure,
-    Letter,
-    Message,
-    State,
-    Stored,
-)
+from tupletree.queues.contract import Broker
+from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
 
 __all__ = ["Queue"]
 

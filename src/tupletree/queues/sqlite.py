@@ -17,24 +17,12 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import ConfigError
-from tupletree.queues.contract import (
-    DEFAULT_LEASE_S,
-    Broker,
-    Capabilities,
-    Delivery,
-    Depth,
-    Failure,
-    LeaseLostError,
-    Letter,
-    Message,
-    State,
-    Stored,
-    check_messages,
-    is_name,
-)
+from tupletree.queues.contract import Broker, Capabilities, LeaseLostError, check_messages, is_name
 from tupletree.queues.host_clock import HostClock
+from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
+from tupletree.queues.sqlite_columns import message_of
 from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
-from tupletree.queues.sqlite_rows import Counts, QueueRows, message_of
+from tupletree.queues.sqlite_rows import Counts, QueueRows
 
 __all__ = ["CAPABILITIES", "REMEMBERS_ACKED_S", "SqliteBroker", "SqliteTransaction"]
 

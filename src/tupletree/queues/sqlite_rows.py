@@ -13,18 +13,12 @@ from typing import Any
 
 import msgspec
 
-from tupletree.errors import ConfigError
-from tupletree.queues.contract import (
-    DEFAULT_CONTENT_TYPE,
-    Delivery,
-    Failure,
-    Letter,
-    Message,
-    UnknownQueueError,
-)
+from tupletree.queues.contract import UnknownQueueError
+from tupletree.queues.messages import Delivery, Failure, Letter, Message
+from tupletree.queues.sqlite_columns import by_lease, columns_of, message_of, parse_handle
 from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
 
-__all__ = ["Counts", "QueueRow", "QueueRows", "message_of"]
+__all__ = ["Counts", "QueueRow", "QueueRows"]
 
 INLINE_BYTES = 2000
 """A larger body is a row of its own: about what fits a page with its message."""
@@ -146,7 +140,7 @@ class QueueRows:
         rows = []
         for message in messages:
             due = self._due_of(message, now)
-            rows.append(_row_of(queue, message, DELAYED if due else READY, due, now))
+            rows.append(columns_of(queue.number, queue.ordered, message, DELAYED if due else READY, due, now))
         new = 0
         for (state, large), run in itertools.groupby(rows, key=_state_and_large):
             if large:
@@ -166,7 +160,7 @@ class QueueRows:
             state = DELAYED if due else READY
             if message.key and connection.execute(_HAS_EARLIER, (queue.number, message.key)).fetchone():
                 state = WAITING
-            row = _row_of(queue, message, state, due, now)
+            row = columns_of(queue.number, queue.ordered, message, state, due, now)
             if len(message.body) > INLINE_BYTES:
                 new += _insert_large(connection, row, counts)
             else:
@@ -251,7 +245,7 @@ class QueueRows:
         """Keep of each message its id alone, for as long as it is remembered. Returns the refused handles."""
         refused: list[str] = []
         now = self._file.now_ms()
-        for prefix, seqs in _by_lease(handles).items():
+        for prefix, seqs in by_lease(handles).items():
             queue = self._queue_of(connection, prefix)
             if queue is None:
                 refused += [f"{prefix}.{seq}" for seq in seqs]
@@ -288,7 +282,7 @@ class QueueRows:
         refused = []
         counts: dict[str, tuple[QueueRow, Counts, list[str]]] = {}
         for handle, state, values in changes:
-            prefix, lease = _parse(handle)
+            prefix, lease = parse_handle(handle)
             queue = self._queue_of(connection, prefix)
             row = (lease[1], lease[0], queue.number if queue else -1)
             keys = self._keys_of(connection, queue, [(0, *row)]) if queue and state == DEAD else []
@@ -308,7 +302,7 @@ class QueueRows:
         end = self._file.now_ms() + int(lease_s * 1000)
         refused = []
         for handle in handles:
-            prefix, (token, seq) = _parse(handle)
+            prefix, (token, seq) = parse_handle(handle)
             queue = self._queue_of(connection, prefix)
             if queue is None or not connection.execute(_EXTEND, (end, seq, token, queue.number)).rowcount:
                 refused.append(handle)
@@ -448,23 +442,6 @@ class QueueRows:
         return int(connection.execute(statement, (number,)).fetchone()[0])
 
 
-def _row_of(queue: QueueRow, message: Message, state: int, due: int, now: int) -> tuple[Any, ...]:
-    plain = message.content_type == DEFAULT_CONTENT_TYPE and not message.headers
-    return (
-        queue.number,
-        message.id,
-        state,
-        due,
-        now,
-        int(queue.ordered and bool(message.key)),
-        message.key or None,
-        None if plain else msgspec.msgpack.encode((message.content_type, message.headers)),
-        len(message.body),
-        None,
-        message.body,
-    )
-
-
 def _state_and_large(row: tuple[Any, ...]) -> tuple[int, bool]:
     return row[2], row[8] > INLINE_BYTES
 
@@ -479,44 +456,6 @@ def _insert_large(connection: sqlite3.Connection, row: tuple[Any, ...], counts: 
     connection.execute("UPDATE tupletree_queue_messages SET ref = ? WHERE seq = ?", (ref, seq))
     counts.move(None, row[2])
     return 1
-
-
-_HEAD = msgspec.msgpack.Decoder(tuple[str, dict[str, str]])
-
-
-def message_of(name: str, key: str | None, head: bytes | None, body: bytes) -> Message:
-    """The message of a row's columns."""
-    if head is None:
-        return Message(id=name, body=body, key=key or "")
-    content_type, headers = _HEAD.decode(head)
-    return Message(id=name, body=body, key=key or "", content_type=content_type, headers=headers)
-
-
-def _by_lease(handles: Sequence[str]) -> dict[str, list[int]]:
-    """Handles without their last part, file.queue.token → row numbers. Raises ConfigError for what is no handle."""
-    found: dict[str, list[int]] = {}
-    for handle in handles:
-        prefix, _, seq = handle.rpartition(".")
-        try:
-            found.setdefault(prefix, []).append(int(seq))
-        except ValueError:
-            raise _no_handle(handle) from None
-    for prefix in found:
-        if prefix.count(".") != 2 or not all(part.isalnum() for part in prefix.split(".")):
-            raise _no_handle(prefix)
-    return found
-
-
-def _parse(handle: str) -> tuple[str, tuple[int, int]]:
-    """A handle's prefix, token and row number."""
-    ((prefix, seqs),) = _by_lease([handle]).items()
-    return prefix, (int(prefix.rpartition(".")[2]), seqs[0])
-
-
-def _no_handle(got: str) -> ConfigError:
-    return ConfigError(
-        "this is no handle of the embedded queue", got=repr(got)[:100], expected="`handle` of a delivery"
-    )
 
 
 def _unknown(connection: sqlite3.Connection, name: str, where: str) -> UnknownQueueError:
