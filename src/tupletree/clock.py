@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "ManualClock", "SteadyClock", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -32,6 +32,43 @@ class SystemClock:
         return time.time()
 
 
+class SteadyClock:
+    """A clock whose wall reading never goes back, and never goes slower than the monotonic one.
+
+    A step of the machine's clock forward is followed. A step back is not: from there on the reading goes on with the
+    monotonic clock, until the machine's has caught up. So times that were noted before can be compared with those of
+    now. For times that people and other processes compare with their own clock, ask the machine's.
+
+    Args:
+        inner: the clock that is read.
+
+    >>> machine = ManualClock(wall=100.0)
+    >>> clock = SteadyClock(machine)
+    >>> clock.not_before(3700.0)
+    >>> machine.advance(2.0)
+    >>> clock.wall()
+    3702.0
+    """
+
+    def __init__(self, inner: Clock) -> None:
+        self._inner = inner
+        self._ahead_s = inner.wall() - inner.monotonic()
+
+    def not_before(self, wall_s: float) -> None:
+        """The wall reading is at least this from now on: it was noted before, by another process say."""
+        self._ahead_s = max(self._ahead_s, wall_s - self._inner.monotonic())
+
+    def monotonic(self) -> float:
+        """As the inner clock."""
+        return self._inner.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since the Unix epoch, as far as they have come."""
+        monotonic_s = self._inner.monotonic()
+        self._ahead_s = max(self._ahead_s, self._inner.wall() - monotonic_s)
+        return monotonic_s + self._ahead_s
+
+
 class ManualClock:
     """A clock that moves only when told to; both readings move together.
 
@@ -50,6 +87,10 @@ class ManualClock:
         if seconds < 0:
             raise ValueError(f"time does not go back, got {seconds}")
         self._monotonic += seconds
+        self._wall += seconds
+
+    def step(self, seconds: float) -> None:
+        """Set the wall reading forward, or back, as somebody does who sets a machine's clock."""
         self._wall += seconds
 
     def monotonic(self) -> float:

@@ -132,7 +132,11 @@ class TaskPlace:
     """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date.
 
     `root` is that of the tuple in hand; None outside of a call. `retrying_since_s` is when the oldest message that is
-    being tried again first went out, in epoch time; None while there is none. Watermarks wait for it.
+    being tried again first went out, in epoch time; None while there is none. Watermarks wait for it, and for what is
+    `kept_retrying`: messages with a later attempt of which tuples are kept somewhere, and when they first went out; a
+    task that holds these tuples itself need not wait for them. `retries_run` says that a later attempt is in the epoch
+    that runs, so that more is known in the next one. `run_s` is for how long the run has run, in seconds: durations go
+    by it, for it neither goes back nor goes on while no process runs; None: as `epoch_time_s`.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
     `waits` says that the task is resumed after an outage, which fails no tuple then.
     `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
@@ -145,6 +149,9 @@ class TaskPlace:
     parallelism: int
     epoch_time_s: float = 0.0
     retrying_since_s: float | None = None
+    kept_retrying: Mapping[int, float] = field(default_factory=dict)
+    retries_run: bool = False
+    run_s: float | None = None
     message_timeout_s: float | None = None
     calls: int = 1
     attempts: Mapping[int, int] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from tupletree.effects import Worked
 from tupletree.frames import UNTRACKED, Frame, Root, join_segments, roots_of
 
-__all__ = ["HeldFrame", "Holder", "Holdings", "Member", "together"]
+__all__ = ["HeldFrame", "Holder", "Holdings", "Member", "together", "waits_for"]
 
 
 @dataclass(slots=True)
@@ -93,11 +93,20 @@ class Holder(Protocol):
         No tuples: it is not purged when a message fails.
         """
 
-    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
         """Held inputs in: go on where an earlier instance was, which gave `held` and `memory`. Emits nothing.
 
-        Tuples may be missing that were held then: those of messages that failed since, or that wait for another attempt
-        and come back later, in a `restore` of a later epoch. A tuple of several messages may come back with fewer.
+        All tuples of a frame that were held come back, in their order; those of messages that died since are named in a
+        `forget` that follows at once. A frame may be missing as a whole, if all its messages died.
+
+        Args:
+            held: as it was given.
+            memory: as it was given.
+            waiting: messages that failed, and whose next attempt is to come: by a `restore` without them. Until then
+                this instance neither acks nor fails their tuples, emits nothing that is anchored to them, and puts off
+                what they take part in: a window is called with all its tuples, and a pair made with both, once none of
+                them waits any more, or without those that died. So a failure changes when that happens, and nothing
+                else.
         """
 
     def forget(self, roots: Collection[int]) -> None:
@@ -228,6 +237,12 @@ class Holdings:
         self._count -= 1
         if not origin.members:
             del self._origins[origin.id]
+
+
+def waits_for(member: Member, waiting: Collection[int]) -> bool:
+    """Whether a tuple belongs to one of these messages."""
+    root = member.root
+    return any(one in waiting for one in root) if isinstance(root, tuple) else root in waiting
 
 
 def together(members: Iterable[Member]) -> Root:

@@ -16,7 +16,7 @@ from tupletree import Topology, batch_bolt
 from tupletree.codec import ArrowCodec
 from tupletree.config import Options
 from tupletree.frames import Frame, Root, join_segments, roots_of
-from tupletree.holding import HeldFrame
+from tupletree.holding import HeldFrame, Holdings
 from tupletree.plan import Plan
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.fates import Fates
@@ -177,16 +177,20 @@ def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions
         held, arriving = keep.split(gone, parked)
 
         live, waiting = _split_model(model, gone, parked)
-        assert {(one.frame.id, False): tuples_of(one.frame) for one in held} == _of_kind(live, arrives=False)
+        assert {(one.frame.id, False): tuples_of(one.frame) for one in held} == {
+            key: sorted(tuples) for key, tuples in model.items() if not key[1] and (key in live or key in waiting)
+        }, "held frames are whole, with what waits and what is gone"
         assert {(one.id, True): tuples_of(one) for one in arriving} == _of_kind(live, arrives=True)
 
+        everything = {key: sorted([*live.get(key, []), *waiting.get(key, [])]) for key in {*live, *waiting}}
+        held = [HeldFrame(_without_gone(one.frame, gone), one.since_s) for one in held]
         held = [one for at, one in enumerate(held) if at not in dropped]
         for parts in new:
             number += 1
             held.append(HeldFrame(frame(number, parts), float(epoch)))
-        before = pairs_of({**live, **waiting}) | pairs_of(waiting) | pairs_of(live)
+        before = pairs_of(everything)
         edges = keep.update(held, {"epoch": epoch}, None, _never)
-        model = dict(waiting)
+        model = _of_kind(waiting, arrives=True)
         for one in held:
             key = one.frame.id, False
             model[key] = sorted([*model.get(key, []), *tuples_of(one.frame)])
@@ -219,6 +223,15 @@ def _split_model(model: Model, gone: set[int], parked: set[int]) -> tuple[Model,
             if left or not tracked:
                 (live if parked.isdisjoint(left) else waiting).setdefault(key, []).append((left, value))
     return {key: sorted(one) for key, one in live.items()}, {key: sorted(one) for key, one in waiting.items()}
+
+
+def _without_gone(frame: Frame, gone: set[int]) -> Frame:
+    """What a holder keeps of a frame once it was told who died."""
+    holdings = Holdings()
+    holdings.take(frame, 0.0)
+    holdings.forget(gone)
+    (kept,) = holdings.held()
+    return kept.frame
 
 
 def _of_kind(model: Model, *, arrives: bool) -> Model:

@@ -8,11 +8,11 @@ is older than the watermark is late (the rule of an interval join: Flink's, say)
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.marking import marked, marks
+from tupletree.bolts.marking import marked, marks, members_by_name, names
 from tupletree.bolts.times import micros, shown
 from tupletree.bolts.turns import TimedTurns, Turn
 from tupletree.bolts.windows import KeyFunctions
@@ -35,6 +35,7 @@ class _Entry:
     member: Member
     time_us: int
     matched: bool = False
+    pairs_put_off: int = 0
 
 
 @dataclass(slots=True)
@@ -63,6 +64,9 @@ class JoinTask(TimedTurns):
         self._within_us = micros(body.holding.within_s)
         self._call = self._turns.bound(*body.holding.parameters)
         self._groups: dict[Any, _Group] = {}
+        # One of the two waits (`Holder.restore`). Pairs are called, and tuples let go of, once it does not.
+        self._pairs_put_off: list[tuple[_Entry, _Entry]] = []
+        self._exits_put_off: list[_Entry] = []
 
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
@@ -77,7 +81,7 @@ class JoinTask(TimedTurns):
                 turn.refuse(member, error)
                 continue
             if self._time_of is not None:
-                self._watermark.saw(member.source, time_us, now_us)
+                self._watermark.saw(member.source, time_us, self._ran_us())
                 self._stirred = True
             if time_us < self._over_us:
                 turn.too_late(member, self._spec.late, self._reason(time_us))
@@ -90,6 +94,7 @@ class JoinTask(TimedTurns):
     def advance(self) -> Worked:
         """Let go of what nothing can match any more."""
         reached_us, turn = self._reached_us(), Turn(self._turns)
+        self._call_put_off(turn)
         self._expire(turn, reached_us)
         self._over_us = max(self._over_us, reached_us)
         self._renew(turn)
@@ -98,29 +103,43 @@ class JoinTask(TimedTurns):
     def flush(self) -> Worked:
         """Let go of everything."""
         turn = Turn(self._turns)
+        self._call_put_off(turn)
         self._expire(turn, None)
         return turn.end()
 
     def memory(self) -> Any:
-        """How far time has come, and for an outer join what was matched."""
-        groups = self._groups.values() if any(self._spec.optional) else ()
-        matched = [one.member for group in groups for side in group.entries for one in side if one.matched]
-        return [self._renew_at_s, self._over_us, self._watermark.memory(), marks(matched)]
+        """How far time has come, for an outer join what was matched, and pairs that are to be called."""
+        matched: list[Member] = []
+        if any(self._spec.optional):
+            sides = [side for group in self._groups.values() for side in group.entries]
+            matched = [one.member for side in (*sides, self._exits_put_off) for one in side if one.matched]
+        pairs = [pair for pair in self._pairs_put_off if pair[LEFT].member.open and pair[RIGHT].member.open]
+        known = names(one.member for pair in pairs for one in pair)
+        put_off = [[known[left.member], known[right.member]] for left, right in pairs]
+        return [self._renew_at_s, self._over_us, self._watermark.memory(), marks(matched), put_off]
 
-    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
         """See `Holder`."""
         matches: list[Any] = []
+        put_off: list[Any] = []
         if memory is not None:
-            self._renew_at_s, self._over_us, watermark, matches = memory
+            self._renew_at_s, self._over_us, watermark, matches, put_off = memory
             self._watermark.restore(watermark)
-        self._watermark.wait(self._now_us())
         members = self._holdings.restore(held)
+        self._begin(members, waiting)
         matched = marked(members, matches)
+        entries: dict[Member, _Entry] = {}
         for member in members:
             time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
             (key,) = self._keys[member.source]([member.value])
             _, entry = self._enter(key, member, time_us)
             entry.matched = member in matched
+            entries[member] = entry
+        known = members_by_name(members) if put_off else {}
+        for names_of_pair in put_off:
+            left, right = (known.get((frame_id, position)) for frame_id, position in names_of_pair)
+            if left is not None and right is not None:
+                self._put_pair_off(entries[left], entries[right])
 
     def forget(self, roots: Collection[int]) -> None:
         """See `Holder`."""
@@ -132,6 +151,34 @@ class JoinTask(TimedTurns):
                 group.entries[side][:] = kept
                 group.times[side][:] = [entry.time_us for entry in kept]
             self._drop_if_empty(key, group)
+
+    def _put_off(self) -> Iterable[Member]:
+        """See `TakingTurns`."""
+        for pair in self._pairs_put_off:
+            yield from (entry.member for entry in pair if entry.member.open)
+        yield from (entry.member for entry in self._exits_put_off if entry.member.open)
+
+    def _put_pair_off(self, left: _Entry, right: _Entry) -> None:
+        self._pairs_put_off.append((left, right))
+        left.pairs_put_off += 1
+        right.pairs_put_off += 1
+
+    def _call_put_off(self, turn: Turn) -> None:
+        """Call the function for the pairs of which none waits any more."""
+        pairs, self._pairs_put_off = self._pairs_put_off, []
+        for pair in pairs:
+            for one in pair:
+                one.pairs_put_off -= 1
+            left, right = pair[LEFT].member, pair[RIGHT].member
+            if not (left.open and right.open):
+                continue  # the other one died
+            if self._waits((left, right)):
+                self._put_pair_off(*pair)
+            elif turn.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+                pair[LEFT].matched = pair[RIGHT].matched = True
+            else:
+                turn.settle((left, right))
+                self._purge(turn)
 
     def _enter(self, key: Any, member: Member, time_us: int) -> tuple[int, _Entry]:
         """Hold a tuple; returns its side and entry."""
@@ -153,7 +200,10 @@ class JoinTask(TimedTurns):
         for other in others[first : bisect_right(times, entry.time_us + self._within_us)]:
             pair = (entry, other) if side == LEFT else (other, entry)
             left, right = pair[LEFT].member, pair[RIGHT].member
-            if turn.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+            if self._waiting and self._waits((left, right)):
+                self._put_pair_off(*pair)
+                self._spare(turn, (left, right))
+            elif turn.call((left, right), (left.value, right.value), self._call, left.value, right.value):
                 entry.matched = other.matched = True
             else:
                 turn.settle((left, right))
@@ -175,6 +225,9 @@ class JoinTask(TimedTurns):
             times, entries = group.times[side], group.entries[side]
             gone = entries[: bisect_left(times, reached_us - self._within_us)]
             del times[: len(gone)], entries[: len(gone)]
+            if self._waiting:
+                self._exits_put_off += [one for one in gone if self._must_stay(one)]
+                gone = [one for one in gone if not self._must_stay(one)]
             for entry in gone:
                 if self._spec.optional[1 - side] and not entry.matched:
                     value = entry.member.value
@@ -184,6 +237,9 @@ class JoinTask(TimedTurns):
         if oldest is not None:
             self._ends.put(key, oldest + self._within_us + 1)
         self._drop_if_empty(key, group)
+
+    def _must_stay(self, entry: _Entry) -> bool:
+        return entry.pairs_put_off > 0 or self._waits((entry.member,))
 
     def _drop_if_empty(self, key: Any, group: _Group) -> None:
         if not (group.times[LEFT] or group.times[RIGHT]):

@@ -7,7 +7,7 @@ every task that does so has in common.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from tupletree.bolts.agenda import Agenda
@@ -17,7 +17,7 @@ from tupletree.effects import Output, TaskPlace, Worked
 from tupletree.errors import PermanentError
 from tupletree.failing import FailureMaker, wrong_type
 from tupletree.frames import Root, all_failed, join_segments, roots_of
-from tupletree.holding import HeldFrame, Holdings, Member, together
+from tupletree.holding import HeldFrame, Holdings, Member, together, waits_for
 from tupletree.repeating import insisting
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, Late, WindowSpec
@@ -158,6 +158,7 @@ class TakingTurns(ABC):
         self._turns = Turns(component, place, self._holdings)
         self._extends = component.body.holding.extend_timeout
         self._renew_at_s = 0.0
+        self._waiting: Collection[int] = ()  # messages whose next attempt is to come; see `Holder.restore`
 
     @property
     def is_holding(self) -> bool:
@@ -195,20 +196,42 @@ class TakingTurns(ABC):
     def forget(self, roots: Collection[int]) -> None:
         """See `Holder`."""
 
+    @abstractmethod
+    def _put_off(self) -> Iterable[Member]:
+        """Tuples that take part in what is put off because another one waits; see `Holder.restore`."""
+
+    def _waits(self, members: Iterable[Member]) -> bool:
+        """Whether any of these waits for another attempt of its message."""
+        waiting = self._waiting
+        return bool(waiting) and any(waits_for(member, waiting) for member in members)
+
+    def _spare(self, turn: Turn, members: Iterable[Member]) -> None:
+        """Start the timeouts of these messages anew, of those that do not wait themselves: it is not by their doing."""
+        roots = dict.fromkeys(root for member in members for root in roots_of(member.root))
+        turn.worked.extended += [root for root in roots if root not in self._waiting]
+
     def _renew(self, turn: Turn) -> None:
-        """Start the timeouts of held messages anew, if that is wanted and it is time for it."""
+        """Start timeouts anew, of all held messages if that is wanted, and of those that wait for another one."""
         timeout_s = self._place.message_timeout_s
-        if timeout_s is None or not (self._extends and self.is_holding):
+        if timeout_s is None or not self.is_holding:
             return
-        if self._place.epoch_time_s >= self._renew_at_s:
-            self._renew_at_s = self._place.epoch_time_s + timeout_s * RENEW_AFTER
+        put_off = [] if self._extends else [*self._put_off()]
+        if not (self._extends or put_off) or self._place.epoch_time_s < self._renew_at_s:
+            return
+        self._renew_at_s = self._place.epoch_time_s + timeout_s * RENEW_AFTER
+        if self._extends:
             held = (root for one in self._holdings.held() for root in one.frame.roots)
-            turn.worked.extended += dict.fromkeys(one for root in held for one in roots_of(root))
+            roots = dict.fromkeys(one for root in held for one in roots_of(root))
+            turn.worked.extended += [root for root in roots if root not in self._waiting]
+        else:
+            self._spare(turn, put_off)
 
     def _due_at(self, due_us: int | None) -> float | None:
         """When to be called, for this or to renew timeouts."""
         due_s = None if due_us is None else seconds(due_us)
-        if self._place.message_timeout_s is None or not (self._extends and self.is_holding):
+        if self._place.message_timeout_s is None or not self.is_holding:
+            return due_s
+        if not (self._extends or any(True for _ in self._put_off())):
             return due_s
         return self._renew_at_s if due_s is None else min(due_s, self._renew_at_s)
 
@@ -220,9 +243,10 @@ class TakingTurns(ABC):
     def _now_us(self) -> int:
         return micros(self._place.epoch_time_s)
 
-    def _retrying_since_us(self) -> int | None:
-        since_s = self._place.retrying_since_s
-        return None if since_s is None else micros(since_s)
+    def _ran_us(self) -> int:
+        """The run's clock; see `TaskPlace.run_s`."""
+        run_s = self._place.run_s
+        return micros(self._place.epoch_time_s if run_s is None else run_s)
 
 
 class TimedTurns(TakingTurns):
@@ -241,6 +265,8 @@ class TimedTurns(TakingTurns):
         self._stirred = False  # tuples came since the watermark was looked at
         self._over_us = BEFORE_ALL  # time has come this far
         self._ends = Agenda()  # when something is over
+        self._kept_since_s: float | None = None  # when the oldest message went out that is tried again elsewhere
+        self._retries_run = False
 
     @property
     def due_s(self) -> float | None:
@@ -249,7 +275,7 @@ class TimedTurns(TakingTurns):
             return self._place.epoch_time_s
         due_us = self._ends.next_us
         if due_us is not None and self._time_of is not None:
-            due_us = self._watermark.reaches(due_us, self._now_us(), self._retrying_since_us())
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._retrying_since_us())
         return self._due_at(due_us)
 
     @property
@@ -257,9 +283,27 @@ class TimedTurns(TakingTurns):
         """See `Holder`."""
         return None if self._time_of is None or self._watermark.current == BEFORE_ALL else self._watermark.current
 
+    def _begin(self, members: Sequence[Member], waiting: Collection[int]) -> None:
+        """An epoch begins, with these tuples held."""
+        self._waiting = waiting
+        place = self._place
+        self._retries_run = place.retries_run
+        if place.kept_retrying:
+            own = {root for member in members for root in roots_of(member.root)}
+            elsewhere = {root: since_s for root, since_s in place.kept_retrying.items() if root not in own}
+            self._kept_since_s = min(elsewhere.values(), default=None)
+            self._retries_run = self._retries_run or any(root not in waiting for root in elsewhere)
+        self._watermark.wait(self._ran_us())
+
+    def _retrying_since_us(self) -> int | None:
+        sinces = [one for one in (self._place.retrying_since_s, self._kept_since_s) if one is not None]
+        return micros(min(sinces)) if sinces else None
+
     def _reached_us(self) -> int:
         """How far time comes now; `_over_us` follows when all that this brings has been done."""
-        self._stirred = False
         if self._time_of is None:
+            self._stirred = False
             return max(self._now_us(), self._over_us)
-        return self._watermark.advance(self._now_us(), self._retrying_since_us())
+        # With an attempt under way the next epoch knows more, and time may have come further without anything new.
+        self._stirred = self._retries_run and self.is_holding
+        return self._watermark.advance(self._now_us(), self._ran_us(), self._retrying_since_us())

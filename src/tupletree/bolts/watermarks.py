@@ -4,7 +4,8 @@ Owns the rule: the latest timestamp of the input that is furthest behind, less t
 bend it, both by the clock: an input where nothing came for a while goes on with it, and while a message is tried again
 the watermark stands where it stood when that message first went out, for a limited time.
 
-Times are microseconds since the Unix epoch.
+Times are microseconds since the Unix epoch. Durations (how long an input is silent, how long a message may hold the
+watermark back) go by the run's clock, which neither goes back nor goes on while no process runs.
 """
 
 from __future__ import annotations
@@ -40,50 +41,53 @@ class Watermark:
         self._idle_us = idle_us
         self._hold_us = hold_us
         self._latest = dict.fromkeys(inputs, BEFORE_ALL)
-        self._heard_us: dict[tuple[str, str], int] = {}
+        self._heard_us: dict[tuple[str, str], int] = {}  # by the run's clock
         self._limit_us: int | None = None
-        self._history: list[tuple[int, int]] = []  # (clock, watermark that it would have been), rising in both
+        # (time, watermark that it would have been, the run's clock then), rising in all three
+        self._history: list[tuple[int, int, int]] = []
 
-    def saw(self, source: tuple[str, str], time_us: int, now_us: int) -> None:
+    def saw(self, source: tuple[str, str], time_us: int, ran_us: int) -> None:
         """A tuple with this timestamp came on this input."""
         self._latest[source] = max(self._latest[source], time_us)
-        self._heard_us[source] = now_us
+        self._heard_us[source] = ran_us
 
-    def advance(self, now_us: int, retrying_since_us: int | None) -> int:
+    def advance(self, now_us: int, ran_us: int, retrying_since_us: int | None) -> int:
         """Bring it up to date.
 
         Args:
-            now_us: the clock.
+            now_us: the time.
+            ran_us: the run's clock.
             retrying_since_us: when the oldest message that is being tried again first went out; None: there is none.
         """
-        free = self._free(now_us)
-        self._remember(now_us, free)
+        free = self._free(ran_us)
+        self._remember(now_us, ran_us, free)
         if self._limit_us is not None:
             free = min(free, self._limit_us)
         if retrying_since_us is not None:
-            free = self._as_of(max(retrying_since_us, now_us - self._hold_us))
+            free = min(free, max(self._as_of(retrying_since_us, 0), self._as_of(ran_us - self._hold_us, 2)))
         self.current = max(self.current, free)
         return self.current
 
-    def reaches(self, time_us: int, now_us: int, retrying_since_us: int | None) -> int | None:
+    def reaches(self, time_us: int, now_us: int, ran_us: int, retrying_since_us: int | None) -> int | None:
         """When to look whether the clock alone has brought it to a time; None: only tuples will."""
         if all(latest == BEFORE_ALL for latest in self._latest.values()):
             return None
-        whens = [self._input_reaches(source, time_us + self._lag_us, now_us) for source in self._latest]
-        if any(when is None for when in whens):
+        waits = [self._input_reaches(source, time_us + self._lag_us, ran_us) for source in self._latest]
+        if any(wait is None for wait in waits):
             return None
-        when = max(when for when in whens if when is not None)
-        if retrying_since_us is None or when > now_us:
-            return when
+        wait = max(wait for wait in waits if wait is not None)
+        if retrying_since_us is None or wait > 0:
+            return now_us + wait
         at = bisect_left(self._history, time_us, key=lambda entry: entry[1])
-        return (self._history[at][0] if at < len(self._history) else now_us) + self._hold_us + 1
+        reached_us = self._history[at][2] if at < len(self._history) else ran_us
+        return now_us + reached_us + self._hold_us + 1 - ran_us
 
-    def wait(self, now_us: int) -> None:
+    def wait(self, ran_us: int) -> None:
         """Do not move on account of what is still to come, until there is another one after this.
 
         So where work is done in epochs: whether a message of this epoch is to be tried again is known in the next one.
         """
-        self._limit_us = self._free(now_us)
+        self._limit_us = self._free(ran_us)
 
     def memory(self) -> list[Any]:
         """What must outlive it, as plain data; see `restore`."""
@@ -96,50 +100,56 @@ class Watermark:
     def restore(self, memory: Sequence[Any]) -> None:
         """Go on where another one was. Inputs that are no longer there are forgotten."""
         self.current, inputs, history = memory
-        self._history = [(clock, watermark) for clock, watermark in history]
+        self._history = [(time_us, watermark, ran_us) for time_us, watermark, ran_us in history]
         for component, stream, latest, heard in inputs:
             if (component, stream) in self._latest:
                 self._latest[component, stream] = latest
                 if heard is not None:
                     self._heard_us[component, stream] = heard
 
-    def _free(self, now_us: int) -> int:
+    def _free(self, ran_us: int) -> int:
         """What it would be if no message were tried again."""
-        reached = [self._input_at(source, now_us) for source in self._latest]
+        reached = [self._input_at(source, ran_us) for source in self._latest]
         known = [time_us for time_us in reached if time_us is not None]
         lowest = min(known, default=BEFORE_ALL)
         return lowest - self._lag_us if lowest > BEFORE_ALL else BEFORE_ALL
 
-    def _input_at(self, source: tuple[str, str], now_us: int) -> int | None:
+    def _input_at(self, source: tuple[str, str], ran_us: int) -> int | None:
         """How far an input has come; None if it says nothing, for it never had a tuple and is taken to be idle."""
         latest = self._latest[source]
-        silent_us = now_us - self._heard_us.setdefault(source, now_us)
+        silent_us = ran_us - self._heard_us.setdefault(source, ran_us)
         if self._idle_us is None or silent_us <= self._idle_us:
             return latest
         return None if latest == BEFORE_ALL else latest + silent_us - self._idle_us
 
-    def _input_reaches(self, source: tuple[str, str], time_us: int, now_us: int) -> int | None:
+    def _input_reaches(self, source: tuple[str, str], time_us: int, ran_us: int) -> int | None:
+        """In how long an input has come to a time by itself; negative if it could have before."""
         latest = self._latest[source]
         if latest >= time_us:
-            return now_us
+            return 0
         if self._idle_us is None:
             return None
-        idle_at_us = self._heard_us.get(source, now_us) + self._idle_us
+        idle_at_us = self._heard_us.get(source, ran_us) + self._idle_us
         # An input without a tuple is out of the way once it is idle, which is just after that time.
-        return idle_at_us + (1 if latest == BEFORE_ALL else time_us - latest)
+        return idle_at_us + (1 if latest == BEFORE_ALL else time_us - latest) - ran_us
 
-    def _remember(self, now_us: int, free: int) -> None:
+    def _remember(self, now_us: int, ran_us: int, free: int) -> None:
         history = self._history
-        if history and (free <= history[-1][1] or now_us < history[-1][0]):
+        if history and (free <= history[-1][1] or now_us < history[-1][0] or ran_us < history[-1][2]):
             return
-        if history and now_us - history[-1][0] < self._hold_us // HISTORY_STEPS:
+        if history and ran_us - history[-1][2] < self._hold_us // HISTORY_STEPS:
             return
-        history.append((now_us, free))
-        old = bisect_right(history, now_us - self._hold_us, key=lambda entry: entry[0]) - 1
+        history.append((now_us, free, ran_us))
+        old = bisect_right(history, ran_us - self._hold_us, key=lambda entry: entry[2]) - 1
         if old > 0:
             del history[:old]
 
-    def _as_of(self, clock_us: int) -> int:
-        """What it was just before: tuples of a message may have moved it at the very time at which it went out."""
-        at = bisect_left(self._history, clock_us, key=lambda entry: entry[0]) - 1
+    def _as_of(self, clock_us: int, clock: int) -> int:
+        """What it was just before: tuples of a message may have moved it at the very time at which it went out.
+
+        Args:
+            clock_us: when.
+            clock: by which of an entry's clocks: its position.
+        """
+        at = bisect_left(self._history, clock_us, key=lambda entry: entry[clock]) - 1
         return self._history[at][1] if at >= 0 else BEFORE_ALL

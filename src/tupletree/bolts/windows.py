@@ -10,11 +10,11 @@ their ends (Akidau et al., "The Dataflow Model", VLDB 2015: assignment by event 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.marking import marked, marks
+from tupletree.bolts.marking import marked, marks, members_by_name, names
 from tupletree.bolts.times import BEFORE_ALL, micros, seconds, shown
 from tupletree.bolts.turns import TakingTurns, TimedTurns, Turn
 from tupletree.effects import TaskPlace, Worked
@@ -44,6 +44,18 @@ def window_task(
     return (TimeWindowTask if spec.length_s is not None else CountWindowTask)(component, place, keys)
 
 
+@dataclass(slots=True)
+class _Called:
+    """One window that is over: what its function is called with, or will be once none of its tuples waits."""
+
+    key: Any
+    start_s: float
+    end_s: float
+    members: list[Member]
+    new: list[Member]
+    expiring: list[Member]
+
+
 class _WindowTask(TakingTurns):
     """What windows by time and by count have in common."""
 
@@ -54,13 +66,116 @@ class _WindowTask(TakingTurns):
         self._spec = body.holding
         self._keys = keys if self._spec.per_key else None
         self._call = self._turns.bound(body.value_parameter)
+        self._windows_put_off: list[_Called] = []
+        self._calls_put_off: dict[Member, int] = {}  # how many of these windows hold it
+        self._expired: set[Member] = set()  # of these: they are in no other window any more
 
     def _key_of(self, member: Member) -> Any:
         """The key of a tuple; whatever a tuple without one raises comes out."""
         return None if self._keys is None else self._keys[member.source]([member.value])[0]
 
-    def _called(self, turn: Turn, members: list[Member], window: Window[Any]) -> bool:
-        return turn.call(members, window, self._call, window.tuples if self._spec.as_list else window)
+    def _call_or_put_off(self, turn: Turn, over: _Called) -> bool:
+        """Call the function for a window, or put that off, as `Holder.restore` says; False if it raised."""
+        if self._waiting and self._waits(over.members):
+            self._put_window_off(over)
+            self._spare(turn, over.members)
+            return True
+        return self._called(turn, over)
+
+    def _called(self, turn: Turn, over: _Called) -> bool:
+        window = Window(
+            [member.value for member in over.members],
+            new=[member.value for member in over.new],
+            expiring=[member.value for member in over.expiring],
+            start_s=over.start_s,
+            end_s=over.end_s,
+            key=over.key,
+        )
+        return turn.call(over.members, window, self._call, window.tuples if self._spec.as_list else window)
+
+    def _expire(self, turn: Turn, members: list[Member]) -> None:
+        """No later window will hold these: they are settled, unless an earlier one that does was put off."""
+        if not self._calls_put_off:
+            turn.settle(members)
+            return
+        stay = [member for member in members if member in self._calls_put_off]
+        self._expired.update(stay)
+        turn.settle([member for member in members if member not in self._calls_put_off])
+
+    def _put_off(self) -> Iterable[Member]:
+        """See `TakingTurns`."""
+        return (member for member in self._calls_put_off if member.open)
+
+    def _put_window_off(self, over: _Called) -> None:
+        self._windows_put_off.append(over)
+        for member in over.members:
+            self._calls_put_off[member] = self._calls_put_off.get(member, 0) + 1
+
+    def _call_put_off(self, turn: Turn) -> None:
+        """Call the function for the windows none of whose tuples waits any more."""
+        windows, self._windows_put_off = self._windows_put_off, []
+        for over in windows:
+            for member in over.members:
+                self._calls_put_off[member] -= 1
+                if not self._calls_put_off[member]:
+                    del self._calls_put_off[member]
+            left = _of_open(over)
+            if not left.members:
+                continue  # all of them died
+            if self._waits(left.members):
+                self._put_window_off(left)
+                continue
+            if self._called(turn, left):
+                done = [member for member in left.members if member not in self._calls_put_off]
+                turn.settle([member for member in done if member in self._expired])
+            else:
+                turn.settle(left.members)
+            self._purge(turn)
+
+    def _memory_of_put_off(self) -> list[Any]:
+        """See `_restore_put_off`."""
+        open_windows = [left for left in map(_of_open, self._windows_put_off) if left.members]
+        known = names(member for over in open_windows for member in over.members)
+        expired = marks(self._expired)
+        stored: list[Any] = []
+        for over in open_windows:
+            new, expiring = set(over.new), set(over.expiring)
+            entries = [[*known[member], member in new, member in expiring] for member in over.members]
+            stored.append([over.start_s, over.end_s, entries])
+        return [stored, expired]
+
+    def _restore_put_off(self, members: Sequence[Member], stored: Sequence[Any]) -> set[Member]:
+        """Put off again what was; returns tuples that are held for nothing else."""
+        if not stored or not stored[0]:
+            return set()
+        windows, expired = stored
+        known = members_by_name(members)
+        for start_s, end_s, entries in windows:
+            found = [
+                (known[frame_id, position], is_new, is_expiring)
+                for frame_id, position, is_new, is_expiring in entries
+                if (frame_id, position) in known
+            ]
+            if found:
+                over = _Called(
+                    self._key_of(found[0][0]),
+                    start_s,
+                    end_s,
+                    [member for member, _, _ in found],
+                    [member for member, is_new, _ in found if is_new],
+                    [member for member, _, is_expiring in found if is_expiring],
+                )
+                self._put_window_off(over)
+        self._expired = marked(members, expired)
+        return self._expired
+
+
+def _of_open(over: _Called) -> _Called:
+    """The same window without the tuples of messages that died."""
+    if all(member.open for member in over.members):
+        return over
+    kept = [[member for member in part if member.open] for part in (over.members, over.new, over.expiring)]
+    return _Called(over.key, over.start_s, over.end_s, *kept)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +217,7 @@ class TimeWindowTask(_WindowTask, TimedTurns):
                 turn.refuse(member, error)
                 continue
             if self._time_of is not None:
-                self._watermark.saw(member.source, time_us, now_us)
+                self._watermark.saw(member.source, time_us, self._ran_us())
                 self._stirred = True
             if self._last_end(time_us) <= over_us:
                 turn.too_late(member, self._spec.late, self._reason(time_us))
@@ -114,6 +229,7 @@ class TimeWindowTask(_WindowTask, TimedTurns):
     def advance(self) -> Worked:
         """Call the function for every window that is over by now."""
         reached_us, turn = self._reached_us(), Turn(self._turns)
+        self._call_put_off(turn)
         while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
             self._fire(turn)
         self._over_us = max(self._over_us, reached_us)
@@ -126,6 +242,7 @@ class TimeWindowTask(_WindowTask, TimedTurns):
         Time does not move: a tuple that comes after all is in a window of its own.
         """
         turn = Turn(self._turns)
+        self._call_put_off(turn)
         while self._ends.next_us is not None:
             self._fire(turn)
         return turn.end()
@@ -137,17 +254,23 @@ class TimeWindowTask(_WindowTask, TimedTurns):
             for entry in group.entries:
                 if entry.first_end_us != self._first_end(entry.time_us):
                     almost_late[entry.member.origin.id] = entry.first_end_us - self._slide_us
-        return [self._renew_at_s, self._over_us, self._watermark.memory(), [*almost_late.items()]]
+        put_off = self._memory_of_put_off()
+        return [self._renew_at_s, self._over_us, self._watermark.memory(), [*almost_late.items()], put_off]
 
-    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
         """See `Holder`."""
         over_at: dict[int, int] = {}
+        put_off: Sequence[Any] = ()
         if memory is not None:
-            self._renew_at_s, self._over_us, watermark, almost_late = memory
+            self._renew_at_s, self._over_us, watermark, almost_late, put_off = memory
             self._watermark.restore(watermark)
             over_at = dict(almost_late)
-        self._watermark.wait(self._now_us())
-        for member in self._holdings.restore(held):
+        members = self._holdings.restore(held)
+        self._begin(members, waiting)
+        expired = self._restore_put_off(members, put_off)
+        for member in members:
+            if member in expired:
+                continue
             time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
             self._enter(self._key_of(member), member, time_us, over_at.get(member.origin.id, BEFORE_ALL))
 
@@ -179,17 +302,13 @@ class TimeWindowTask(_WindowTask, TimedTurns):
             leaving = bisect_left(group.times, start_us + self._slide_us)
             if held:
                 members = [entry.member for entry in held]
-                window = Window(
-                    [member.value for member in members],
-                    new=[entry.member.value for entry in held if entry.first_end_us >= end_us],
-                    expiring=[member.value for member in members[:leaving]],
-                    start_s=seconds(start_us),
-                    end_s=seconds(end_us),
-                    key=key,
-                )
-                if not self._called(turn, members, window):
+                new = [entry.member for entry in held if entry.first_end_us >= end_us]
+                over = _Called(key, seconds(start_us), seconds(end_us), members, new, members[:leaving])
+                if self._call_or_put_off(turn, over):
+                    self._expire(turn, members[:leaving])
+                else:
                     leaving = len(members)
-                turn.settle(members[:leaving])
+                    turn.settle(members)
             self._keep(key, group, group.entries[leaving:], end_us)
         self._purge(turn)
 
@@ -268,6 +387,7 @@ class CountWindowTask(_WindowTask):
     def advance(self) -> Worked:
         """Call the function for windows that are full since a `restore`: time brings no others."""
         turn = Turn(self._turns)
+        self._call_put_off(turn)
         for key, group in [*self._groups.items()]:
             while group.fresh >= self._slide:
                 self._fire(key, group, turn)
@@ -282,13 +402,14 @@ class CountWindowTask(_WindowTask):
     def flush(self) -> Worked:
         """Call the function for what was in no window yet, and let go of everything."""
         turn = Turn(self._turns)
+        self._call_put_off(turn)
         for key, group in [*self._groups.items()]:
             while group.fresh >= self._slide:
                 self._fire(key, group, turn)
             if group.fresh:
                 members = group.members[-self._count :]
                 self._call_with(key, members, group.fresh, len(members), turn)
-            turn.settle(group.members)
+            self._expire(turn, group.members)
         self._groups.clear()
         return turn.end()
 
@@ -296,14 +417,18 @@ class CountWindowTask(_WindowTask):
         """Which tuples were in a window already."""
         groups = self._groups.values()
         seen = [one for group in groups for one in group.members[: len(group.members) - group.fresh]]
-        return [self._renew_at_s, marks(seen)] if self.is_holding else None
+        return [self._renew_at_s, marks(seen), self._memory_of_put_off()] if self.is_holding else None
 
-    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
         """See `Holder`."""
-        self._renew_at_s, seen = memory or (0.0, ())
+        self._waiting = waiting
+        self._renew_at_s, seen, put_off = memory or (0.0, (), ())
         members = self._holdings.restore(held)
         old = marked(members, seen)
+        expired = self._restore_put_off(members, put_off)
         for member in members:
+            if member in expired:
+                continue
             group = self._groups.setdefault(self._key_of(member), _CountGroup())
             group.members.append(member)
             group.fresh += member not in old
@@ -324,9 +449,11 @@ class CountWindowTask(_WindowTask):
         end = len(group.members) - group.fresh + self._slide
         leaving = max(0, end - self._stay)
         start = max(0, end - self._count)
-        if not self._call_with(key, group.members[start:end], self._slide, leaving - start, turn):
+        if self._call_with(key, group.members[start:end], self._slide, leaving - start, turn):
+            self._expire(turn, group.members[:leaving])
+        else:
             leaving = end
-        turn.settle(group.members[:leaving])
+            turn.settle(group.members[:leaving])
         del group.members[:leaving]
         group.fresh -= self._slide
         if not group.members:
@@ -334,13 +461,6 @@ class CountWindowTask(_WindowTask):
         self._purge(turn)
 
     def _call_with(self, key: Any, members: list[Member], new: int, leaving: int, turn: Turn) -> bool:
-        values = [member.value for member in members]
-        window = Window(
-            values,
-            new=values[len(values) - new :],
-            expiring=values[:leaving],
-            start_s=members[0].since_s,
-            end_s=members[-1].since_s,
-            key=key,
-        )
-        return self._called(turn, members, window)
+        times = members[0].since_s, members[-1].since_s
+        over = _Called(key, *times, members, members[len(members) - new :], members[:leaving])
+        return self._call_or_put_off(turn, over)

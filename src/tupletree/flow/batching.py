@@ -13,7 +13,7 @@ from tupletree.bolts.turns import Turns
 from tupletree.effects import Output, TaskPlace, Worked
 from tupletree.errors import is_outage
 from tupletree.frames import Frame, Root, all_failed, join_segments, roots_of
-from tupletree.holding import HeldFrame, Holdings, Member, together
+from tupletree.holding import HeldFrame, Holdings, Member, together, waits_for
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["BatchTask"]
@@ -103,9 +103,9 @@ class BatchTask:
         """Nothing but the tuples: see `Holder`."""
         return None
 
-    def restore(self, held: Sequence[HeldFrame], memory: Any) -> None:  # noqa: ARG002 - there is none
-        """See `Holder`."""
-        self._members = self._holdings.restore(held)
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:  # noqa: ARG002 - there is none
+        """See `Holder`. Those that wait are in no batch until they do not: which tuples make one was never promised."""
+        self._members = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
 
     def forget(self, roots: Collection[int]) -> None:
         """See `Holder`."""

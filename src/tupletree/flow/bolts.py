@@ -358,6 +358,7 @@ class BoltMachine(EmittingMachine):
         """See how things stand now."""
         self._seen_s = now.monotonic_s
         self._from_epoch_time_s = now.monotonic_s - now.wall_s
+        self.place.run_s = now.monotonic_s
         if self.outlook is not None:
             self.place.retrying_since_s = self.outlook.retrying_since_s
             self.place.message_timeout_s = self.outlook.timeout_s

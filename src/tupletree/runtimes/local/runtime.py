@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
-from tupletree.clock import SystemClock
+from tupletree.clock import SteadyClock, SystemClock
 from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError
 from tupletree.flow.asyncspouts import OpeningError
 from tupletree.flow.mail import Finished
@@ -87,7 +87,7 @@ class LocalRun(RunHandle):
         self._spec = spec = plan.spec
         self._directory = directory
         self._plan = plan
-        self._clock = SystemClock()
+        self._clock = SteadyClock(SystemClock())
         self._meter = Meter(self._clock)
         self._calls = CallRunner()
         self._legacy = Legacy(cells=cells, active=request.active)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,19 +109,25 @@ class Accounts:
             return -math.inf
         return min((kept.due_s for kept in versions if kept.due_s is not None), default=math.inf)
 
-    def retrying_since_s(self, running: Collection[int], ran_s: float) -> float | None:
-        """When the oldest message first went out that waits for another attempt, or whose next attempt is to come.
+    def retrying_since_s(self) -> float | None:
+        """When the oldest message first went out with a later attempt that waits, runs, or is to run.
 
-        Args:
-            running: roots of later attempts that are in the epoch that runs.
-            ran_s: of this epoch.
+        It counts in the epoch in which its attempt runs too, for that may fail again. Those of which frames are kept
+        are not among them: see `kept_retrying`.
         """
-        parked = self.trees.parked(ran_s)
         with self.lock:
-            tried = {*running, *self.trees.attempts}
-            sinces = [self.pending.retrying_since_s(task, tried) for task in self.spout_of]
-            sinces += self.pending.first_emitted_s(parked)
+            kept = self.trees.attempts
+            sinces = [self.pending.retrying_since_s(task, kept) for task in self.spout_of]
         return min((since_s for since_s in sinces if since_s is not None), default=None)
+
+    def kept_retrying(self, ran_s: float) -> dict[int, float]:
+        """Messages of which frames are kept, and that wait for another attempt or begin it at this time of the run.
+
+        With each, when it first went out.
+        """
+        roots = self.trees.parked(ran_s) | self.trees.resuming(ran_s)
+        with self.lock:
+            return dict(zip(roots, self.pending.first_emitted_s(roots), strict=True))
 
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""

@@ -175,7 +175,8 @@ class TaskKeep:
     version: Kept
     memory: bytes = b""
     _stored: dict[Key, _Stored] = field(default_factory=dict)
-    _parked: list[tuple[Frame, float, bool]] = field(default_factory=list)
+    _parked: list[tuple[Frame, float]] = field(default_factory=list)
+    _waits: bool = False
     _before: dict[int, set[int]] = field(default_factory=dict)
     _shapes: dict[Key, tuple[int, list[Root]]] = field(default_factory=dict)
 
@@ -209,9 +210,11 @@ class TaskKeep:
     def split(self, gone: Collection[int], parked: Collection[int]) -> tuple[list[HeldFrame], list[Frame]]:
         """What the task gets: (held frames, arriving ones in the order of their emission).
 
+        Held frames are whole: their holder must know what waits, and finds its marks by position (`Holder.restore`).
+
         Args:
-            gone: roots that died: they let go of their tuples, and no longer withhold those that they share.
-            parked: roots that wait for another attempt. A tuple waits while any of its roots does.
+            gone: roots that died: of what arrives they let go, and no longer withhold what they share with others.
+            parked: roots that wait for another attempt. A tuple that is to arrive waits while any of its roots does.
         """
         held: list[HeldFrame] = []
         arriving: list[tuple[int, int, Frame]] = []
@@ -224,19 +227,22 @@ class TaskKeep:
             live, waiting = _split(frame, gone, parked)
             for piece in (live, waiting):
                 self._note(self._before, piece)
+            self._waits = self._waits or bool(waiting.values)
+            if not stored.arrives:
+                if live.values or waiting.values:
+                    held.append(HeldFrame(frame, stored.since_s))
+                continue
             if waiting.values:
-                self._parked.append((waiting, stored.since_s, stored.arrives))
-            if live.values and stored.arrives:
+                self._parked.append((waiting, stored.since_s))
+            if live.values:
                 arriving.append((head.source, head.sequence, live))
-            elif live.values:
-                held.append(HeldFrame(live, stored.since_s))
         arriving.sort(key=lambda one: one[:2])
         return held, [frame for _, _, frame in arriving]
 
     def update(
         self, held: Iterable[HeldFrame], memory: Any, due_s: float | None, fail: wire.FailRoot
     ) -> list[tuple[int, list[int]]]:
-        """Keep what is held now, and what waits; returns (frame id, roots) of every edge that came or went.
+        """Keep what is held now and what is to arrive later; returns (frame id, roots) of edges that came or went.
 
         Args:
             held: what the task holds after its work.
@@ -245,7 +251,8 @@ class TaskKeep:
             fail: hears of tuples that cannot be kept.
         """
         after: dict[Key, tuple[Frame, float]] = {}
-        for frame, since_s, arrives in [*self._parked, *((one.frame, one.since_s, False) for one in held)]:
+        parked = ((frame, since_s, True) for frame, since_s in self._parked)
+        for frame, since_s, arrives in [*parked, *((one.frame, one.since_s, False) for one in held)]:
             known = after.get((frame.id, arrives))
             after[frame.id, arrives] = (frame, since_s) if known is None else (_joined(known[0], frame), known[1])
         stored: dict[Key, _Stored] = {}
@@ -284,8 +291,8 @@ class TaskKeep:
                 gone=[] if is_base else gone,
                 memory=memory,
             )
-        waits = bool(self._parked)
-        self.files.reports.append(KeptReport(self.component, self.task_index, part, True, due_s, waits, is_empty))
+        report = KeptReport(self.component, self.task_index, part, True, due_s, self._waits, is_empty)
+        self.files.reports.append(report)
 
     def _needs_base(self, changes: int) -> bool:
         """As for state: once the deltas outweigh their base, or there are too many of them."""

@@ -55,7 +55,8 @@ class Control(msgspec.Struct, kw_only=True):
         gone: roots that died while tuples of theirs were kept, packed likewise.
         ticks: components that are told that time passed.
         drain: nothing else will come for a while: holders flush.
-        retrying_since_s: when the oldest message first went out that is to be tried again, in epoch time.
+        retrying_since_s, kept_retrying, retries_run: see `TaskPlace`.
+        ran_s: the run's clock at the epoch.
         timeout_s: the message timeout.
         processing_timeout_s: how long one call of a bolt may take.
         marks_directory: where attempts mark what they have in hand.
@@ -85,6 +86,9 @@ class Control(msgspec.Struct, kw_only=True):
     ticks: list[str] = []
     drain: bool = False
     retrying_since_s: float | None = None
+    kept_retrying: dict[int, float] = {}
+    retries_run: bool = False
+    ran_s: float = 0.0
     timeout_s: float | None = None
     processing_timeout_s: float | None = None
     marks_directory: str = ""

@@ -56,6 +56,7 @@ __all__ = [
     "adopt_open_trees",
     "check_newest",
     "logged_messages",
+    "newest_time_s",
     "recover",
     "values_of",
 ]
@@ -134,6 +135,19 @@ def recover(
         accounts.ran_from_s = clock.monotonic()
     found.next_epoch = accounts.settled + 1 + len(found.records)
     return found
+
+
+def newest_time_s(directory: StateDirectory) -> float:
+    """The latest time that the journal names, seconds since the Unix epoch: no later one is before it. 0: it is empty.
+
+    Raises CheckpointError for a damaged file.
+    """
+    times = [0.0]
+    for epoch in numbered(directory.epochs, ".epoch")[-1:]:
+        header, _ = read_header(epoch_path(directory.epochs, epoch), EpochHeader)
+        times.append(header.time_s)
+    times += [read_settle(directory.settles, epoch).time_s for epoch in numbered(directory.settles, ".settle")[-1:]]
+    return max(times)
 
 
 def acked_in(directory: StateDirectory, entry: SettleEntry) -> list[LoggedMessage]:

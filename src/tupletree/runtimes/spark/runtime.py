@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tupletree.clock import SystemClock
+from tupletree.clock import SteadyClock, SystemClock
 from tupletree.config import Options
 from tupletree.effects import TaskPlace
 from tupletree.errors import (
@@ -46,7 +46,7 @@ from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.progressing import EpochProgress
 from tupletree.runtimes.spark.publishing import Publisher
-from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, recover
+from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, newest_time_s, recover
 from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
@@ -120,7 +120,7 @@ class SparkRun(RunHandle):
         self._spec = spec
         self._directory = directory
         self._sinks = sinks
-        self._clock = SystemClock()
+        self._clock = SteadyClock(SystemClock())
         self._meter = Meter(self._clock)
         self._loop: Loop | None = None
         self._stop_at_s: float | None = None
@@ -281,6 +281,7 @@ class SparkRun(RunHandle):
         codecs = codecs_of(plan)
         dealer = Dealer(plan, spouts)
         redealer = Redealer(self._directory, plan, dealer, spouts, codecs)
+        self._clock.not_before(newest_time_s(self._directory))
         recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, redealer)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts

@@ -250,6 +250,9 @@ class StageRun:
             "task_index": task.index,
             "parallelism": self._plan.parallelism(component.name),
             "retrying_since_s": self._control.retrying_since_s,
+            "kept_retrying": self._control.kept_retrying,
+            "retries_run": self._control.retries_run,
+            "run_s": self._control.ran_s,
             "message_timeout_s": self._control.timeout_s,
             "calls": self._control.calls,
             "attempts": self._control.attempts,
@@ -296,13 +299,16 @@ class StageRun:
                 logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
             self._close(bolt, task)
             if keep is not None:
-                memory = msgspec.msgpack.decode(keep.memory) if keep.memory else None
+                memory = None
+                if holder is not None:
+                    self._restore(holder, keep, held)
+                    held, memory = holder.held(), holder.memory()
                 self._keep(keep, held, memory, keep.version.due_s, fail)
             return
         frames = self._fail_killers(task, arrivals, held, fail)
         try:
             if holder is not None and keep is not None:
-                holder.restore(held, msgspec.msgpack.decode(keep.memory) if keep.memory else None)
+                self._restore(holder, keep, held)
                 holder.forget(self._marker.suspicions.roots)
             yield from self._work(bolt, holder, component, task, frames, is_stateful=state is not None)
         finally:
@@ -314,6 +320,11 @@ class StageRun:
             self._keep(keep, holder.held(), holder.memory(), holder.due_s, fail)
         elif keep is not None:
             self._keep(keep, [], None, None, fail)
+
+    def _restore(self, holder: Holder, keep: TaskKeep, held: list[HeldFrame]) -> None:
+        holder.restore(held, msgspec.msgpack.decode(keep.memory) if keep.memory else None, self._parked)
+        if self._gone:
+            holder.forget(self._gone)
 
     def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
         try:

@@ -116,6 +116,14 @@ class OpenTrees:
         """Roots whose frames wait now."""
         return {root for root, resumes_s in self._parked.items() if resumes_s > now_s}
 
+    def resuming(self, now_s: float) -> set[int]:
+        """Roots whose frames wait no longer, and that no epoch has been given since (`resumed`)."""
+        return {
+            root
+            for resumes_s, root in self._resumes
+            if resumes_s <= now_s and (tree := self._trees.get(root)) is not None and tree.resumes_s == resumes_s
+        }
+
     def next_s(self) -> float:
         """When the first tree expires or goes on; infinity if none does."""
         return min(self._top(self._expiries, lambda tree: tree.expires_s), self._top(self._resumes, _resumption))
