@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology
-from tupletree import Spout, TaskContext, Topology, Window, bolt, join_bolt, window_bolt
+from tupletree import Spout, TaskContext, Topology, Window, bolt, join_bolt, testing, window_bolt
 from tupletree.errors import EndOfInput
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
 from tupletree.topology.components import Emit
+from tupletree.tracking.outcomes import Outcome
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -149,8 +150,108 @@ def failing_before(t: Topology, folder: Path) -> None:
     t.sink("w4", jsonl(folder / "w4.out")).shuffle(t.bolt("gather4", gather).global_(passed))
 
 
+def scripted(name: str, count: int, **settings: Any) -> Topology:
+    """Events 0.1 s apart, in windows whose function raises `count` times, each for another window."""
+    raised: set[float] = set()
+
+    @window_bolt(timestamp="at", extend_timeout=True, **settings)
+    def gather(window: Window[Event]) -> Held:
+        if window.start_s % 700 < 60 and window.start_s not in raised and len(raised) < count:
+            raised.add(window.start_s)
+            raise RuntimeError("once")
+        return Held(window.start_s, sorted(one.name for one in window))
+
+    t = Topology(name)
+    t.sink("out", jsonl("never")).shuffle(t.bolt("gather", gather).global_(t.spout("events", items([Event("", 0.0)]))))
+    return t
+
+
+def in_windows(events: list[Event], length: int, slide: int) -> set[tuple[float, str]]:
+    """(window, event) of every window that holds an event."""
+    return {
+        (float(start), event.name)
+        for event in events
+        for start in range(int(event.at) // slide * slide, int(event.at) - length, -slide)
+    }
+
+
+def test_a_window_function_that_raises_once_kills_none_of_its_messages() -> None:
+    events = [Event(name, at) for name, at in zip("abcd", (10.0, 30.0, 70.0, 300.0), strict=True)]
+    run = testing.run(scripted("w6", 1, length_s=60, retry_hold_s=60), {"events": events})
+    assert [one.outcome for one in run.messages["events"]] == [Outcome.ACKED] * 4
+    assert {row.start: row.names for row in run.outputs["out"]} == {0.0: ["a", "b"], 60.0: ["c"], 300.0: ["d"]}
+    assert len(run.outputs["out"]) == 3, "the window is called again for all that it held"
+
+
+@pytest.mark.parametrize("slide", [60, 20])
+def test_windows_that_raise_lose_no_message_of_many(slide: int) -> None:
+    events = [Event(f"e{number}", float(number)) for number in range(3000)]
+    run = testing.run(scripted("w6-many", 5, length_s=60, slide_s=slide), {"events": events})
+    assert all(one.outcome is Outcome.ACKED for one in run.messages["events"])
+    pairs = [(row.start, name) for row in run.outputs["out"] for name in row.names]
+    assert {*pairs} == in_windows(events, 60, slide)
+    if slide == 60:
+        assert len(pairs) == len({*pairs})
+
+
+@pytest.mark.parametrize("style", ["tumbling", "sliding"])
+def test_a_failure_behind_a_window_loses_none_of_its_messages(style: str) -> None:
+    failed: list[float] = []
+
+    @window_bolt(length_s=60, slide_s=60 if style == "tumbling" else 20, timestamp="at", extend_timeout=True)
+    def gather(window: Window[Event]) -> Held:
+        return Held(window.start_s, sorted(one.name for one in window))
+
+    @bolt
+    def after(held: Held) -> Held:
+        if held.start % 700 < 60 and held.start not in failed and len(failed) < 4:
+            failed.append(held.start)
+            raise RuntimeError("once")
+        return held
+
+    t = Topology("behind")
+    source = t.spout("events", items([Event("", 0.0)]))
+    passed = t.bolt("after", after).shuffle(t.bolt("gather", gather).global_(source))
+    t.sink("out", jsonl("never")).shuffle(passed)
+    events = [Event(f"e{number}", float(number)) for number in range(1500)]
+    run = testing.run(t, {"events": events})
+    assert all(one.outcome is Outcome.ACKED for one in run.messages["events"])
+    pairs = {(row.start, name) for row in run.outputs["out"] for name in row.names}
+    assert pairs == in_windows(events, 60, 60 if style == "tumbling" else 20)
+
+
+def test_failures_behind_a_join_lose_no_pair_on_the_local_runtime() -> None:
+    failed: set[tuple[int, int | None]] = set()
+
+    @join_bolt(within_s=7, timestamp="at", extend_timeout=True)
+    def join(order: Order, pay: Pay) -> Pair:
+        return Pair(order.n, pay.m)
+
+    @bolt
+    def after(pair: Pair) -> Pair:
+        if pair.order % 10 == 0 and (pair.order, pair.pay) not in failed:
+            failed.add((pair.order, pair.pay))
+            raise RuntimeError("once")
+        return pair
+
+    t = Topology("behind-join", options={"max_attempts": 20})
+    orders, pays = t.spout("orders", items([Order(0, "", 0.0)])), t.spout("pays", items([Pay(0, "", 0.0)]))
+    pairs = t.bolt("join", join).fields(orders, "key").fields(pays, "key")
+    t.sink("out", jsonl("never")).shuffle(t.bolt("after", after).shuffle(pairs))
+    given = {
+        "orders": [Order(n, f"k{n % 5}", n / 2) for n in range(400)],
+        "pays": [Pay(m, f"k{m % 5}", m / 2) for m in range(400)],
+    }
+    run = testing.run(t, given)
+    assert all(one.outcome is Outcome.ACKED for name in given for one in run.messages[name])
+    published = {(row.order, row.pay) for row in run.outputs["out"]}
+    assert published == {(n, m) for n in range(400) for m in range(400) if n % 5 == m % 5 and abs(n - m) <= 14}
+
+
 @pytest.mark.spark
-def test_one_failure_around_joins_and_windows_on_spark_changes_no_row(tmp_path: Path, run_topology: RunTopology) -> None:
+def test_one_failure_around_joins_and_windows_on_spark_changes_no_row(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
     t = Topology("under-failures")
     for part in (joined, joined_outer, sliding, failing_before):
         part(t, tmp_path)

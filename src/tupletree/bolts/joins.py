@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tupletree.bolts.marking import marked, marks, members_by_name, names
-from tupletree.bolts.times import micros, shown
+from tupletree.bolts.times import BEFORE_ALL, micros, shown
 from tupletree.bolts.turns import TimedTurns, Turn
 from tupletree.bolts.windows import KeyFunctions
 from tupletree.effects import TaskPlace, Worked
@@ -36,6 +36,8 @@ class _Entry:
     time_us: int
     matched: bool = False
     pairs_put_off: int = 0
+    reopened_us: int | None = None
+    """When it came, as one of a later attempt, after time had passed it."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class JoinTask(TimedTurns):
         # One of the two waits (`Holder.restore`). Pairs are called, and tuples let go of, once it does not.
         self._pairs_put_off: list[tuple[_Entry, _Entry]] = []
         self._exits_put_off: list[_Entry] = []
+        self._again: set[Any] = set()  # keys of tuples that stay although time has passed them; see `_may_come`
 
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
@@ -83,10 +86,14 @@ class JoinTask(TimedTurns):
             if self._time_of is not None:
                 self._watermark.saw(member.source, time_us, self._ran_us())
                 self._stirred = True
-            if time_us < self._over_us:
+            is_retried = self._place.attempt_of(member.root) > 1
+            if time_us < self._over_us and not is_retried:
                 turn.too_late(member, self._spec.late, self._reason(time_us))
             else:
-                self._match(turn, self._enter(key, member, time_us), key)
+                entered = self._enter(key, member, time_us)
+                if time_us < self._over_us:
+                    entered[1].reopened_us = now_us
+                self._match(turn, entered, key)
                 self._purge(turn)
         self._purge(turn)
         return turn.end()
@@ -134,6 +141,8 @@ class JoinTask(TimedTurns):
             (key,) = self._keys[member.source]([member.value])
             _, entry = self._enter(key, member, time_us)
             entry.matched = member in matched
+            if time_us + self._within_us < self._over_us:
+                entry.reopened_us = micros(member.since_s)
             entries[member] = entry
         known = members_by_name(members) if put_off else {}
         for names_of_pair in put_off:
@@ -151,6 +160,11 @@ class JoinTask(TimedTurns):
                 group.entries[side][:] = kept
                 group.times[side][:] = [entry.time_us for entry in kept]
             self._drop_if_empty(key, group)
+
+    @property
+    def _looks_again(self) -> bool:
+        """See `TimedTurns`."""
+        return bool(self._again)
 
     def _put_off(self) -> Iterable[Member]:
         """See `TakingTurns`."""
@@ -214,17 +228,29 @@ class JoinTask(TimedTurns):
 
     def _expire(self, turn: Turn, reached_us: int | None) -> None:
         """Let go of what is of no more use at a time; None: of everything."""
+        again, self._again = self._again, set()
+        for key in again.intersection(self._groups) if reached_us is not None else ():
+            self._let_go(turn, key, self._groups[key], reached_us or 0)
+        self._purge(turn)
         while (next_us := self._ends.next_us) is not None and (reached_us is None or next_us <= reached_us):
             due_us, keys = self._ends.take_next()
             for key in keys:
-                self._let_go(turn, key, self._groups[key], due_us if reached_us is None else reached_us)
+                group = self._groups[key]
+                self._let_go(turn, key, group, due_us if reached_us is None else reached_us, at_once=reached_us is None)
             self._purge(turn)
 
-    def _let_go(self, turn: Turn, key: Any, group: _Group, reached_us: int) -> None:
+    def _let_go(self, turn: Turn, key: Any, group: _Group, reached_us: int, *, at_once: bool = False) -> None:
+        """Let go of what is of no more use; `at_once`: also of what others may match that come again."""
+        due_us = BEFORE_ALL
         for side in (LEFT, RIGHT):
             times, entries = group.times[side], group.entries[side]
             gone = entries[: bisect_left(times, reached_us - self._within_us)]
-            del times[: len(gone)], entries[: len(gone)]
+            stay = [] if at_once else [one for one in gone if self._may_come(one.reopened_us)]
+            times[: len(gone)], entries[: len(gone)] = [one.time_us for one in stay], stay
+            if stay:
+                self._again.add(key)
+                due_us = reached_us + 1
+                gone = [one for one in gone if not self._may_come(one.reopened_us)]
             if self._waiting:
                 self._exits_put_off += [one for one in gone if self._must_stay(one)]
                 gone = [one for one in gone if not self._must_stay(one)]
@@ -235,7 +261,7 @@ class JoinTask(TimedTurns):
             turn.settle([entry.member for entry in gone])
         oldest = min((times[0] for times in group.times if times), default=None)
         if oldest is not None:
-            self._ends.put(key, oldest + self._within_us + 1)
+            self._ends.put(key, max(due_us, oldest + self._within_us + 1))
         self._drop_if_empty(key, group)
 
     def _must_stay(self, entry: _Entry) -> bool:

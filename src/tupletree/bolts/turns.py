@@ -28,6 +28,10 @@ RENEW_AFTER = 1 / 3
 """Of the message timeout: when timeouts of held messages that are to live on are started anew."""
 
 
+LOOK_AGAIN_S = 0.5
+"""How often windows that are called again look whether all messages that may be theirs have come again."""
+
+
 class Turns:
     """Makes the turns of one task.
 
@@ -200,6 +204,10 @@ class TakingTurns(ABC):
     def _put_off(self) -> Iterable[Member]:
         """Tuples that take part in what is put off because another one waits; see `Holder.restore`."""
 
+    def _may_come(self, reopened_us: int | None) -> bool:  # noqa: ARG002 - those that go by time know more
+        """Whether what was in use when a later attempt came (None: none did) may be about to come again as well."""
+        return False
+
     def _waits(self, members: Iterable[Member]) -> bool:
         """Whether any of these waits for another attempt of its message."""
         waiting = self._waiting
@@ -264,6 +272,7 @@ class TimedTurns(TakingTurns):
         )
         self._stirred = False  # tuples came since the watermark was looked at
         self._over_us = BEFORE_ALL  # time has come this far
+        self._hold_us = micros(spec.retry_hold_s)
         self._ends = Agenda()  # when something is over
         self._kept_since_s: float | None = None  # when the oldest message went out that is tried again elsewhere
         self._retries_run = False
@@ -276,12 +285,28 @@ class TimedTurns(TakingTurns):
         due_us = self._ends.next_us
         if due_us is not None and self._time_of is not None:
             due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._retrying_since_us())
-        return self._due_at(due_us)
+        due_s = self._due_at(due_us)
+        if self._looks_again:
+            look_s = self._place.epoch_time_s + LOOK_AGAIN_S
+            return look_s if due_s is None else min(due_s, look_s)
+        return due_s
 
     @property
     def watermark_us(self) -> int | None:
         """See `Holder`."""
         return None if self._time_of is None or self._watermark.current == BEFORE_ALL else self._watermark.current
+
+    @property
+    def _looks_again(self) -> bool:
+        """Whether anything waits for others that may come again (`_may_come`)."""
+        return False
+
+    def _may_come(self, reopened_us: int | None) -> bool:
+        """See `TakingTurns`: so it is while a message is tried again that first went out before, as long as it may."""
+        retrying_us = self._retrying_since_us()
+        if reopened_us is None or retrying_us is None:
+            return False
+        return retrying_us <= reopened_us and self._now_us() - reopened_us < self._hold_us
 
     def _begin(self, members: Sequence[Member], waiting: Collection[int]) -> None:
         """An epoch begins, with these tuples held."""

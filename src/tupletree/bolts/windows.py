@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tupletree.bolts.marking import marked, marks, members_by_name, names
@@ -54,6 +54,8 @@ class _Called:
     members: list[Member]
     new: list[Member]
     expiring: list[Member]
+    reopened_us: int | None = None
+    """When the first tuple of a later attempt came to it after it was over."""
 
 
 class _WindowTask(TakingTurns):
@@ -102,6 +104,11 @@ class _WindowTask(TakingTurns):
         self._expired.update(stay)
         turn.settle([member for member in members if member not in self._calls_put_off])
 
+    @property
+    def _looks_again(self) -> bool:
+        """See `TimedTurns`."""
+        return any(over.reopened_us is not None for over in self._windows_put_off)
+
     def _put_off(self) -> Iterable[Member]:
         """See `TakingTurns`."""
         return (member for member in self._calls_put_off if member.open)
@@ -111,8 +118,13 @@ class _WindowTask(TakingTurns):
         for member in over.members:
             self._calls_put_off[member] = self._calls_put_off.get(member, 0) + 1
 
-    def _call_put_off(self, turn: Turn) -> None:
-        """Call the function for the windows none of whose tuples waits any more."""
+    def _call_put_off(self, turn: Turn, *, at_once: bool = False) -> None:
+        """Call the function for the windows none of whose tuples waits any more.
+
+        Args:
+            turn: the turn.
+            at_once: windows that are called again do not wait for others that may come to them.
+        """
         windows, self._windows_put_off = self._windows_put_off, []
         for over in windows:
             for member in over.members:
@@ -122,7 +134,7 @@ class _WindowTask(TakingTurns):
             left = _of_open(over)
             if not left.members:
                 continue  # all of them died
-            if self._waits(left.members):
+            if self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
                 self._put_window_off(left)
                 continue
             if self._called(turn, left):
@@ -141,7 +153,7 @@ class _WindowTask(TakingTurns):
         for over in open_windows:
             new, expiring = set(over.new), set(over.expiring)
             entries = [[*known[member], member in new, member in expiring] for member in over.members]
-            stored.append([over.start_s, over.end_s, entries])
+            stored.append([over.start_s, over.end_s, over.reopened_us, entries])
         return [stored, expired]
 
     def _restore_put_off(self, members: Sequence[Member], stored: Sequence[Any]) -> set[Member]:
@@ -150,7 +162,7 @@ class _WindowTask(TakingTurns):
             return set()
         windows, expired = stored
         known = members_by_name(members)
-        for start_s, end_s, entries in windows:
+        for start_s, end_s, reopened_us, entries in windows:
             found = [
                 (known[frame_id, position], is_new, is_expiring)
                 for frame_id, position, is_new, is_expiring in entries
@@ -164,6 +176,7 @@ class _WindowTask(TakingTurns):
                     [member for member, _, _ in found],
                     [member for member, is_new, _ in found if is_new],
                     [member for member, _, is_expiring in found if is_expiring],
+                    reopened_us,
                 )
                 self._put_window_off(over)
         self._expired = marked(members, expired)
@@ -174,8 +187,10 @@ def _of_open(over: _Called) -> _Called:
     """The same window without the tuples of messages that died."""
     if all(member.open for member in over.members):
         return over
-    kept = [[member for member in part if member.open] for part in (over.members, over.new, over.expiring)]
-    return _Called(over.key, over.start_s, over.end_s, *kept)
+    members, new, expiring = (
+        [member for member in part if member.open] for part in (over.members, over.new, over.expiring)
+    )
+    return replace(over, members=members, new=new, expiring=expiring)
 
 
 @dataclass(slots=True, eq=False)
@@ -219,7 +234,9 @@ class TimeWindowTask(_WindowTask, TimedTurns):
             if self._time_of is not None:
                 self._watermark.saw(member.source, time_us, self._ran_us())
                 self._stirred = True
-            if self._last_end(time_us) <= over_us:
+            if self._place.attempt_of(member.root) > 1 and self._first_end(time_us) <= over_us:
+                self._come_again(key, member, time_us)
+            elif self._last_end(time_us) <= over_us:
                 turn.too_late(member, self._spec.late, self._reason(time_us))
             else:
                 self._enter(key, member, time_us, over_us)
@@ -242,7 +259,7 @@ class TimeWindowTask(_WindowTask, TimedTurns):
         Time does not move: a tuple that comes after all is in a window of its own.
         """
         turn = Turn(self._turns)
-        self._call_put_off(turn)
+        self._call_put_off(turn, at_once=True)
         while self._ends.next_us is not None:
             self._fire(turn)
         return turn.end()
@@ -291,6 +308,31 @@ class TimeWindowTask(_WindowTask, TimedTurns):
         group.entries.insert(at, _Timed(member, time_us, first_end_us))
         due_us = max(first_end_us, self._end_after(self._over_us))
         self._ends.put_earlier(key, min(due_us, self._last_end(time_us)))
+
+    def _come_again(self, key: Any, member: Member, time_us: int) -> None:
+        """A tuple of a later attempt is not late: its windows that are over are called again, with what comes again."""
+        end_us, last_us, now_us = self._first_end(time_us), self._last_end(time_us), self._now_us()
+        if last_us > self._over_us:
+            self._enter(key, member, time_us, self._over_us)
+        else:
+            self._expired.add(member)
+        open_again = {(over.end_s, over.key): over for over in self._windows_put_off}
+        while end_us <= min(last_us, self._over_us):
+            over = open_again.get((seconds(end_us), key))
+            if over is None:
+                over = _Called(key, seconds(end_us - self._length_us), seconds(end_us), [], [], [], now_us)
+                self._windows_put_off.append(over)
+            at = bisect_right(over.members, time_us, key=self._time_in_window)
+            over.members.insert(at, member)
+            if end_us == self._first_end(time_us):
+                over.new.append(member)
+            if end_us == last_us:
+                over.expiring.append(member)
+            self._calls_put_off[member] = self._calls_put_off.get(member, 0) + 1
+            end_us += self._slide_us
+
+    def _time_in_window(self, member: Member) -> int:
+        return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
     def _fire(self, turn: Turn) -> None:
         """Call the function for the windows that are over next, of all keys."""
