@@ -398,7 +398,7 @@ def test_while_a_message_is_tried_again_the_watermark_waits_but_not_for_ever() -
 
 
 def test_once_nothing_is_tried_again_the_watermark_is_where_it_would_have_been() -> None:
-    bench = Bench(summary_bolt(length_s=10, timestamp="at"))
+    bench = Bench(summary_bolt(length_s=10, timestamp="at", retry_hold_s=10.0))
     bench.take([Event("a", 1.0, 1)], now_s=1000.0)
     bench.place.retrying_since_s = 1000.0
     bench.take([Event("a", 30.0, 2)], now_s=1002.0)

@@ -238,7 +238,7 @@ def test_failures_behind_a_join_lose_no_pair_on_the_local_runtime() -> None:
     orders, pays = t.spout("orders", items([Order(0, "", 0.0)])), t.spout("pays", items([Pay(0, "", 0.0)]))
     pairs = t.bolt("join", join).fields(orders, "key").fields(pays, "key")
     t.sink("out", jsonl("never")).shuffle(t.bolt("after", after).shuffle(pairs))
-    given = {
+    given: dict[str, list[Any]] = {
         "orders": [Order(n, f"k{n % 5}", n / 2) for n in range(400)],
         "pays": [Pay(m, f"k{m % 5}", m / 2) for m in range(400)],
     }

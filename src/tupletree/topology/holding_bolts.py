@@ -27,7 +27,7 @@ def window_bolt(
     lag_s: float = 0.0,
     idle_s: float | None = None,
     late: Late = "fail",
-    retry_hold_s: float = 10.0,
+    retry_hold_s: float = 600.0,
     extend_timeout: bool = False,
     outputs: type | tuple[type, ...] = (),
     blocking: bool = False,
@@ -36,7 +36,7 @@ def window_bolt(
 
     It is called once for each window that holds a tuple, when the window is over. What it gives is anchored to all
     tuples of the window; a tuple is acked after the last window that holds it. If it raises, all messages of the window
-    fail, and their tuples leave every other window as well.
+    fail, and with their next attempt it is called again for the same tuples.
 
     Windows by time begin at multiples of `slide_s` since the Unix epoch. Without `timestamp` they go by the time at
     which a tuple arrives; with it, by *event time*: a window is over once the watermark, that is the latest timestamp
@@ -54,7 +54,8 @@ def window_bolt(
         lag_s: how far behind a later one a tuple may come.
         idle_s: after so many seconds without a tuple on an input, the watermark goes on with the clock. None: it waits.
         late: what becomes of a tuple whose windows are all over.
-        retry_hold_s: how long a message that is tried again holds the watermark back, at most.
+        retry_hold_s: how long a message that is tried again holds the watermark back, at most. Time in which no process
+            runs does not count. Windows that were over before it came are called again, with what comes again.
         extend_timeout: start the message timeout of what is held anew for as long as it is held.
         outputs: as for `bolt`.
         blocking: as for `bolt`.
@@ -94,7 +95,7 @@ def join_bolt(
     lag_s: float = 0.0,
     idle_s: float | None = None,
     late: Late = "fail",
-    retry_hold_s: float = 10.0,
+    retry_hold_s: float = 600.0,
     extend_timeout: bool = False,
     outputs: type | tuple[type, ...] = (),
     blocking: bool = False,

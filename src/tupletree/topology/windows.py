@@ -104,7 +104,7 @@ class WindowSpec:
     timestamp: Timestamp | None = None
     lag_s: float = 0.0
     idle_s: float | None = None
-    retry_hold_s: float = 10.0
+    retry_hold_s: float = 600.0
     late: Late = "fail"
     per_key: bool = False
     extend_timeout: bool = False
@@ -130,7 +130,7 @@ class JoinSpec:
     timestamp: Timestamp | None = None
     lag_s: float = 0.0
     idle_s: float | None = None
-    retry_hold_s: float = 10.0
+    retry_hold_s: float = 600.0
     late: Late = "fail"
     extend_timeout: bool = False
     parameters: tuple[str, str] = ("", "")

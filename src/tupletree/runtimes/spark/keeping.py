@@ -19,7 +19,7 @@ import msgspec
 from tupletree.codec import ArrowCodec
 from tupletree.durable import pack, read_container, write_file
 from tupletree.frames import Frame, Root, join_segments, roots_of, segments_of
-from tupletree.holding import HeldFrame
+from tupletree.holding import HeldFrame, Holder
 from tupletree.runtimes.spark import wire
 
 __all__ = ["Kept", "KeptFiles", "KeptPart", "KeptReport", "TaskKeep", "files_of", "kept_after", "missing_files"]
@@ -238,6 +238,12 @@ class TaskKeep:
                 arriving.append((head.source, head.sequence, live))
         arriving.sort(key=lambda one: one[:2])
         return held, [frame for _, _, frame in arriving]
+
+    def restore(self, holder: Holder, held: list[HeldFrame], parked: Collection[int], gone: Collection[int]) -> None:
+        """Let a new task go on with what `split` gave for it."""
+        holder.restore(held, msgspec.msgpack.decode(self.memory) if self.memory else None, parked)
+        if gone:
+            holder.forget(gone)
 
     def update(
         self, held: Iterable[HeldFrame], memory: Any, due_s: float | None, fail: wire.FailRoot

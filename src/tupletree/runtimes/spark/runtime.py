@@ -281,7 +281,6 @@ class SparkRun(RunHandle):
         codecs = codecs_of(plan)
         dealer = Dealer(plan, spouts)
         redealer = Redealer(self._directory, plan, dealer, spouts, codecs)
-        self._clock.not_before(newest_time_s(self._directory))
         recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, redealer)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
@@ -392,6 +391,8 @@ class SparkRun(RunHandle):
         for spout in spouts:
             pending.register(spout.number, spout.name, self._spec.components[spout.name].replay)
         accounts = Accounts(self._spec, pending, {spout.number: spout.name for spout in spouts})
+        # Whatever was done to the machine's clock meanwhile: due times and epoch time go on from where they were.
+        self._clock.not_before(newest_time_s(self._directory))
         return accounts
 
     def _open(self, spout: SpoutTask, plan: Plan, accounts: Accounts) -> None:

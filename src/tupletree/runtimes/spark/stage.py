@@ -301,14 +301,14 @@ class StageRun:
             if keep is not None:
                 memory = None
                 if holder is not None:
-                    self._restore(holder, keep, held)
+                    keep.restore(holder, held, self._parked, self._gone)
                     held, memory = holder.held(), holder.memory()
                 self._keep(keep, held, memory, keep.version.due_s, fail)
             return
         frames = self._fail_killers(task, arrivals, held, fail)
         try:
             if holder is not None and keep is not None:
-                self._restore(holder, keep, held)
+                keep.restore(holder, held, self._parked, self._gone)
                 holder.forget(self._marker.suspicions.roots)
             yield from self._work(bolt, holder, component, task, frames, is_stateful=state is not None)
         finally:
@@ -320,11 +320,6 @@ class StageRun:
             self._keep(keep, holder.held(), holder.memory(), holder.due_s, fail)
         elif keep is not None:
             self._keep(keep, [], None, None, fail)
-
-    def _restore(self, holder: Holder, keep: TaskKeep, held: list[HeldFrame]) -> None:
-        holder.restore(held, msgspec.msgpack.decode(keep.memory) if keep.memory else None, self._parked)
-        if self._gone:
-            holder.forget(self._gone)
 
     def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
         try:

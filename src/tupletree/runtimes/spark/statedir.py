@@ -29,7 +29,7 @@ from tupletree.topology.fingerprint import differences
 
 __all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "unusable"]
 
-FORMAT = 2
+FORMAT = 3
 
 
 class _Identity(msgspec.Struct):

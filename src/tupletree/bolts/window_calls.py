@@ -1,0 +1,173 @@
+"""What windows by time and by count have in common: their function is called for each, at once or later.
+
+Owns which calls are put off, because a tuple of the window waits for its next attempt (`Holder.restore`) or others may
+be about to come again, and how they outlast the task. A tuple is settled once no window needs it, one that was put off
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tupletree.bolts.marking import marked, marks, members_by_name, names
+from tupletree.bolts.turns import TakingTurns, Turn
+from tupletree.effects import TaskPlace
+from tupletree.holding import Member
+from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.topology.windows import Window, WindowSpec
+
+__all__ = ["KeyFunctions", "WindowCall", "WindowCalls"]
+
+KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
+"""(component, stream) of an input → function tuples → keys."""
+
+
+@dataclass(slots=True)
+class WindowCall:
+    """One window that is over: what its function is called with, or will be once none of its tuples waits."""
+
+    key: Any
+    start_s: float
+    end_s: float
+    members: list[Member]
+    new: list[Member]
+    expiring: list[Member]
+    reopened_us: int | None = None
+    """When the first tuple of a later attempt came to it after it was over."""
+
+
+class WindowCalls(TakingTurns):
+    """What windows by time and by count have in common."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None) -> None:
+        super().__init__(component, place)
+        body: BoltSpec = component.body
+        assert isinstance(body.holding, WindowSpec)
+        self._spec = body.holding
+        self._keys = keys if self._spec.per_key else None
+        self._call = self._turns.bound(body.value_parameter)
+        self._windows_put_off: list[WindowCall] = []
+        self._calls_put_off: dict[Member, int] = {}  # how many of these windows hold it
+        self._expired: set[Member] = set()  # of these: they are in no other window any more
+
+    def _key_of(self, member: Member) -> Any:
+        """The key of a tuple; whatever a tuple without one raises comes out."""
+        return None if self._keys is None else self._keys[member.source]([member.value])[0]
+
+    def _call_or_put_off(self, turn: Turn, over: WindowCall) -> bool:
+        """Call the function for a window, or put that off, as `Holder.restore` says; False if it raised."""
+        if self._waiting and self._waits(over.members):
+            self._put_window_off(over)
+            self._spare(turn, over.members)
+            return True
+        return self._called(turn, over)
+
+    def _called(self, turn: Turn, over: WindowCall) -> bool:
+        window = Window(
+            [member.value for member in over.members],
+            new=[member.value for member in over.new],
+            expiring=[member.value for member in over.expiring],
+            start_s=over.start_s,
+            end_s=over.end_s,
+            key=over.key,
+        )
+        return turn.call(over.members, window, self._call, window.tuples if self._spec.as_list else window)
+
+    def _expire(self, turn: Turn, members: list[Member]) -> None:
+        """No later window will hold these: they are settled, unless an earlier one that does was put off."""
+        if not self._calls_put_off:
+            turn.settle(members)
+            return
+        stay = [member for member in members if member in self._calls_put_off]
+        self._expired.update(stay)
+        turn.settle([member for member in members if member not in self._calls_put_off])
+
+    @property
+    def _looks_again(self) -> bool:
+        """See `TimedTurns`."""
+        return any(over.reopened_us is not None for over in self._windows_put_off)
+
+    def _put_off(self) -> Iterable[Member]:
+        """See `TakingTurns`."""
+        return (member for member in self._calls_put_off if member.open)
+
+    def _put_window_off(self, over: WindowCall) -> None:
+        self._windows_put_off.append(over)
+        for member in over.members:
+            self._calls_put_off[member] = self._calls_put_off.get(member, 0) + 1
+
+    def _call_put_off(self, turn: Turn, *, at_once: bool = False) -> None:
+        """Call the function for the windows none of whose tuples waits any more.
+
+        Args:
+            turn: the turn.
+            at_once: windows that are called again do not wait for others that may come to them.
+        """
+        windows, self._windows_put_off = self._windows_put_off, []
+        for over in windows:
+            for member in over.members:
+                self._calls_put_off[member] -= 1
+                if not self._calls_put_off[member]:
+                    del self._calls_put_off[member]
+            left = _of_open(over)
+            if not left.members:
+                continue  # all of them died
+            if self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
+                self._put_window_off(left)
+                continue
+            if self._called(turn, left):
+                done = [member for member in left.members if member not in self._calls_put_off]
+                turn.settle([member for member in done if member in self._expired])
+            else:
+                turn.settle(left.members)
+            self._purge(turn)
+
+    def _memory_of_put_off(self) -> list[Any]:
+        """See `_restore_put_off`."""
+        open_windows = [left for left in map(_of_open, self._windows_put_off) if left.members]
+        known = names(member for over in open_windows for member in over.members)
+        expired = marks(self._expired)
+        stored: list[Any] = []
+        for over in open_windows:
+            new, expiring = set(over.new), set(over.expiring)
+            entries = [[*known[member], member in new, member in expiring] for member in over.members]
+            stored.append([over.start_s, over.end_s, over.reopened_us, entries])
+        return [stored, expired]
+
+    def _restore_put_off(self, members: Sequence[Member], stored: Sequence[Any]) -> set[Member]:
+        """Put off again what was; returns tuples that are held for nothing else."""
+        if not stored or not stored[0]:
+            return set()
+        windows, expired = stored
+        known = members_by_name(members)
+        for start_s, end_s, reopened_us, entries in windows:
+            found = [
+                (known[frame_id, position], is_new, is_expiring)
+                for frame_id, position, is_new, is_expiring in entries
+                if (frame_id, position) in known
+            ]
+            if found:
+                over = WindowCall(
+                    self._key_of(found[0][0]),
+                    start_s,
+                    end_s,
+                    [member for member, _, _ in found],
+                    [member for member, is_new, _ in found if is_new],
+                    [member for member, _, is_expiring in found if is_expiring],
+                    reopened_us,
+                )
+                self._put_window_off(over)
+        self._expired = marked(members, expired)
+        return self._expired
+
+
+def _of_open(over: WindowCall) -> WindowCall:
+    """The same window without the tuples of messages that died."""
+    if all(member.open for member in over.members):
+        return over
+    members, new, expiring = (
+        [member for member in part if member.open] for part in (over.members, over.new, over.expiring)
+    )
+    return replace(over, members=members, new=new, expiring=expiring)
