@@ -52,7 +52,6 @@ from tupletree.tracking.outcomes import Failure
 
 __all__ = ["place_anew", "run_stage"]
 
-
 logger = logging.getLogger("tupletree.spark.stage")
 
 MAX_TRACEBACKS = 200
