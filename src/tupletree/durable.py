@@ -7,12 +7,14 @@ Owns bytes on a POSIX file system; refuses to know what they mean.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import xxhash
@@ -21,13 +23,17 @@ from tupletree.errors import CheckpointError
 from tupletree.texts import msgpack_bytes
 
 __all__ = [
+    "DECODE_ERRORS",
     "DRAFT_NAME",
     "FORMAT_VERSION",
     "damaged",
+    "is_real_folder",
     "missing",
+    "open_file",
     "other_format",
     "pack",
     "read_container",
+    "read_file",
     "read_header",
     "replace_file",
     "sync_directory",
@@ -37,12 +43,16 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+_BINARY = getattr(os, "O_BINARY", 0)  # only Windows has it, and needs it
 _MAGIC = b"TTRE"
 _LEAD = struct.Struct("<4sHI")
 _SUM = struct.Struct("<Q")
 
 DRAFT_NAME = re.compile(r"_.+\.\d+\.[0-9a-f]{8}")
 """How a file is named while it is being written: `_NAME.PROCESS.RANDOM`."""
+
+DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
+"""What decoding raises for bytes that are not what was written: lists in lists without end among them."""
 
 T = TypeVar("T")
 
@@ -56,6 +66,42 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_real_folder(path: Path) -> bool:
+    """Whether a folder is there, and not a link to one: what is removed in it is removed here."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def read_file(path: Path, max_bytes: int | None = None) -> bytes:
+    """Read a file that others may have put there: no link is followed, no device or pipe is waited for.
+
+    Args:
+        path: the file.
+        max_bytes: a longer one is refused without being read; None reads any.
+
+    Raises OSError.
+    """
+    with open_file(path) as file:
+        if max_bytes is None:
+            return file.read()
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", str(path))
+    return data
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading that others may have put there; see `read_file`. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    file = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
 
 
 def write_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
@@ -109,8 +155,7 @@ def _draft_of(path: Path, data: bytes | Sequence[bytes], mode: int) -> Iterator[
 
 
 def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
-    binary = getattr(os, "O_BINARY", 0)  # only Windows has it, and needs it
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | binary, mode)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, mode)
     with os.fdopen(handle, "wb") as file:
         if isinstance(data, bytes):
             file.write(data)
@@ -148,7 +193,7 @@ def unpack(data: bytes, header_type: type[T], where: str) -> tuple[T, memoryview
 def read_container(path: Path, header_type: type[T]) -> tuple[T, memoryview]:
     """`unpack` a file. Raises CheckpointError for a missing or damaged one."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError as error:
         raise missing(path) from error
     return unpack(data, header_type, str(path))
@@ -161,7 +206,7 @@ def read_header(path: Path, header_type: type[T]) -> tuple[T, int]:
     """
     where = str(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             length = _header_length(file.read(_LEAD.size), where)
             return _header(file.read(length), header_type, where), _LEAD.size + length
     except FileNotFoundError as error:
@@ -182,7 +227,7 @@ def _header_length(lead: bytes | memoryview, where: str) -> int:
 def _header(encoded: bytes | memoryview, header_type: type[T], where: str) -> T:
     try:
         return msgspec.msgpack.decode(encoded, type=header_type)
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise damaged(where, f"its header cannot be read: {error}", "a header of this format") from error
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.clusters import descendants
+from tests.safety.hostile import write_hostile_files
 from tests.safety.others import as_other, needs_root
 from tupletree.runtimes.spark.scratch import PREFIX
 
@@ -78,8 +79,9 @@ class Running:
         temporary: what TMPDIR says; everybody may write there.
         files: every file and socket below it.
         readable, entered: what another user could open, and list, of these.
-        processes: of the run.
         after: entries of TMPDIR once the run has ended.
+        precious: files, with their text, of a folder that hostile files in its state directory led to.
+        refused: how many of those in its inbox it moved aside.
     """
 
     temporary: Path
@@ -92,6 +94,9 @@ class Running:
     logs: str = ""
     code: int = -1
     after: list[str] | None = None
+    state_dir: Path = Path()
+    precious: list[tuple[str, str]] | None = None
+    refused: int = 0
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +133,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             assert time.monotonic() < until_s
             time.sleep(0.05)  # another process, whose clock is not ours to set
         looked = _look(shared, home, program.pid)
+        others = home / "others"
+        others.mkdir()
+        (others / "precious.json").write_text("mine")
+        for seed, name in enumerate(("control", "inbox", "dead", "epochs")):
+            write_hostile_files(shared / "state" / name, 200, seed, others)
+        looked.state_dir = shared / "state"
         (home / "go").touch()
         looked.logs = program.communicate(timeout=HANG_S)[0]
         looked.code = program.returncode
+        looked.precious = [(path.name, path.read_text()) for path in others.iterdir()]
+        looked.refused = len(list((shared / "state" / "inbox" / "refused").iterdir()))
         looked.after = [path.name for path in shared.iterdir() if path.name != "state"]
         yield looked
     finally:
@@ -246,3 +259,9 @@ def test_the_run_ends_well_and_leaves_nothing_in_the_temporary_folder(running: R
     assert running.code == 0, running.logs
     assert "40 messages" in running.logs
     assert [name for name in running.after or () if not name.startswith("hsperfdata_")] == []
+
+
+def test_hostile_files_in_its_state_directory_end_no_run_and_remove_nothing_outside(running: Running) -> None:
+    assert running.code == 0, running.logs
+    assert running.precious == [("precious.json", "mine")]
+    assert running.refused > 50

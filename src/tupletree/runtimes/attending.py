@@ -17,12 +17,14 @@ import time
 import uuid
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tupletree.durable import DECODE_ERRORS, read_file
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.base import Progress, RunHandle
+from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import json_bytes
 from tupletree.tracking.outages import ShownOutage
 
@@ -40,6 +42,11 @@ SHOWN_RECORDS = 20
 
 WISH_MAX_BYTES = 4096
 """Nothing longer is a wish, so a file that somebody dropped there costs no memory."""
+
+MAX_DRAIN_S = 31_536_000.0
+"""A year: as long as a wait may be asked for."""
+
+STATUS_MAX_BYTES = 64 * 1024 * 1024
 
 FORMAT = 1
 
@@ -85,10 +92,20 @@ class Status(msgspec.Struct, kw_only=True):
         return began(self.process) != self.process_began
 
 
-class _Wish(msgspec.Struct):
+class _Wish(msgspec.Struct, forbid_unknown_fields=True):
     wish: Wish
-    drain_timeout_s: float | None = None
+    drain_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAIN_S)] | None = None
     format: int = FORMAT
+
+
+def _control_of(state_dir: Path) -> RequestFolder[_Wish]:
+    return RequestFolder(
+        state_dir / "control",
+        _Wish,
+        WISH_MAX_BYTES,
+        next_step="ask with `tupletree pause`, `resume` or `drain` of the version that runs it",
+        fault_of=lambda _, wish: "" if wish.format == FORMAT else f"it has format {wish.format}, not {FORMAT}",
+    )
 
 
 # --- in the process of the run ------------------------------------------------------------------------------------
@@ -109,14 +126,15 @@ class Attendant:
         self._started_s = time.time()
         self._next_write_s = 0.0
         self._complained = False
+        self._control = _control_of(handle.state_dir)
         self._taken_up: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-attendant", daemon=True)
 
     def begin(self) -> None:
         """Forget what others wanted of a process before this one, and start."""
-        for path in _wishes_in(self._handle.state_dir):
-            self._forget(path)
+        for request_id in self._control.take():
+            self._forget(request_id)
         self._write()
         self._thread.start()
 
@@ -128,32 +146,25 @@ class Attendant:
 
     def _main(self) -> None:
         while not self._over.wait(ATTEND_EVERY_S):
-            self._look_around()
+            try:
+                self._look_around()
+            except Exception:  # the thread must be there for the next request
+                logger.exception("looking for requests of other processes failed")
 
     def _look_around(self) -> None:
-        for path in _wishes_in(self._handle.state_dir):
-            if path.name not in self._taken_up:
-                self._carry_out(path)
+        for request_id, wish in self._control.take().items():
+            if request_id not in self._taken_up:
+                self._carry_out(request_id, wish)
         if time.monotonic() >= self._next_write_s:
             self._write()
 
-    def _carry_out(self, path: Path) -> None:
+    def _carry_out(self, request_id: str, wish: _Wish) -> None:
+        logger.info("another process asked to %s", wish.wish)
         try:
-            with path.open("rb") as file:
-                wish = _wish_in(file.read(WISH_MAX_BYTES + 1))
-        except FileNotFoundError:
-            return  # taken back
-        except OSError as error:
-            logger.warning("a wish of another process cannot be read, and stays undone: %s", error)
-        except msgspec.MsgspecError as error:
-            logger.warning("%s is no wish that this version knows, and stays undone: %s", path, error)
-        else:
-            logger.info("another process asked to %s", wish.wish)
-            try:
-                self._obey(wish)
-            except Exception:
-                logger.exception("another process asked to %s, which failed", wish.wish)
-        self._forget(path)
+            self._obey(wish)
+        except Exception:
+            logger.exception("another process asked to %s, which failed", wish.wish)
+        self._forget(request_id)
 
     def _obey(self, wish: _Wish) -> None:
         if wish.wish == "drain":
@@ -163,11 +174,11 @@ class Attendant:
         else:
             (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
 
-    def _forget(self, path: Path) -> None:
+    def _forget(self, request_id: str) -> None:
         """A wish is carried out at most once, even if it cannot be removed."""
-        self._taken_up.add(path.name)
+        self._taken_up.add(request_id)
         try:
-            path.unlink(missing_ok=True)
+            self._control.remove(request_id)
         except OSError as error:
             logger.warning("a wish of another process stays although it was heard: %s", error)
 
@@ -207,15 +218,6 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _wish_in(data: bytes) -> _Wish:
-    if len(data) > WISH_MAX_BYTES:
-        raise msgspec.ValidationError(f"it has more than {WISH_MAX_BYTES} bytes")
-    wish = msgspec.json.decode(data, type=_Wish)
-    if wish.format != FORMAT:
-        raise msgspec.ValidationError(f"it has format {wish.format}, not {FORMAT}")
-    return wish
-
-
 def began(process: int) -> int:
     """When a process of this machine began, in clock ticks since its start; 0: it is not there, or no /proc is."""
     try:
@@ -223,10 +225,6 @@ def began(process: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in {"Z", "X"} else int(fields[19])
-
-
-def _wishes_in(place: Path) -> list[Path]:
-    return sorted(path for path in (place / "control").glob("[0-9a-f]*.json") if path.is_file())
 
 
 # --- in any other process -------------------------------------------------------------------------------------------
@@ -241,12 +239,12 @@ def status_of(state_dir: Path) -> Status:
     """
     path = state_dir / "status.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Status)
+        return msgspec.json.decode(read_file(path, STATUS_MAX_BYTES), type=Status)
     except FileNotFoundError as error:
         raise ConfigError(
             "there is no status of a run here", where=str(state_dir), expected="the --state-dir of a run"
         ) from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise CheckpointError(
             "the status of a run cannot be read",
             where=str(path),
@@ -271,14 +269,21 @@ def send_wish(
         patience_s: how long to wait for the process to take it up.
 
     Raises:
+        ConfigError: the time is out of bounds, or this is no state directory of a run.
         RuntimeUnavailableError: no process runs it, or it does not answer; the wish is taken back.
         CheckpointError: nothing can be written there.
     """
+    if drain_timeout_s is not None and not 0 <= drain_timeout_s <= MAX_DRAIN_S:
+        raise ConfigError(
+            "this is no time that a drain may take",
+            got=f"{drain_timeout_s:g} s",
+            expected=f"0 to {MAX_DRAIN_S:.0f} s, a year",
+        )
     status = status_of(state_dir)
     if not status.is_alive(time.time()):
         raise _nobody(state_dir, status)
     folder = state_dir / "control"
-    path = folder / f"{uuid.uuid4().hex}.json"
+    path = _control_of(state_dir).path_of(uuid.uuid4().hex)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tupletree.durable import write_once
+from tupletree.durable import DECODE_ERRORS, open_file, write_once
 from tupletree.errors import CheckpointError, ConfigError, Finding
+from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
 from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter
@@ -25,6 +26,7 @@ __all__ = [
     "LETTER_FORMAT",
     "Request",
     "carried_out",
+    "inbox_of",
     "is_local_run",
     "letters_of",
     "read",
@@ -35,6 +37,12 @@ __all__ = [
 
 LETTER_FORMAT = 1
 
+MAX_LETTERS = 50_000
+"""Letters of one request; who asks for more asks several times."""
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+"""Of a file that is a request: more than that many letters take."""
+
 
 class _Line(msgspec.Struct):
     format: int
@@ -42,8 +50,8 @@ class _Line(msgspec.Struct):
     letter: DeadLetter
 
 
-class Request(msgspec.Struct):
-    """A request to replay dead letters, by letter id."""
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """A request to replay dead letters, by letter id. Its file is named by its own id."""
 
     id: str
     letters: list[str]
@@ -64,26 +72,39 @@ def is_local_run(state_dir: Path) -> bool:
     return b'"runtime": "local"' in (state_dir / "tupletree.json").read_bytes()
 
 
-def letters_of(state_dir: Path) -> dict[str, DeadLetter]:
-    """Every letter that was not replayed, by letter id, oldest first."""
-    replayed = {
-        letter for path in _request_files(state_dir / "dead" / "replayed") for letter in _request_in(path).letters
-    }
+def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | None = None) -> dict[str, DeadLetter]:
+    """Every letter that was not replayed, by letter id, oldest first.
+
+    Args:
+        state_dir: of a run.
+        complain: hears of what cannot be read, which is left out; None: it is raised.
+    """
+    refuse = _raise if complain is None else complain
+    replayed = {letter for one in _replayed(state_dir).read(refuse).values() for letter in one.letters}
     found: dict[str, DeadLetter] = {}
     for path in sorted((state_dir / "dead").glob("[0-9]*.jsonl")):
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-            try:
-                entry = msgspec.json.decode(line, type=_Line)
-            except msgspec.MsgspecError as error:
-                raise CheckpointError(
-                    "a dead letter cannot be read",
-                    where=f"{path}:{number}",
-                    got=str(error),
-                    next_step="restore the file from a backup; without it its letters are gone, and nothing else",
-                ) from error
-            if entry.id not in replayed:
-                found[entry.id] = entry.letter
+        number = 0
+        try:
+            with open_file(path) as lines:
+                for line in lines:
+                    number += 1
+                    entry = msgspec.json.decode(line, type=_Line)
+                    if entry.id not in replayed:
+                        found[entry.id] = entry.letter
+        except (OSError, *DECODE_ERRORS) as error:
+            fault = CheckpointError(
+                "a dead letter cannot be read",
+                where=f"{path}:{number}",
+                got=str(error),
+                next_step="restore the file from a backup; without it its letters are gone, and nothing else",
+            )
+            fault.__cause__ = error
+            refuse(fault)
     return found
+
+
+def _raise(error: CheckpointError) -> None:
+    raise error
 
 
 def read(state_dir: Path) -> list[DeadLetter]:
@@ -92,7 +113,7 @@ def read(state_dir: Path) -> list[DeadLetter]:
 
 
 def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
-    """Ask the run of this state directory to replay letters; returns the request's id.
+    """Ask the run of this state directory to replay letters; returns the id of the request, of several the last.
 
     A running topology takes it up by itself, a stopped one at its next start. Letters that an earlier request waits for
     are not asked for again; if it waits for all of them, its id is returned.
@@ -121,11 +142,14 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
     chosen = [letter for letter in chosen if letter not in waiting]
     if not chosen:
         return asked[-1]
-    request = Request(uuid.uuid4().hex, chosen)
-    inbox = state_dir / "inbox"
-    inbox.mkdir(mode=0o700, exist_ok=True)
-    write_once(inbox / f"{request.id}.json", msgspec.json.encode(request))
-    return request.id
+    inbox = inbox_of(state_dir)
+    (state_dir / "inbox").mkdir(mode=0o700, exist_ok=True)
+    asked = []
+    for start in range(0, len(chosen), MAX_LETTERS):
+        request = Request(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS])
+        write_once(inbox.path_of(request.id), msgspec.json.encode(request))
+        asked.append(request.id)
+    return asked[-1]
 
 
 def _pass_over(_: CheckpointError) -> None:
@@ -183,15 +207,35 @@ def spellings_of(selector: str) -> list[str]:
     return list(dict.fromkeys(spellings))
 
 
+def inbox_of(state_dir: Path) -> RequestFolder[Request]:
+    """Where other processes leave requests to replay letters."""
+    return RequestFolder(
+        state_dir / "inbox",
+        Request,
+        MAX_REQUEST_BYTES,
+        next_step="ask again with `tupletree dead replay`, and remove it",
+        fault_of=_fault_of,
+    )
+
+
+def _replayed(state_dir: Path) -> RequestFolder[Request]:
+    """What was carried out of them, which only the process of a run writes."""
+    return RequestFolder(
+        state_dir / "dead" / "replayed",
+        Request,
+        MAX_REQUEST_BYTES,
+        next_step="restore the file from a backup, or remove it: its letters are dead again then",
+        fault_of=_fault_of,
+    )
+
+
+def _fault_of(name: str, request: Request) -> str:
+    return "" if request.id == name else f"it is a copy: its id is {request.id[:80]!r}, and its file another"
+
+
 def requests(state_dir: Path, complain: Callable[[CheckpointError], None]) -> list[Request]:
-    """Requests that wait in the inbox, oldest first; `complain` hears of files that are none."""
-    found: list[Request] = []
-    for path in _request_files(state_dir / "inbox"):
-        try:
-            found.append(_request_in(path))
-        except CheckpointError as error:
-            complain(error)
-    return found
+    """Requests that wait in the inbox, oldest first; `complain` hears of files that are none. Changes nothing."""
+    return list(inbox_of(state_dir).read(complain).values())
 
 
 def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> None:
@@ -199,27 +243,10 @@ def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> Non
 
     `letters` are those of its letters that were brought back, by letter id: they are no dead letters any more.
     """
-    target = state_dir / "dead" / "replayed"
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_once(target / f"{request_id}.json", msgspec.json.encode(Request(request_id, list(letters))))
-    (state_dir / "inbox" / f"{request_id}.json").unlink(missing_ok=True)
-
-
-def _request_files(directory: Path) -> list[Path]:
-    found = [path for path in directory.glob("*.json") if not path.name.startswith("_") and path.is_file()]
-    return sorted(found, key=lambda path: path.stat().st_mtime)
-
-
-def _request_in(path: Path) -> Request:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Request)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise CheckpointError(
-            "this is no replay request that can be read",
-            where=str(path),
-            got=str(error),
-            next_step="remove it, and ask again with `tupletree dead replay`",
-        ) from error
+    target = _replayed(state_dir).path_of(request_id)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_once(target, msgspec.json.encode(Request(request_id, list(letters))))
+    inbox_of(state_dir).remove(request_id)
 
 
 def _existing(state_dir: Path) -> Path:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from tupletree.durable import damaged, missing, other_format
+from tupletree.durable import DECODE_ERRORS, damaged, missing, other_format
 
 __all__ = ["PAGE", "Paged", "PagedFile", "paged"]
 
@@ -98,7 +98,7 @@ class PagedFile(Generic[T]):
             raise damaged(self._where, "the checksum of its header does not fit", "an undamaged file")
         try:
             stored = msgspec.msgpack.decode(view[_LEAD.size : end], type=Paged[header_type])  # type: ignore[valid-type]  # a class in hand
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise damaged(self._where, f"its header cannot be read: {error}", "a header of this format") from error
         self.content: T = stored.content
         self.body = view[start:]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tupletree.durable import write_once
+from tupletree.durable import DECODE_ERRORS, read_file, write_once
 from tupletree.errors import ForeignCheckpointError
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
 
@@ -76,7 +76,7 @@ class LocalStateDirectory:
 
 def _description(file: Path) -> str:
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Identity)
-    except (OSError, msgspec.MsgspecError):
+        found = msgspec.json.decode(read_file(file), type=_Identity)
+    except (OSError, *DECODE_ERRORS):
         return "an identity that cannot be read"
     return f"{found.runtime or 'Spark'} run {found.run_id[:8]} of {found.topology!r}"

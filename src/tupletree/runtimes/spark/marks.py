@@ -28,6 +28,7 @@ from typing import Any, Self
 import msgspec
 
 import tupletree
+from tupletree.durable import DECODE_ERRORS, open_file
 from tupletree.effects import TaskPlace
 from tupletree.frames import Frame, Root, apart, join_segments, roots_of
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -350,13 +351,13 @@ def _of(directory: Path, generation: int, epoch: int) -> Iterator[Path]:
 def _read(path: Path) -> tuple[_Mark | None, str]:
     """(the mark, the process's last words); no mark if none was in force, or if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             words = file.read(MAX_LAST_WORDS).rstrip(b"\0").decode("utf-8", "replace").strip()
             file.seek(MARK_OFFSET)
             data = file.read()
         length = int.from_bytes(data[:4], "little")
         return (msgspec.msgpack.decode(data[4 : 4 + length], type=_Mark) if length else None), words
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (OSError, *DECODE_ERRORS):
         return None, ""
 
 

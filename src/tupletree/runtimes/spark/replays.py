@@ -8,7 +8,7 @@ from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.errors import CheckpointError, ProcessingError
-from tupletree.runtimes.deadletters import Request, carried_out, letters_of, requests
+from tupletree.runtimes.deadletters import Request, carried_out, inbox_of, letters_of
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.tracking.identity import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter, FailureKind
@@ -30,6 +30,7 @@ class Replays:
 
     def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock) -> None:
         self._state_dir = state_dir
+        self._inbox = inbox_of(state_dir)
         self._accounts = accounts
         self._clock = clock
         self._next_read_s = 0.0
@@ -53,7 +54,7 @@ class Replays:
             return False
         self._next_read_s = now_s + READ_EVERY_S
         came = False
-        for request in requests(self._state_dir, self._complain):
+        for request in self._inbox.take().values():
             # One step for a settle in between: it may name the request, and ack its messages.
             with self._accounts.lock:
                 if request.id in self._accounts.replays:
@@ -65,15 +66,15 @@ class Replays:
 
     def clear_inbox(self) -> None:
         """Clear away what is in the journal, so that a letter which was replayed is no letter any more."""
-        for request in requests(self._state_dir, self._complain):
+        for request in self._inbox.take().values():
             if request.id in self._accounts.replays:
                 self._clear(request)
 
     def _complain(self, error: CheckpointError) -> None:
-        """What others leave in the inbox must not end the run."""
+        """A letter that cannot be read must not end the run."""
         if str(error) not in self._complained:
             self._complained.add(str(error))
-            logger.warning("a file in the inbox stays there: %s", error)
+            logger.warning("replays leave it out: %s", error)
 
     def _accept(self, request: Request) -> None:
         accounts = self._accounts
@@ -92,7 +93,7 @@ class Replays:
 
     def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
         """The letters to bring back, with their spout task and value; of the others the log says why."""
-        letters = letters_of(self._state_dir)
+        letters = letters_of(self._state_dir, self._complain)
         found: dict[str, tuple[DeadLetter, int, Any]] = {}
         for letter_id in request.letters:
             letter = letters.get(letter_id)

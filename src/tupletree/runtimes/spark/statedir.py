@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from tupletree.durable import damaged, missing, write_once
+from tupletree.durable import DECODE_ERRORS, damaged, missing, read_file, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
@@ -174,8 +174,8 @@ def unusable(path: Path, error: OSError) -> CheckpointError:
 def spout_tasks(path: Path) -> dict[int, str]:
     """What a `spouts.json` says. Raises CheckpointError if it is damaged."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_SpoutTasks)
-    except msgspec.MsgspecError as error:
+        found = msgspec.json.decode(read_file(path), type=_SpoutTasks)
+    except DECODE_ERRORS as error:
         raise damaged(str(path), str(error), "the spout tasks of the first start") from error
     if found.checksum != _checksum(sorted(found.tasks.items())):
         raise damaged(str(path), "its checksum does not fit what it says", "the spout tasks of the first start")
@@ -228,8 +228,8 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
         fresh.checksum = fresh.sum()
         write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
     try:
-        identity = msgspec.json.decode(file.read_bytes(), type=_Identity)
-    except msgspec.MsgspecError as error:
+        identity = msgspec.json.decode(read_file(file), type=_Identity)
+    except DECODE_ERRORS as error:
         raise damaged(str(file), str(error), "the identity of a run") from error
     if identity.runtime:
         raise ForeignCheckpointError(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tupletree.durable import DRAFT_NAME, read_header
+from tupletree.durable import DRAFT_NAME, open_file, read_header
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.spark.archive import ArchivedEpoch, archive, trim
 from tupletree.runtimes.spark.journal import (
@@ -56,7 +56,7 @@ def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history
 def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
     path = epoch_path(directory.epochs, epoch)
     header, offset = read_header(path, EpochHeader)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(offset)
         messages = file.read(header.messages_length)
     return ArchivedEpoch(messages, read_settle(directory.settles, epoch), header.splits)
