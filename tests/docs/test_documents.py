@@ -29,7 +29,13 @@ PACKAGE = ROOT / "src" / "tupletree"
 SEEN_BY_EYE = {"", "text", "mermaid"}
 """Languages of blocks that are looked at, not run."""
 
-STORIES = [["README.md"], ["docs/guide.md", "docs/operations.md"], ["docs/semantics.md"], ["docs/reference.md"]]
+STORIES = [
+    ["README.md"],
+    ["docs/guide.md", "docs/operations.md"],
+    ["docs/semantics.md"],
+    ["docs/reference.md"],
+    ["docs/queues.md"],
+]
 """Documents whose blocks are run, in order, in one folder."""
 
 TELLER = "docs/guide.md"

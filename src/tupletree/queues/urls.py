@@ -51,7 +51,8 @@ class QueueUrl(msgspec.Struct, frozen=True):
         if self.queue:
             options["queue"] = self.queue
         ending = "&".join(f"{name}={value}" for name, value in options.items())
-        return f"{self.scheme}://{place}{port}/{self.path}" + (f"?{ending}" if ending else "")
+        path = f"/{self.path}" if self.path or not place else ""
+        return f"{self.scheme}://{place}{port}{path}" + (f"?{ending}" if ending else "")
 
     def __repr__(self) -> str:
         return f"QueueUrl({self.shown!r})"
@@ -68,7 +69,9 @@ class QueueUrl(msgspec.Struct, frozen=True):
         findings = []
         for name, text in self.options.items():
             if name not in known:
-                findings.append(Finding("unknown option of a queue", self.shown, name, next_step=_near(name, known)))
+                findings.append(
+                    Finding("unknown option of a queue", self.shown, name, next_step=_near(name, [*known, "queue"]))
+                )
                 continue
             try:
                 found[name] = msgspec.convert(text, known[name], strict=False)

@@ -161,6 +161,24 @@ def a_delayed_message_comes_when_its_time_has_come(bench: Bench) -> None:
     must([one.message.id for one in bench.lease()] == ["later"], "it comes when its time has come")
 
 
+def _timed(bench: Bench) -> None:
+    bench.broker.publish(bench.queue, [Message(not_before_s=2e9)])
+
+
+@scenario("absolute_time", otherwise=_timed)
+def a_message_with_a_time_of_day_comes_at_that_time(bench: Bench) -> None:
+    """By the clock of the broker's host; a time that is over means at once."""
+    bench.publish(b"tells the time")
+    [delivery] = bench.lease()
+    due_s = delivery.published_s + bench.lease_s * 2
+    bench.broker.publish(bench.queue, [Message(id="later", not_before_s=due_s), Message(id="past", not_before_s=1.0)])
+    must([one.message.id for one in bench.lease()] == ["past"], "a time that is over means at once")
+    bench.advance(bench.lease_s * 0.5)
+    must(not bench.lease(), "it does not come before its time")
+    bench.advance(bench.lease_s * 1.6)
+    must("later" in {one.message.id for one in bench.lease()}, "it comes at its time")
+
+
 @scenario("delay")
 def clocks_of_callers_that_are_five_minutes_apart_change_nothing(bench: Bench) -> None:
     """Leases and delays are counted by the broker's host."""
@@ -185,5 +203,6 @@ PUBLISHING = (
     an_id_that_the_queue_holds_is_not_stored_again,
     an_id_is_known_for_a_time_after_its_ack,
     a_delayed_message_comes_when_its_time_has_come,
+    a_message_with_a_time_of_day_comes_at_that_time,
     clocks_of_callers_that_are_five_minutes_apart_change_nothing,
 )
