@@ -103,10 +103,8 @@ def test_a_start_removes_only_what_starts_of_the_run_have_made(tmp_path: Path) -
     (place / "dead" / "_0000000001.jsonl.77.0123abcd").write_text("half a file")
     (place / "spark" / "jobs").mkdir(parents=True)
     (place / "spark" / "000001").mkdir()
-    directory.spark.mkdir()
 
     sweep_drafts(directory)
-    directory.clear_spark()
     directory.close()
 
     assert (place / "_notes").exists()

@@ -36,6 +36,7 @@ from tupletree.runtimes.spark.runtime import SparkRun
 from tupletree.runtimes.spark.settle import Reports, Settlement
 from tupletree.runtimes.spark.stage import StageRun
 from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.runtimes.spark.trees import OpenTrees
 from tupletree.sinks import jsonl
 from tupletree.sources import items
@@ -72,9 +73,10 @@ class Source:
         clock: Any = SystemClock()
         intake = Intake(Dealer(self.plan, [self.spout]), self.options, self.accounts, [self.spout], clock, told.append)
         unused: Any = None
+        ticks = Ticking(self.accounts.spec, self.options, 0.0)
         next_epoch = len(records)
         return Loop(
-            intake, self.accounts, unused, unused, unused, Meter(clock), [self.spout], records, next_epoch,
+            intake, self.accounts, unused, unused, unused, ticks, Meter(clock), [self.spout], records, next_epoch,
             self.directory, {}, self.options, clock, told, lambda _, __: None, active=True,
         )  # fmt: skip
 
@@ -117,8 +119,10 @@ def test_a_source_that_delivers_a_dead_message_again_hears_that_this_is_final(so
 
 def test_a_log_that_another_start_wrote_is_never_settled_as_if_it_were_ours(source: Source) -> None:
     loop = source.loop()
+    assert write_epoch(source.directory.epochs, source.record(0).header, [])
     with pytest.raises(CheckpointError, match="another start of this run has taken over"):
-        loop.on_batch(None, 1)
+        loop._cut()
+    assert not loop._settling._records
 
 
 def test_a_start_asks_the_source_again_for_what_it_owes(source: Source) -> None:
@@ -262,7 +266,7 @@ def test_a_bolt_that_cannot_be_opened_for_a_tick_is_named(tmp_path: Path, caplog
     control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0, ticks=["closed"])
     marker = Marker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
     run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
-    list(run.read(iter([wire.rows_to_batch([(0, wire.WAKE, b"", b"")])])))
+    list(run.read([(0, wire.WAKE, b"", b"")]))
     list(run.work())
     assert "closed could not be opened: OSError: no such service" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Frames and batches that are too long for Spark go as several, and nothing of them is lost."""
+"""Frames that are too long for Spark go as several, and nothing of them is lost."""
 
 from __future__ import annotations
 
@@ -29,13 +29,9 @@ def test_halves_of_a_frame_have_every_tuple_with_its_root(widths: list[int]) -> 
     assert {(half.task, half.component, half.stream) for half in (first, second)} == {(3, "c", "s")}
 
 
-def test_rows_go_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "BATCH_BYTES", 10)
-    rows = [(0, wire.FRAME, b"", b"x" * length) for length in (4, 4, 4, 25, 1, 9, 1)]
-    batches = list(wire.rows_to_batches(rows))
-    assert [batch.num_rows for batch in batches] == [2, 1, 1, 2, 1]
-    assert [body.as_py() for batch in batches for body in batch.column("body")] == [row[3] for row in rows]
-    assert list(wire.rows_to_batches([])) == []
+@given(st.integers(0, 99), st.integers(0, 11), st.binary(max_size=40), st.binary(max_size=40))
+def test_a_row_travels_as_bytes_and_comes_back_whole(place: int, kind: int, head: bytes, body: bytes) -> None:
+    assert wire.unpack_row(wire.pack_row((place, kind, head, memoryview(body)))) == (place, kind, head, body)
 
 
 @bolt

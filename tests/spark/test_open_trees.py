@@ -21,11 +21,10 @@ from tupletree.plan import Plan
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.fates import Fates
 from tupletree.runtimes.spark.intake import EpochRecord
-from tupletree.runtimes.spark.journal import EpochHeader
+from tupletree.runtimes.spark.journal import EpochHeader, epoch_path, write_epoch
 from tupletree.runtimes.spark.keeping import Kept, KeptFiles, TaskKeep, files_of, kept_after
-from tupletree.runtimes.spark.program import pack_program
 from tupletree.runtimes.spark.settle import Reports, Settlement
-from tupletree.runtimes.spark.stage import place_anew
+from tupletree.runtimes.spark.slices import rows_of_slice, slices_of
 from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile, WaitingRows
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
@@ -247,20 +246,30 @@ def both(rows: list[Item]) -> Item:
     return rows[0]
 
 
-def test_frames_that_were_logged_for_other_partitions_go_where_their_tasks_live_now() -> None:
+def test_frames_that_were_logged_for_other_partitions_go_where_their_tasks_live_now(tmp_path: Path) -> None:
     t = Topology("placed")
     t.bolt("both", both, parallelism=4, unconsumed=Item).shuffle(t.spout("items", items([Item(1)])))
     plan = Plan.of(t.build(), Options(), partitions=2)
     tasks = plan.task_ids_of("both")
-    rows: list[wire.Row] = [(0, wire.WAKE, b"", b"")]
+    sections: list[bytes] = []
+    frames: list[tuple[int, int, int, int]] = []
     for task, place in zip(tasks, (0, 1, 2, 0), strict=True):  # as three partitions had them
         made = replace(frame(task, [(1, [task])]), task=task)
         row = wire.encode_frame(made, CODECS["items", "Item"], place, 1, 1, _never)
         assert row is not None
-        rows.append(row)
-    (batch,) = place_anew(pack_program(plan, []), iter([wire.rows_to_batch(rows)]))
-    assert batch.column("place").to_pylist() == [0, 0, 1, 0, 1]
-    assert batch.schema == wire.ROW_SCHEMA
+        frames.append((place, sum(map(len, sections)), len(row[2]), len(row[3])))
+        sections += [row[2], bytes(row[3])]
+    header = EpochHeader(epoch=0, generation=1, time_s=0.0, partitions=3, frames=frames)
+    assert write_epoch(tmp_path, header, sections)
+    slices = slices_of(epoch_path(tmp_path, 0), plan, wakes=True)
+    placed = [[(row[0], row[1]) for row in rows_of_slice(part)] for part in slices]
+    assert placed == [
+        [(0, wire.WAKE), (0, wire.FRAME), (0, wire.FRAME)],
+        [(1, wire.WAKE), (1, wire.FRAME), (1, wire.FRAME)],
+    ]
+    there = [wire.decode_head(row[2]).task for part in slices for row in rows_of_slice(part) if row[1] == wire.FRAME]
+    assert sorted(there) == sorted(tasks)
+    assert all(plan.placement(task) == (0 if at < 2 else 1) for at, task in enumerate(there))
 
 
 def test_a_kept_file_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a run on Spark ends: stopping its query, and turning whatever broke it into an error that says where to go on."""
+"""How a run on Spark ends: whatever broke it becomes an error that says where to go on."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import logging
 import re
 import site
 import sysconfig
-import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 import tupletree
 from tupletree.errors import CheckpointError, InternalError, RuntimeUnavailableError, TupletreeError
 
-__all__ = ["Closing", "first_line", "is_final", "reason", "stop_query"]
+__all__ = ["Closing", "first_line", "is_final", "reason"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -29,21 +27,8 @@ _IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?: 
 """How the text of such an error stands at the end of Spark's own."""
 
 
-class Closing(Exception):  # noqa: N818 - a signal to Spark's thread, not an error
-    """The loop has ended: the epoch in hand is not committed, and runs again at the next start."""
-
-
-def stop_query(query: Any) -> None:
-    """Between batches if possible: stopping during an action is legal but loud."""
-    until = time.monotonic() + 2.0
-    while query.isActive and _is_working(query.status) and time.monotonic() < until:
-        time.sleep(0.005)
-    query.stop()
-
-
-def _is_working(status: dict[str, Any]) -> bool:
-    """Whether a batch is in hand. While the source waits for the next epoch, Spark calls its trigger active, too."""
-    return bool(status["isTriggerActive"]) and not status["message"].startswith("Getting offsets")
+class Closing(Exception):  # noqa: N818 - a signal to the settling thread, not an error
+    """The run ends: the epoch in hand is not committed, and runs again at the next start."""
 
 
 def reason(error: BaseException, state_dir: Path) -> TupletreeError:

@@ -1,19 +1,17 @@
 """The engine of a Spark run: runs an epoch as often as it takes, commits it, and finishes what the commit named.
 
-`Engine.settle` is what `foreachBatch` calls. It holds no spout and starts no thread: the loop (`runtime`) feeds it
-epochs and takes its `Verdicts` back.
+It holds no spout and starts no thread: the settling thread (`settling`) feeds it epochs and hands its `Verdicts` to the loop.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from tupletree.clock import Clock
@@ -26,7 +24,6 @@ from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.endings import first_line, is_final
 from tupletree.runtimes.spark.fates import Fates
 from tupletree.runtimes.spark.intake import EpochRecord
-from tupletree.runtimes.spark.jobs import describe_job, placing_function, stage_function
 from tupletree.runtimes.spark.journal import (
     AckedTree,
     Base,
@@ -34,14 +31,17 @@ from tupletree.runtimes.spark.journal import (
     DeadEntry,
     FailedAttempt,
     SettleEntry,
+    epoch_path,
     write_settle,
 )
 from tupletree.runtimes.spark.keeping import files_of, kept_after
 from tupletree.runtimes.spark.marks import blamed
 from tupletree.runtimes.spark.outputs import ChosenOutputs, OutputChooser
-from tupletree.runtimes.spark.program import Control, control_bytes
+from tupletree.runtimes.spark.plan_runner import PlanRunner, Report
+from tupletree.runtimes.spark.program import Control
 from tupletree.runtimes.spark.publishing import Publisher, letter_of, remove
 from tupletree.runtimes.spark.settle import Reports, Settlement
+from tupletree.runtimes.spark.slices import EpochSlice, empty_slices, slices_of
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import TreeChanges
 from tupletree.state.versions import StateFile, version_after
@@ -108,7 +108,9 @@ class Engine:
     """See the module docstring.
 
     Args:
-        plan, blob: the topology laid out, and packed for the workers.
+        plan: the topology laid out.
+        runner: runs it.
+        wakes: see `slices_of`.
         sink_directories: sink → absolute folder.
         publisher: finishes what an entry names.
         requested_replays: takes the replay requests that are in the accounts but not yet in the journal.
@@ -118,7 +120,7 @@ class Engine:
     def __init__(
         self,
         plan: Plan,
-        blob: bytes,
+        runner: PlanRunner,
         options: Options,
         directory: StateDirectory,
         accounts: Accounts,
@@ -128,9 +130,11 @@ class Engine:
         redact: Redact | None,
         requested_replays: Callable[[], list[str]],
         epochs_since_base: int,
+        *,
+        wakes: bool,
     ) -> None:
         self._plan = plan
-        self._blob = blob
+        self._runner = runner
         self._timeout_s = options.message_timeout_s
         self._exact_state = options.state_guarantee == "exactly_once"
         self._processing_timeout_s = options.processing_timeout_s
@@ -144,24 +148,24 @@ class Engine:
         self._requested_replays = requested_replays
         self._since_base = (epochs_since_base, 0)
         self._outputs = OutputChooser(plan, sink_directories, directory.run_id)
+        self._wakes = wakes
         self._is_closing = False
         self._met_killers = False
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
 
-    def settle(self, record: EpochRecord, frame: Any, before_commit: Callable[[], None]) -> Verdicts:
+    def settle(self, record: EpochRecord, before_commit: Callable[[], None]) -> Verdicts:
         """Run an epoch until a run of it counts, commit it, publish.
 
         Args:
             record: the epoch.
-            frame: Spark's data frame of the epoch's rows.
             before_commit: called once the entry is ready; returns when the callbacks of the epoch before are made.
 
         Raises:
             CheckpointError: another start of this run has settled the epoch; this one must stop at once.
         """
         with record.steps.measure("run"):
-            counted = self._run_until_it_counts(record, frame)
+            counted = self._run_until_it_counts(record)
         if any(one.kind is FailureKind.POISON for one in counted.settlement.failures.values()):
             self._met_killers = True
         unsettled = self._read_again(record, counted)
@@ -200,8 +204,8 @@ class Engine:
         """The loop has ended: a job that breaks is not tried again."""
         self._is_closing = True
 
-    def rehearse(self, frame: Any) -> None:
-        """Run the plan over nothing: every worker is started, has imported the topology, and Spark has compiled."""
+    def warm_up(self) -> None:
+        """Run the plan over nothing: every worker is started, and has imported the topology."""
         control = Control(
             run_id=self._directory.run_id,
             epoch=-1,
@@ -210,14 +214,15 @@ class Engine:
             time_s=0.0,
             marks_directory=str(self._directory.marks),
         )
-        self._run_plan(frame, control)
+        self._runner.run(empty_slices(self._plan), control)
 
-    def _run_until_it_counts(self, record: EpochRecord, frame: Any) -> _Counted:
+    def _run_until_it_counts(self, record: EpochRecord) -> _Counted:
         accounts = self._accounts
         settlement = Settlement.start(record, accounts.trees, exact_state=self._exact_state)
         dropped: list[Path] = []
+        slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
-            reports = Reports.of(self._execute_surely(record, settlement, frame))
+            reports = Reports.of(self._execute_surely(record, settlement, slices))
             crash_point("settle.after_run")
             if settlement.judge_run(reports, self._outputs.read_sidecar):
                 fates = Fates.of(settlement, self._timeout_s, accounts.pending.is_last_attempt)
@@ -228,8 +233,8 @@ class Engine:
             crash_point("settle.before_rerun")
 
     def _execute_surely(
-        self, record: EpochRecord, settlement: Settlement, frame: Any
-    ) -> list[tuple[int, bytes, bytes]]:
+        self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]
+    ) -> list[Report]:
         """Give the run to Spark again if it breaks: workers die of messages, shuffles are lost.
 
         It ends: after `BROKEN_EXECUTIONS` of them that blame no further message, the error comes out.
@@ -237,7 +242,7 @@ class Engine:
         broken, blamed_before = 0, 0
         while True:
             try:
-                return self._execute(record, settlement, frame)
+                return self._execute(record, settlement, slices)
             except Exception as error:
                 marks, generation = self._directory.marks, self._directory.generation
                 blamed_now = len(blamed(marks, generation, record.epoch))
@@ -250,7 +255,7 @@ class Engine:
                 )
                 settlement.broken += 1
 
-    def _execute(self, record: EpochRecord, settlement: Settlement, frame: Any) -> list[tuple[int, bytes, bytes]]:
+    def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
         accounts, header = self._accounts, record.header
         control = Control(
             run_id=self._directory.run_id,
@@ -282,27 +287,11 @@ class Engine:
             expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
             stage_memory_bytes=self._stage_memory_bytes,
             call_max_bytes=self._call_max_bytes,
-            one_host=frame.sparkSession.sparkContext.master.startswith("local"),
+            one_host=self._runner.one_host,
         )
         if not (settlement.has_work or control.has_needs):
             return []
-        if header.partitions not in (0, self._plan.partitions):  # 0: an epoch without frames
-            placed = frame.mapInArrow(placing_function(self._blob), wire.SPARK_SCHEMA)
-            frame = placed.repartitionById(self._plan.partitions, "place")
-        return self._run_plan(frame, control)
-
-    def _run_plan(self, frame: Any, control: Control) -> list[tuple[int, bytes, bytes]]:
-        """The whole plan as one Spark job with one action: a second action could mix two executions."""
-        encoded = control_bytes(control)
-        describe_job(frame.sparkSession.sparkContext, self._plan, control)
-        rows = frame
-        for stage in self._plan.stages:
-            if stage.index:
-                rows = rows.repartitionById(self._plan.partitions, "place")
-            rows = rows.mapInArrow(stage_function(self._blob, encoded, stage), wire.SPARK_SCHEMA)
-        table: pa.Table = rows.toArrow()
-        columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("kind", "head", "body")]
-        return list(zip(*columns, strict=True))
+        return self._runner.run(slices, control)
 
     def _files_of(self, reports: Reports) -> list[Path]:
         """Everything a run that does not count has written."""

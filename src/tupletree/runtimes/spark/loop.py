@@ -1,7 +1,7 @@
 """The loop of a Spark run: pulls from the spouts, cuts epochs, and tells the spouts what was settled.
 
-It runs in the run's own thread, which is the only one that calls a spout. Spark's thread comes in through `on_batch`,
-where it settles epochs (`engine`). At most one epoch is being run and one more is logged ahead of it.
+It runs in the run's own thread, which is the only one that calls a spout. Epochs are settled in another (`settling`). At
+most one epoch is being run and one more is logged ahead of it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.config import Options
-from tupletree.errors import InternalError
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.reporting import Steps
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import SpoutTask
-from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.engine import Engine, Verdicts
 from tupletree.runtimes.spark.intake import EpochRecord, Intake
 from tupletree.runtimes.spark.journal import write_epoch
+from tupletree.runtimes.spark.plan_runner import PlanRunner
 from tupletree.runtimes.spark.replays import Replays
+from tupletree.runtimes.spark.settling import SettlingThread
 from tupletree.runtimes.spark.sourcing import AwaitedSpout
 from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.sweeping import sweep_epochs, sweep_orphans
@@ -43,8 +42,6 @@ logger = logging.getLogger("tupletree.spark")
 BUSY_POLL_S = 0.002
 """Pause of the loop while messages are about: a source without a blocking wait is asked this often."""
 
-QUERY_CHECK_S = 1.0
-
 STEP_BACK = 4
 """After an epoch that had to be split, epochs start at this fraction of their limit, and double while all goes well."""
 
@@ -53,7 +50,7 @@ class Loop:
     """See the module docstring.
 
     Args:
-        accounts, engine, meter, replays, ticking: of the run.
+        accounts, engine, runner, meter, replays, ticking: of the run.
         spouts: opened, in their positions.
         records: epochs that were logged but not settled by an earlier start.
         next_epoch: number of the next epoch to cut.
@@ -66,6 +63,7 @@ class Loop:
         intake: Intake,
         accounts: Accounts,
         engine: Engine,
+        runner: PlanRunner,
         replays: Replays,
         ticking: Ticking,
         meter: Meter,
@@ -102,18 +100,12 @@ class Loop:
         self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AwaitedSpout)]
         for spout in self._awaited:
             spout.on_given = self._wake.set
-        self._called_back = threading.Condition()
-        self._settling = threading.Lock()
-        self._logging = threading.Lock()
-        self._called_back_epoch = accounts.settled
-        self._first = accounts.settled + 1
-        self._fault: BaseException | None = None
+        self._settling = SettlingThread(engine, runner, accounts.settled, self._settled, self._wake.set)
+        for record in records:
+            self._settling.put(record)
         self._ticking = ticking
         self._last_drained = False
         self._look_ahead()
-        self._closing = False
-        self._rehearsed = False
-        self._next_check_s = 0.0
         self._stop_at_s: float | None = None
         self._active = self._wanted_active = active
 
@@ -129,80 +121,42 @@ class Loop:
         self._wanted_active = active
         self._wake.set()
 
-    def on_batch(self, batch: Any, batch_id: int) -> None:
-        """What `foreachBatch` calls: settle the epoch that this batch carries.
-
-        The first batch is a rehearsal. No message is pulled before it: a message's time runs from its emission, and
-        should not go by while Spark starts its workers.
-        """
-        with self._settling:
-            try:
-                if batch_id == 0:
-                    self._engine.rehearse(batch)
-                    self._rehearsed = True
-                else:
-                    self._settle(self._record_of(self._first + batch_id - 1), batch)
-            except BaseException as error:
-                if not self._closing:
-                    self._fault = self._fault or error
-                raise
-            finally:
-                self._wake.set()
-
-    def _settle(self, record: EpochRecord, batch: Any) -> None:
-        verdicts = self._engine.settle(record, batch, lambda: self._await_callbacks(record.epoch - 1))
+    def _settled(self, record: EpochRecord, verdicts: Verdicts) -> None:
+        """An epoch is committed; called by the settling thread."""
         self._meter.settled(verdicts.acked, verdicts.rows, verdicts.rows_latency_s)
         self._verdicts.append(verdicts)
-
-    def _record_of(self, epoch: int) -> EpochRecord:
-        """The record of an epoch that Spark saw the log of, once this process knows that it wrote that log itself."""
-        with self._logging:
-            record = self._records.get(epoch)
-        if record is None:
-            raise self._directory.taken_over(f"epoch {epoch} is logged already")
-        return record
-
-    def _await_callbacks(self, epoch: int) -> None:
-        """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
-        with self._called_back:
-            self._called_back.wait_for(lambda: self._called_back_epoch >= epoch or self._closing)
-        if self._called_back_epoch < epoch:
-            raise Closing
 
     # --- the loop itself --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let Spark's thread go: an epoch that is not committed now runs again at the next start."""
-        self._engine.close()
-        with self._called_back:
-            self._closing = True
-            self._called_back.notify_all()
+        """Let the settling thread go: an epoch that is not committed now runs again at the next start."""
+        self._settling.close()
 
     def join_settling(self) -> None:
-        """Wait until Spark's thread has left: it may still publish after the query was stopped."""
-        with self._settling:
-            pass
+        """Wait until the settling thread has ended: it may still publish."""
+        self._settling.join()
 
     def sweep_orphans(self) -> None:
         """Remove what nothing names any more."""
         accounts = self._accounts
         with accounts.lock:
             state, kept, waiting = accounts.state, accounts.kept, accounts.waiting_names
-        sweep_orphans(self._directory, self._sinks, self._called_back_epoch, state, kept, waiting)
+        sweep_orphans(self._directory, self._sinks, self._settling.called_back, state, kept, waiting)
 
-    def run(self, query: Any) -> None:
+    def run(self) -> None:
         """Until all input is settled, or a stop is done. Raises whatever makes the run fail."""
+        self._settling.start()
         accounts, intake = self._accounts, self._intake
         last_useful_s = self._clock.monotonic()
         idle_s = self._options.spout_idle_wait_ms / 1000.0
         while True:
             self._wake.clear()
             useful = self._call_back()
-            if self._fault is not None:
-                raise self._fault
+            if self._settling.fault is not None:
+                raise self._settling.fault
             now_s = self._clock.monotonic()
             stopping = self._stop_at_s is not None
-            if not stopping and self._rehearsed:
+            if not stopping and self._settling.is_warm:
                 self._activate()
                 useful = self._replays.read_inbox() or useful
                 useful = (self._active and self._pull()) or useful
@@ -218,7 +172,6 @@ class Loop:
             if useful:
                 last_useful_s = now_s
             else:
-                self._check_query(query, now_s)
                 can_pull = self._active and not (intake.has_ended or intake.is_full)
                 busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
                 next_s = min(idle_s, self._due_in_s(now_s), self._ticking.next_s - now_s)
@@ -235,18 +188,9 @@ class Loop:
             for spout in self._spouts.values():
                 (spout.spout.activate if self._active else spout.spout.deactivate)()
 
-    def _check_query(self, query: Any, now_s: float) -> None:
-        """Notice a query that died outside our own code."""
-        if now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + QUERY_CHECK_S
-        if not query.isActive and self._fault is None:
-            died = query.exception()
-            raise died if died is not None else InternalError("Spark's query ended by itself")
-
     def _should_cut(self, ahead: int, now_s: float, *, stopping: bool) -> bool:
         intake = self._intake
-        if ahead >= 2 or self._fault is not None:
+        if ahead >= 2 or self._settling.fault is not None:
             return False
         if ahead == 1:
             return not stopping and (intake.is_full or (intake.has_ended and intake.buffered > 0))
@@ -257,7 +201,7 @@ class Loop:
         if stopping:
             return False
         # Until its callbacks are made, what the last epoch left is not known here.
-        is_known = self._called_back_epoch == self._accounts.settled
+        is_known = self._settling.called_back == self._accounts.settled
         return (
             (is_known and (self._due_in_s(now_s) <= 0.0 or self._must_drain()))
             or (self._ticking.next_s <= now_s and not self._is_finished(stopping=False))
@@ -292,7 +236,7 @@ class Loop:
     def _is_finished(self, *, stopping: bool) -> bool:
         accounts, intake = self._accounts, self._intake
         # The last settled epoch may still be publishing, and its callbacks are to come.
-        if intake.buffered or self._called_back_epoch < accounts.settled:
+        if intake.buffered or self._settling.called_back < accounts.settled:
             return False
         if stopping:
             return True
@@ -308,10 +252,11 @@ class Loop:
             record, sections = intake.cut(epoch, self._directory.generation, ticks=ticks, drain=self._last_drained)
         record.steps = steps
         crash_point("epoch.before_log")
-        with self._logging, steps.measure("log"):
+        with steps.measure("log"):
             if not write_epoch(self._directory.epochs, record.header, sections):
                 raise self._directory.taken_over(f"epoch {epoch} is logged already")
-            self._records[epoch] = record
+        self._records[epoch] = record
+        self._settling.put(record)
         self._next_epoch += 1
         crash_point("epoch.after_log")
 
@@ -339,9 +284,7 @@ class Loop:
                 self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk
             )
             self._look_ahead()
-            with self._called_back:
-                self._called_back_epoch = verdicts.epoch
-                self._called_back.notify_all()
+            self._settling.calls_made(verdicts.epoch)
             if verdicts.wrote_base:
                 self._sweep(verdicts.epoch)
         return told

@@ -1,6 +1,6 @@
 """The Spark runtime: checks and claims what a run needs, recovers its accounts, and starts its two threads.
 
-Owns the run handle. The work itself is the `loop`'s, in the run's own thread, and the `engine`'s, in Spark's.
+Owns the run handle. The work itself is the `loop`'s, in the run's own thread, and the `engine`'s, in the settling thread.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.calling import CalledSinks
 from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
-from tupletree.runtimes.spark.endings import reason, stop_query
+from tupletree.runtimes.spark.endings import reason
 from tupletree.runtimes.spark.engine import Engine
 from tupletree.runtimes.spark.intake import Intake
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
+from tupletree.runtimes.spark.plan_runner import SparkPlanRunner
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.progressing import EpochProgress
 from tupletree.runtimes.spark.publishing import Publisher
@@ -290,9 +291,11 @@ class SparkRun(RunHandle):
         called = CalledSinks(plan, self._directory.run_id, self._directory.spools, retry_policy, slow_s)
         publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
         search_path = [self._request.target.search_path] if self._request.target else []
+        group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
+        runner = SparkPlanRunner(session, plan, pack_program(plan, search_path), group)
         engine = Engine(
             plan,
-            pack_program(plan, search_path),
+            runner,
             self._options,
             self._directory,
             accounts,
@@ -302,6 +305,7 @@ class SparkRun(RunHandle):
             self._request.redact,
             replays.take_accepted,
             accounts.settled - recovered.base_epoch,
+            wakes=_outlives_epochs(plan, self._options),
         )
         opened: list[SpoutTask] = []
         active = self._active
@@ -322,6 +326,7 @@ class SparkRun(RunHandle):
                 intake,
                 accounts,
                 engine,
+                runner,
                 replays,
                 Ticking(self._spec, self._options, self._clock.monotonic()),
                 self._meter,
@@ -336,7 +341,7 @@ class SparkRun(RunHandle):
                 lambda record, verdicts: self.reports.report(epochs.of(record, verdicts)),
                 active=active,
             )
-            self._run_loop(session, plan, loop, called, accounts.settled + 1)
+            self._run_loop(loop, called)
         finally:
             called.close()
             _close_all(opened)
@@ -344,24 +349,20 @@ class SparkRun(RunHandle):
         replays.clear_inbox()
         loop.sweep_orphans()
 
-    def _run_loop(self, session: Any, plan: Plan, loop: Loop, called: CalledSinks, first: int) -> None:
-        query: Any = None
+    def _run_loop(self, loop: Loop, called: CalledSinks) -> None:
         try:
             loop.sweep_orphans()
-            query = self._start_query(session, plan, loop, first)
             self._state = "processing"
             self._was_up = True
             self._policy.started(self._clock.monotonic())
             if self._stop_at_s is not None:  # asked for before there was a loop
                 loop.stop(self._stop_at_s)
             loop.set_active(active=self._active)
-            loop.run(query)
+            loop.run()
         finally:
             self._state = "stopping"
             loop.close()
             called.leave()
-            if query is not None:
-                stop_query(query)
             loop.join_settling()
 
     def _make_spouts(self, plan: Plan, loop: SpoutLoop) -> list[SpoutTask]:
@@ -446,27 +447,6 @@ class SparkRun(RunHandle):
                 accounts.ended.discard(task)
                 for record in recovered.records:
                     record.reopen(task)
-
-    def _start_query(self, session: Any, plan: Plan, loop: Loop, first: int) -> Any:
-        from tupletree.runtimes.spark.source import EpochSource
-
-        session.dataSource.register(EpochSource)
-        self._directory.clear_spark()
-        frame = (
-            session.readStream.format(EpochSource.name())
-            .option("directory", str(self._directory.epochs))
-            .option("first", str(first))
-            .option("partitions", str(plan.partitions))
-            .option("wakes", str(_outlives_epochs(plan, self._options)).lower())
-            .load()
-        )
-
-        return (
-            frame.writeStream.foreachBatch(loop.on_batch)
-            .option("checkpointLocation", str(self._directory.spark))
-            .queryName(f"{self._spec.name} {self._directory.run_id[:8]}-{self._directory.generation}")
-            .start()
-        )
 
 
 def _close_all(spouts: list[SpoutTask]) -> None:

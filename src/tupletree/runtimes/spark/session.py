@@ -27,23 +27,12 @@ TASK_ATTEMPTS = 8
 """Attempts of one Spark task; `local[n]` would allow just one. A message that kills its worker costs three of them
 before it is found out (`marks`). Sessions that allow fewer run the epoch again instead."""
 
-_STREAMING = "spark.sql.streaming"
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 _SPECULATION = "spark.speculation"
-_CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 SETTINGS: dict[str, str] = {
-    f"{_STREAMING}.checkpointFileManagerClass": _CHECKPOINT_MANAGER,
-    f"{_STREAMING}.checkpoint.fileChecksum.enabled": "false",
-    f"{_STREAMING}.pollingDelay": "0",
-    f"{_STREAMING}.minBatchesToRetain": "2",
-    # Plans are tiny and fixed: adaptive execution only adds rounds.
-    "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Rows are frames: few and large.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
     # A second attempt of a stage would mix two executions in one run: `refuse_mixing`. An epoch runs again instead.
     _STAGE_ATTEMPTS: "1",
     _SPECULATION: "false",

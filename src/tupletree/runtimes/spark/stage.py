@@ -10,17 +10,14 @@ leaves this module is a fault of the infrastructure, never of a message.
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tupletree.durable import sync_directory
 from tupletree.effects import TaskPlace, Worked
@@ -50,7 +47,7 @@ from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["place_anew", "run_stage"]
+__all__ = ["StageRun", "TaskIdentity", "run_stage"]
 
 logger = logging.getLogger("tupletree.spark.stage")
 
@@ -58,59 +55,51 @@ MAX_TRACEBACKS = 200
 """Failures of one stage run that keep their traceback; the rest say the same thing again, and would fill the driver."""
 
 
-def run_stage(blob: bytes, control: bytes, index: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function that `mapInArrow` calls: see the module docstring.
+class TaskIdentity(NamedTuple):
+    """Which task this is, in the words of whoever runs stages.
+
+    Attributes:
+        partition: of the plan.
+        attempt: 0 for the first attempt of this partition of this stage.
+        unique: a number that no other attempt has within one start of the run.
+    """
+
+    partition: int
+    attempt: int
+    unique: int
+
+
+def run_stage(
+    blob: bytes, control: bytes, index: int, identity: TaskIdentity, rows: Iterable[wire.Row]
+) -> Iterator[wire.Row]:
+    """One attempt of one partition of a stage: rows in, rows out; see the module docstring.
 
     Args:
         blob: what `pack_program` made.
         control: the run, as `control_bytes` made it.
         index: which stage of the plan this is.
-        batches: the partition's rows.
+        identity: which attempt this is.
+        rows: the partition's rows.
     """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "a stage runs only inside a Spark task"
     follow_environment()
-    if threading.current_thread() is threading.main_thread():
-        # Ctrl-C reaches every process of the terminal. The driver drains then, for which it needs its workers.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     known = control_from(control)
     marker = Marker(
         Path(known.marks_directory),
-        (known.generation, known.epoch, index, context.partitionId()),
-        (known.execution, context.attemptNumber()),
+        (known.generation, known.epoch, index, identity.partition),
+        (known.execution, identity.attempt),
         one_host=known.one_host,
         from_first=known.expects_killers,
     )
     with marker:
-        run = StageRun(load_program(blob), known, index, context.partitionId(), context.taskAttemptId(), marker)
+        run = StageRun(load_program(blob), known, index, identity.partition, identity.unique, marker)
         try:
-            yield from run.read(batches)
+            yield from run.read(rows)
             if run.has_work:
                 yield from run.read_splits()
                 with Alarm(known.processing_timeout_s, marker.last_words):
                     yield from run.work()
         finally:
             run.close()
-
-
-def place_anew(blob: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give frames that were logged for another number of partitions their places, for `mapInArrow`.
-
-    A task must not run in two partitions of one run: the one to which its frames went, and the one where it lives.
-    """
-    plan = load_program(blob).plan
-    for batch in batches:
-        places = [
-            plan.placement(wire.decode_head(head).task)
-            if kind == wire.FRAME
-            else place % plan.readers(wire.decode_split(head).component)
-            if kind == wire.SPLIT
-            else place
-            for place, kind, head in zip(*(batch.column(at).to_pylist() for at in range(3)), strict=True)
-        ]
-        yield batch.set_column(0, "place", pa.array(places, pa.int32()))
 
 
 class StageRun:
@@ -165,35 +154,27 @@ class StageRun:
         """Whether any frame or split is for this stage in this partition, or a task may have something to do here."""
         return bool(self._inbox or self._splits or self._places)
 
-    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(self, rows: Iterable[wire.Row]) -> Iterator[wire.Row]:
         """Take what is addressed to this stage; gives the rows that only pass through."""
         own = {task.task_id for name in self._stage.components for task in self._plan.tasks_of(name)}
-        for batch in batches:
-            places, kinds, heads, bodies = batch.columns
-            passed: list[int] = []
-            for position in range(batch.num_rows):
-                kind = kinds[position].as_py()
-                if kind == wire.FRAME:
-                    head = heads[position].as_buffer()
-                    known = wire.decode_head(memoryview(head))
-                    if known.task in own:
-                        slot = self._shelf.put(head, bodies[position].as_buffer())
-                        self._inbox.add(known.task, Arrival(known.source, known.sequence, None, slot))
-                        continue
-                elif kind == wire.SPLIT:
-                    planned = wire.decode_split(memoryview(heads[position].as_buffer()))
-                    if planned.component in self._stage.components:
-                        self._splits.append((places[position].as_py(), planned))
-                        continue
-                elif kind == wire.WAKE:
-                    self._places.add(places[position].as_py())
-                passed.append(position)
-            if len(passed) == batch.num_rows:
-                yield batch
-            elif passed:
-                yield batch.take(pa.array(passed, pa.int32()))
+        for row in rows:
+            place, kind, head, body = row
+            if kind == wire.FRAME:
+                known = wire.decode_head(memoryview(head))
+                if known.task in own:
+                    slot = self._shelf.put(head, body)
+                    self._inbox.add(known.task, Arrival(known.source, known.sequence, None, slot))
+                    continue
+            elif kind == wire.SPLIT:
+                planned = wire.decode_split(memoryview(head))
+                if planned.component in self._stage.components:
+                    self._splits.append((place, planned))
+                    continue
+            elif kind == wire.WAKE:
+                self._places.add(place)
+            yield row
 
-    def read_splits(self) -> Iterator[pa.RecordBatch]:
+    def read_splits(self) -> Iterator[wire.Row]:
         """Read the pieces of sources that came here, and deal their rows; gives frames for later stages."""
         senders: dict[tuple[str, int], Sender] = {}
         for place, planned in sorted(self._splits, key=lambda split: split[1].ordinal):
@@ -207,13 +188,13 @@ class StageRun:
             try:
                 for worked in rows_of(planned, component, fail, self._left_out):
                     self._carry_out(worked, component, sender)
-                    yield from self._outgoing.batches()
+                    yield from self._outgoing.take()
             except TupletreeError as error:
                 self._put(wire.UNREADABLE, wire.encode_report(as_report(error, component.name)))
                 return
             self._stats.read.append(planned.ordinal)
 
-    def work(self) -> Iterator[pa.RecordBatch]:
+    def work(self) -> Iterator[wire.Row]:
         """Run every component that has frames, producers first; gives frames for later stages and the reports."""
         for name in self._stage.components:
             component = self._program.component(name)
@@ -225,10 +206,10 @@ class StageRun:
                         continue
                 run = self._sink if component.kind == "sink" else self._bolt
                 for _ in run(component, task, arrivals):
-                    yield from self._outgoing.batches()
+                    yield from self._outgoing.take()
                 arrivals.release()
         self._report()
-        yield from self._outgoing.batches(rest=True)
+        yield from self._outgoing.take()
 
     def close(self) -> None:
         """Let go of what was spilled."""

@@ -6,11 +6,8 @@ whoever is older finds its create-if-absent lost and stops.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import re
-import shutil
 import socket
 import time
 import uuid
@@ -114,19 +111,6 @@ class StateDirectory:
     def claim_again(self) -> None:
         """Claim the next generation, for a restart in this process: late tasks of the one before write other names."""
         self.generation = _claim(self.path)
-
-    @property
-    def spark(self) -> Path:
-        """Spark's own checkpoint of this generation. Disposable: the journal is what recovery reads."""
-        return self.path / "spark" / f"{self.generation:06d}-{self.run_id[:8]}"
-
-    def clear_spark(self) -> None:
-        """Remove the checkpoints of earlier starts of this run, and nothing else that lies beside them."""
-        ours = re.compile(rf"\d{{6}}-{re.escape(self.run_id[:8])}")
-        with contextlib.suppress(OSError):
-            for path in self.spark.parent.iterdir():
-                if ours.fullmatch(path.name):
-                    shutil.rmtree(path, ignore_errors=True)
 
     def number_spouts(self, tasks: Sequence[tuple[int, str]]) -> list[int]:
         """What the journal calls these spout tasks: the ids that they had at the first start.

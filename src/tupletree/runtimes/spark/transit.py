@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-import pyarrow as pa
-
 from tupletree.frames import ColumnFrame, Frame
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.shelf import Shelf, Slot
@@ -100,7 +98,6 @@ class Outgoing:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._rows: list[tuple[int, int, Slot]] = []
-        self._bytes = 0
 
     def put(self, place: int, kind: int, head: bytes, body: Any = b"") -> None:
         """A row is to go."""
@@ -109,14 +106,12 @@ class Outgoing:
     def put_slot(self, place: int, kind: int, slot: Slot) -> None:
         """A row whose bytes are on the shelf is to go."""
         self._rows.append((place, kind, slot))
-        self._bytes += slot.size_bytes
 
-    def batches(self, *, rest: bool = False) -> Iterator[pa.RecordBatch]:
-        """Batches of as many bytes as Spark is to get at once; the `rest`, too, at the end."""
-        if not rest and self._bytes < wire.BATCH_BYTES:
-            return
-        rows, self._rows, self._bytes = self._rows, [], 0
-        yield from wire.rows_to_batches((place, kind, *slot.take()) for place, kind, slot in rows)
+    def take(self) -> Iterator[wire.Row]:
+        """The rows that are to go now."""
+        rows, self._rows = self._rows, []
+        for place, kind, slot in rows:
+            yield place, kind, *slot.take()
 
 
 def weight_of(frame: Frame, length: float) -> int:

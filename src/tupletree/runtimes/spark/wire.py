@@ -6,14 +6,14 @@ Owns the row schema and how frames, ledgers, failures, outputs and state candida
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tupletree.codec import ArrowCodec, EncodeError
 from tupletree.columns import Anchors, ArrowColumns
@@ -31,8 +31,6 @@ __all__ = [
     "LEDGER",
     "NO_ROOTS",
     "OUTPUT",
-    "ROW_SCHEMA",
-    "SPARK_SCHEMA",
     "SPLIT",
     "STATE",
     "STATS",
@@ -60,22 +58,13 @@ __all__ = [
     "pack_anchors",
     "pack_entries",
     "pack_roots",
+    "pack_row",
     "root_array",
-    "rows_to_batch",
-    "rows_to_batches",
     "unpack_anchors",
     "unpack_entries",
     "unpack_roots",
+    "unpack_row",
 ]
-
-_FIELDS: list[tuple[str, pa.DataType]] = [
-    ("place", pa.int32()),
-    ("kind", pa.int32()),
-    ("head", pa.binary()),
-    ("body", pa.binary()),
-]
-ROW_SCHEMA = pa.schema(_FIELDS)
-SPARK_SCHEMA = "place int, kind int, head binary, body binary"
 
 FRAME: Final = 0
 LEDGER: Final = 1
@@ -90,9 +79,6 @@ SPLIT: Final = 10  # a piece of a source that somebody of this partition is to r
 UNREADABLE: Final = 11  # why a piece could not be read
 UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
 
-BATCH_BYTES = 16 * 1024 * 1024
-"""Rows of a stage go to Spark in batches of so many bytes, or of one row if that is longer: it holds whole batches."""
-
 FRAME_BYTES = 16 * 1024 * 1024
 """A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
 
@@ -105,7 +91,8 @@ LONG_BYTES = 16 * 1024
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 NO_ROOTS: U64 = np.empty(0, np.uint64)
-Row = tuple[int, int, bytes, "bytes | memoryview"]
+Row = tuple[int, int, Any, Any]
+"""(place, kind, head, body); head and body are bytes or buffers."""
 
 
 class FrameHead(msgspec.Struct, array_like=True):
@@ -210,33 +197,20 @@ _head_decoder = msgspec.msgpack.Decoder(FrameHead)
 _split_decoder = msgspec.msgpack.Decoder(PlannedSplit)
 
 
-def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows as the record batch that Spark takes from a stage."""
-    places, kinds, heads, bodies = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(places, pa.int32()),
-            pa.array(kinds, pa.int32()),
-            pa.array(heads, pa.binary()),
-            pa.array(bodies, pa.binary()),
-        ],
-        schema=ROW_SCHEMA,
-    )
+_ROW = struct.Struct("<iiI")  # place, kind, length of the head
 
 
-def rows_to_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of bounded size: a binary column ends at 2 GB, and Spark holds a whole batch at a time."""
-    gathered: list[Row] = []
-    size = 0
-    for row in rows:
-        length = len(row[2]) + len(row[3])
-        if size and size + length > BATCH_BYTES:
-            yield rows_to_batch(gathered)
-            gathered, size = [], 0
-        gathered.append(row)
-        size += length
-    if gathered:
-        yield rows_to_batch(gathered)
+def pack_row(row: Row) -> bytes:
+    """A row as bytes, for the way between stages."""
+    place, kind, head, body = row
+    return b"".join((_ROW.pack(place, kind, len(head)), head, body))
+
+
+def unpack_row(data: bytes) -> Row:
+    """Undo `pack_row`; head and body share the bytes with it."""
+    place, kind, length = _ROW.unpack_from(data)
+    view = memoryview(data)
+    return place, kind, view[_ROW.size : _ROW.size + length], view[_ROW.size + length :]
 
 
 def length_of(codec: ArrowCodec[Any], value: object) -> float:
