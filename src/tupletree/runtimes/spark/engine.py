@@ -1,6 +1,7 @@
 """The engine of a Spark run: runs an epoch as often as it takes, commits it, and finishes what the commit named.
 
-It holds no spout and starts no thread: the settling thread (`settling`) feeds it epochs and hands its `Verdicts` to the loop.
+It holds no spout and starts no thread: the settling thread (`settling`) feeds it epochs and hands its `Verdicts` to
+the loop.
 """
 
 from __future__ import annotations

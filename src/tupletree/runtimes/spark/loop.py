@@ -1,7 +1,7 @@
 """The loop of a Spark run: pulls from the spouts, cuts epochs, and tells the spouts what was settled.
 
-It runs in the run's own thread, which is the only one that calls a spout. Epochs are settled in another (`settling`). At
-most one epoch is being run and one more is logged ahead of it.
+It runs in the run's own thread, which is the only one that calls a spout. Epochs are settled in another (`settling`).
+At most one epoch is being run and one more is logged ahead of it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Loop:
         self._wanted_active = active
         self._wake.set()
 
-    def _settled(self, record: EpochRecord, verdicts: Verdicts) -> None:
+    def _settled(self, verdicts: Verdicts) -> None:
         """An epoch is committed; called by the settling thread."""
         self._meter.settled(verdicts.acked, verdicts.rows, verdicts.rows_latency_s)
         self._verdicts.append(verdicts)

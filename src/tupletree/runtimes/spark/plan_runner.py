@@ -1,24 +1,28 @@
 """Plan runners: the seam between the engine, which decides what is run, and Spark, which runs it.
 
 `PlanRunner` is all that the engine knows: slices of an epoch and the control of one run go in, report rows come out.
-`SparkPlanRunner` makes one Spark job of it, with one action: a second action could mix two executions of an epoch. Its job
-is an RDD of bytes: Spark moves rows, and has nothing to do with what is in them. `tupletree.testing` has a runner without Spark.
+`SparkPlanRunner` makes one Spark job of it, with one action: a second action could mix two executions of an epoch.
+Its job is an RDD of bytes: Spark moves rows, and has nothing to do with what is in them. `testing.in_process` has a
+runner without Spark.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from tupletree.plan import Plan, Stage
+from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.program import Control, control_bytes
+from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.stage import TaskIdentity, run_stage
 
-__all__ = ["PlanRunner", "Report", "SparkPlanRunner"]
+__all__ = ["Backend", "PlanRunner", "Report", "SparkBackend", "SparkPlanRunner"]
 
 Report = tuple[int, Any, Any]
 """(kind, head, body) of a row that left the last stage."""
@@ -40,6 +44,58 @@ class PlanRunner(Protocol):
 
     def cancel(self) -> None:
         """End a run that is under way; it raises."""
+
+
+class Backend(Protocol):
+    """Where the plans of a run are run, from one start of the topology to the next. Called by the run's own thread."""
+
+    def check(self) -> None:
+        """Raise RuntimeUnavailableError if this machine cannot do it; called before anything is claimed."""
+
+    def open(self) -> int:
+        """Get ready, again after `close` too; returns how many partitions a plan is spread over."""
+
+    def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
+        """A runner of this plan; `blob` as `pack_program` made it, `group` a name for its jobs."""
+
+    def close(self) -> None:
+        """Let go of what `open` got, if this backend got it."""
+
+
+class SparkBackend:
+    """See `Backend`: a Spark session, started here or found.
+
+    Args:
+        name: of the topology.
+        master: where no session exists yet.
+    """
+
+    def __init__(self, name: str, master: str) -> None:
+        self._name = name
+        self._master = master
+        self._session: Any = None
+        self._is_ours = False
+
+    def check(self) -> None:
+        """See `Backend`."""
+        refuse_unsuited()
+        find_java()
+
+    def open(self) -> int:
+        """See `Backend`."""
+        self._session, self._is_ours = open_session(self._name, self._master)
+        return partitions_of(self._session)
+
+    def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
+        """See `Backend`."""
+        return SparkPlanRunner(self._session, plan, blob, group)
+
+    def close(self) -> None:
+        """See `Backend`."""
+        session, self._session = self._session, None
+        if session is not None and self._is_ours:
+            with contextlib.suppress(Exception):  # a session that died takes nothing with it
+                session.stop()
 
 
 class SparkPlanRunner:
@@ -91,7 +147,7 @@ class SparkPlanRunner:
 class _StageFunction:
     """What Spark runs for one partition of a stage: bytes in, bytes out.
 
-    Where rows go through an exchange, each is preceded by the number of its partition, as Spark's `PairwiseRDD` wants it.
+    Where rows go through an exchange, each is preceded by the number of its partition, as `PairwiseRDD` wants it.
     """
 
     def __init__(self, blob: bytes, control: bytes, index: int, partitions: int, *, is_last: bool) -> None:

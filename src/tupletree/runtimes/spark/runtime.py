@@ -1,18 +1,16 @@
 """The Spark runtime: checks and claims what a run needs, recovers its accounts, and starts its two threads.
 
-Owns the run handle. The work itself is the `loop`'s, in the run's own thread, and the `engine`'s, in the settling thread.
+Owns the run handle. The work itself is the `loop`'s, in the run's own thread, and the `engine`'s, in the settling one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import threading
 from collections import deque
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
 
 import msgspec
 
@@ -32,7 +30,6 @@ from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
 from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
 from tupletree.runtimes.instances import own_instance
-from tupletree.runtimes.java import find_java
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.runtimes.spark.accounts import Accounts
@@ -43,14 +40,13 @@ from tupletree.runtimes.spark.engine import Engine
 from tupletree.runtimes.spark.intake import Intake
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
-from tupletree.runtimes.spark.plan_runner import SparkPlanRunner
+from tupletree.runtimes.spark.plan_runner import Backend, SparkBackend
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.progressing import EpochProgress
 from tupletree.runtimes.spark.publishing import Publisher
 from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, newest_time_s, recover
 from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.replays import Replays
-from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
 from tupletree.runtimes.spark.spooling import lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir, unusable
@@ -75,13 +71,18 @@ BEYOND_RESTARTS = (CheckpointError, ConfigError, RuntimeUnavailableError, Source
 """What the next life would meet as well."""
 
 
-def start(request: RunRequest) -> RunHandle:
-    """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`."""
+def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
+    """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`.
+
+    Args:
+        request: what was asked for.
+        backend: where plans are run; a Spark session unless a test says otherwise.
+    """
     spec = request.topology.build()
+    backend = backend or SparkBackend(spec.name, request.master)
     refuse_unsupported(spec)
     refuse_stuck(spec, request.options, max_pending(spec, request.options, 2 * request.options.epoch_max_messages))
-    refuse_unsuited()
-    find_java()
+    backend.check()
     path = request.state_dir or fresh_state_dir(spec.name)
     if not is_encodable(str(path.absolute())):
         raise ConfigError(
@@ -105,7 +106,7 @@ def start(request: RunRequest) -> RunHandle:
         if request.state_dir is None:  # a start that was refused is no run, and must not stand for the latest one
             shutil.rmtree(directory.path, ignore_errors=True)
         raise
-    run = SparkRun(request, spec, directory, sinks)
+    run = SparkRun(request, spec, directory, sinks, backend)
     run.begin()
     return run
 
@@ -114,13 +115,19 @@ class SparkRun(RunHandle):
     """One run on Spark; the handle that `run` returns."""
 
     def __init__(
-        self, request: RunRequest, spec: TopologySpec, directory: StateDirectory, sinks: dict[str, str]
+        self,
+        request: RunRequest,
+        spec: TopologySpec,
+        directory: StateDirectory,
+        sinks: dict[str, str],
+        backend: Backend,
     ) -> None:
         self._request = request
         self._options = request.options
         self._spec = spec
         self._directory = directory
         self._sinks = sinks
+        self._backend = backend
         self._clock = SteadyClock(SystemClock())
         self._meter = Meter(self._clock)
         self._loop: Loop | None = None
@@ -248,11 +255,8 @@ class SparkRun(RunHandle):
 
     def _live(self) -> bool:
         """One life, from the journal on; whether it was the last one. Raises the fault that no restart mends."""
-        session: Any = None
-        owned = False
         try:
-            session, owned = open_session(self._spec.name, self._request.master)
-            self._run(session)
+            self._run(self._backend.open())
         except BaseException as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
             fault = reason(error, self._directory.path)  # also of what a worker raised
             if not self._was_up or isinstance(fault, BEYOND_RESTARTS) or self._stop_at_s is not None:
@@ -260,9 +264,7 @@ class SparkRun(RunHandle):
             return self._await_restart(fault)
         finally:
             self._loop = None
-            if owned:
-                with contextlib.suppress(Exception):  # a session that died takes nothing with it
-                    session.stop()
+            self._backend.close()
         return True
 
     def _await_restart(self, fault: TupletreeError) -> bool:
@@ -274,8 +276,8 @@ class SparkRun(RunHandle):
         self._state = "restarting"
         return self._stop_asked.wait(delay_s)
 
-    def _run(self, session: Any) -> None:
-        plan = Plan.of(self._spec, self._options, partitions_of(session))
+    def _run(self, partitions: int) -> None:
+        plan = Plan.of(self._spec, self._options, partitions)
         spout_loop = SpoutLoop()
         spouts = self._make_spouts(plan, spout_loop)
         accounts = self._make_accounts(spouts)
@@ -292,7 +294,7 @@ class SparkRun(RunHandle):
         publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
         search_path = [self._request.target.search_path] if self._request.target else []
         group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
-        runner = SparkPlanRunner(session, plan, pack_program(plan, search_path), group)
+        runner = self._backend.runner(plan, pack_program(plan, search_path), group)
         engine = Engine(
             plan,
             runner,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.engine import Engine, Verdicts
@@ -45,7 +46,7 @@ class SettlingThread:
         engine: Engine,
         runner: PlanRunner,
         called_back: int,
-        on_settled: Callable[[EpochRecord, Verdicts], None],
+        on_settled: Callable[[Verdicts], None],
         wake: Callable[[], None],
     ) -> None:
         self.is_warm = False
@@ -98,7 +99,7 @@ class SettlingThread:
             self.is_warm = True
             self._wake()
             while (record := self._next()) is not None:
-                self._on_settled(record, self._engine.settle(record, lambda: self._await_callbacks(record.epoch - 1)))
+                self._on_settled(self._engine.settle(record, partial(self._await_callbacks, record.epoch - 1)))
                 self._wake()
         except BaseException as error:  # noqa: BLE001 - the loop raises it
             if not self._is_closing:

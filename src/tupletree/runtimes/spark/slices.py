@@ -1,7 +1,7 @@
 """Slices: what one partition gets of an epoch, as the place of it in the epoch's log.
 
-The driver makes them of the log's header (`slices_of`); a worker reads the rows that one names (`rows_of_slice`). The bytes
-of frames never pass through the driver again: an epoch log lies where every worker can read it.
+The driver makes them of the log's header (`slices_of`); a worker reads the rows that one names (`rows_of_slice`). The
+bytes of frames never pass through the driver again: an epoch log lies where every worker can read it.
 """
 
 from __future__ import annotations

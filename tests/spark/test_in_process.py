@@ -1,0 +1,78 @@
+"""The Spark runtime on its in-process backend: the same driver, stages and files, in milliseconds.
+
+A crash is an exception at a crash point: what was begun is not undone, and the next start has only the files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.spark.counting import QUICK, SINKS, expected_rows, heard, rows_of, topology, write_text
+from tupletree.config import resolve_options
+from tupletree.errors import TupletreeError
+from tupletree.runtimes import crash
+from tupletree.runtimes.base import RunRequest, Summary
+from tupletree.testing.in_process import start_in_process
+
+HANG_S = 30.0
+LINES = 34
+POISON = 2
+
+
+class Crash(BaseException):
+    """In the place of the end of the process."""
+
+
+def count(place: Path, partitions: int = 2, source: str = "file", **options: object) -> Summary:
+    """Run the count of the crash tests to its end."""
+    t = topology(place, source=source)
+    settings = resolve_options(code={**QUICK, **t.build().options, **options})
+    request = RunRequest(t, settings, None, place / "state", append=False, master="", redact=None)
+    return start_in_process(request, partitions).wait(HANG_S)
+
+
+def good_rows(place: Path) -> Counter[tuple[str, int]]:
+    """What a plain reader must see in the end: poisoned lines never counted."""
+    return expected_rows([text for text in (place / "text").read_text().splitlines() if "poison" not in text])
+
+
+@pytest.mark.parametrize("source", ["file", "splits"])
+def test_it_accounts_for_every_message_as_spark_does(tmp_path: Path, source: str) -> None:
+    write_text(tmp_path, LINES)
+    ended = count(tmp_path, source=source)
+    assert (ended.acked, ended.dead, ended.open) == (LINES - POISON, POISON, 0)
+    for sink in SINKS:
+        assert rows_of(tmp_path, sink) == good_rows(tmp_path)
+
+
+@pytest.mark.parametrize("point", crash.CRASH_POINTS)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_after_a_crash_at_any_point_every_row_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, passes: int
+) -> None:
+    write_text(tmp_path, LINES)
+    met = 0
+
+    def reach(name: str) -> None:
+        nonlocal met
+        met += name == point
+        if name == point and met == passes:
+            raise Crash(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crash, "on_reached", reach)
+        try:
+            count(tmp_path)
+        except (TupletreeError, Crash):
+            assert met == passes
+    ended = count(tmp_path, partitions=3)
+    assert (ended.acked, ended.dead, ended.open) == (LINES - POISON, POISON, 0)
+    for sink in SINKS:
+        assert rows_of(tmp_path, sink) == good_rows(tmp_path)
+    told = heard(tmp_path)
+    assert {number for what, number in told if what == "acked"} == {
+        number for number, text in enumerate((tmp_path / "text").read_text().splitlines(), 1) if "poison" not in text
+    }
