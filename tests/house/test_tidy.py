@@ -35,6 +35,7 @@ MAY_UNPICKLE: dict[str, str] = {
 PUBLIC_MODULES: dict[str, str] = {
     "tupletree": "what users import",
     "tupletree.testing": "what users import in their tests",
+    "tupletree.testing.in_process": "what tests import, whose topologies are to meet the Spark runtime without Spark",
     "tupletree.__main__": "python -m tupletree",
 }
 """Modules that nothing in the package imports, and who does instead."""

@@ -52,8 +52,16 @@ def reason(error: BaseException, state_dir: Path) -> TupletreeError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Spark's says first; the rest is its plumbing."""
-    return f"{type(error).__qualname__}: {str(error).strip().partition(chr(10))[0][:500]}"
+    """What an error says in one line; of what a worker raised, its own words, without Spark's and py4j's around them."""
+    text = str(error).strip()
+    if (start := text.find("Traceback (most recent call last)")) >= 0:
+        block = text[start:].split("\n\n", 1)[0].splitlines()
+        raised = [line for line in block[1:] if line and not line[0].isspace()]
+        if raised:
+            return raised[0].strip()[:500]
+    if (start := text.find("Job aborted due to")) >= 0:
+        return text[start:].partition("\n")[0][:500]
+    return f"{type(error).__qualname__}: {text.partition(chr(10))[0][:500]}"
 
 
 def is_final(error: BaseException) -> bool:

@@ -185,7 +185,7 @@ def _exchanged(rows: Any, partitions: int) -> Any:
 
     context = rows.context
     jvm = context._jvm  # noqa: SLF001 - as `RDD.partitionBy` does it
-    pairs = jvm.PairwiseRDD(rows._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
+    pairs = jvm.PairwiseRDD(rows._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - the same
     partitioner = jvm.PythonPartitioner(partitions, id(_exchanged))
     return RDD(jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), context, NoOpSerializer())
 

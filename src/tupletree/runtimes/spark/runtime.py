@@ -40,7 +40,7 @@ from tupletree.runtimes.spark.engine import Engine
 from tupletree.runtimes.spark.intake import Intake
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
-from tupletree.runtimes.spark.plan_runner import Backend, SparkBackend
+from tupletree.runtimes.spark.plan_runner import Backend, PlanRunner, SparkBackend
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.progressing import EpochProgress
 from tupletree.runtimes.spark.publishing import Publisher
@@ -295,19 +295,8 @@ class SparkRun(RunHandle):
         search_path = [self._request.target.search_path] if self._request.target else []
         group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
         runner = self._backend.runner(plan, pack_program(plan, search_path), group)
-        engine = Engine(
-            plan,
-            runner,
-            self._options,
-            self._directory,
-            accounts,
-            self._clock,
-            self._sinks,
-            publisher,
-            self._request.redact,
-            replays.take_accepted,
-            accounts.settled - recovered.base_epoch,
-            wakes=_outlives_epochs(plan, self._options),
+        engine = self._make_engine(
+            plan, runner, accounts, publisher, replays, epochs_since_base=accounts.settled - recovered.base_epoch
         )
         opened: list[SpoutTask] = []
         active = self._active
@@ -350,6 +339,31 @@ class SparkRun(RunHandle):
             spout_loop.close()
         replays.clear_inbox()
         loop.sweep_orphans()
+
+    def _make_engine(
+        self,
+        plan: Plan,
+        runner: PlanRunner,
+        accounts: Accounts,
+        publisher: Publisher,
+        replays: Replays,
+        *,
+        epochs_since_base: int,
+    ) -> Engine:
+        return Engine(
+            plan,
+            runner,
+            self._options,
+            self._directory,
+            accounts,
+            self._clock,
+            self._sinks,
+            publisher,
+            self._request.redact,
+            replays.take_accepted,
+            epochs_since_base,
+            wakes=_outlives_epochs(plan, self._options),
+        )
 
     def _run_loop(self, loop: Loop, called: CalledSinks) -> None:
         try:
