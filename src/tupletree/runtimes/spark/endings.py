@@ -52,7 +52,7 @@ def reason(error: BaseException, state_dir: Path) -> TupletreeError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in one line; of what a worker raised, its own words, without Spark's and py4j's around them."""
+    """What an error says in one line; of what a worker raised, its own words, without Spark's around them."""
     text = str(error).strip()
     if (start := text.find("Traceback (most recent call last)")) >= 0:
         block = text[start:].split("\n\n", 1)[0].splitlines()
