@@ -20,6 +20,7 @@ from tupletree.errors import (
     TupleSettledError,
     TupletreeError,
 )
+from tupletree.secret import Secret
 from tupletree.topology.bolts import arrow_bolt, batch_bolt, bolt
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import (
@@ -72,6 +73,7 @@ __all__ = [
     "ProcessingError",
     "Reject",
     "Resource",
+    "Secret",
     "Sink",
     "SinkBatch",
     "SinkContext",

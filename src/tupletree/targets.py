@@ -27,4 +27,4 @@ class TargetRef:
     module: str
     name: str
     search_path: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords

@@ -15,7 +15,9 @@ Target = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="Set a parameter of the topology's function; repeat it for lists."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a parameter of the topology's function; repeat it for lists; =@FILE or =$VARIABLE names its place.",
     ),
 ]
 Option = Annotated[

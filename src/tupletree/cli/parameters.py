@@ -6,31 +6,41 @@ Owns the reading of text as a type and the words of each fault. It calls nothing
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from tupletree.errors import ConfigError, Finding
+from tupletree.secret import HIDDEN, Secret
 from tupletree.topology import hints
 
 __all__ = ["bind_parameters"]
 
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([^\W\d]\w*))")
+MAX_FILE_BYTES = 1024 * 1024
 _LISTS = (list, tuple, set, frozenset)
 
 
-def bind_parameters(factory: Callable[..., Any], settings: Sequence[str], *, where: str) -> dict[str, Any]:
+def bind_parameters(
+    factory: Callable[..., Any], settings: Sequence[str], *, where: str, environment: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
     """Return the keyword arguments that the settings mean.
 
     Text is read as the annotated type: str, int, float, bool, Path, a Literal, any of them or None, and lists, tuples
     and sets of them. A list takes its values from commas, from repeated settings, or both; an empty text is an empty
-    list. Every other parameter may be set once. Without an annotation the type of the default counts, else it is str.
+    list. Every other parameter may be set once. `name=@FILE` is what a file holds, without its last line break, and
+    `name=$VARIABLE` what the environment does; `@@` and `$$` stand for a text that begins with one of the two. The text
+    of a `Secret` is in no error. Without an annotation the type of the default counts, else it is str.
 
     Args:
         factory: the function whose parameters are bound.
         settings: `name=value` texts in the order given.
         where: the factory's place, for errors.
+        environment: where variables are looked up.
 
     Raises:
         ConfigError: with every fault: unknown names, texts that do not read as the type, parameters left unset.
@@ -52,20 +62,29 @@ def bind_parameters(factory: Callable[..., Any], settings: Sequence[str], *, whe
         if not equals:
             findings.append(Finding("not a setting", f"--set {setting}", setting, "name=value"))
         elif name not in parameters:
-            findings.append(_unknown(name, setting, list(parameters), where))
+            findings.append(_unknown(name, list(parameters), where))
         else:
-            given.setdefault(name, []).append(text)
+            try:
+                given.setdefault(name, []).append(_looked_up(text, environment))
+            except ValueError as fault:
+                findings.append(
+                    Finding(
+                        str(fault),
+                        f"--set {name}",
+                        next_step=f"--set {name}={text[:1]}… means that; "
+                        f"a text that begins with {text[:1]} is written {text[:1] * 2}",
+                    )
+                )
     bound = {}
     for name, parameter in parameters.items():
         if name in given:
             annotation = annotations.get(name, _type_of_default(parameter))
             try:
-                bound[name] = _read(given[name], annotation)
+                bound[name] = _bind(given[name], annotation)
             except ValueError as fault:
-                shown = " ".join(f"--set {name}={text}" for text in given[name])
-                findings.append(
-                    Finding("does not fit the parameter", shown, ", ".join(map(repr, given[name])), str(fault))
-                )
+                texts = [HIDDEN] if _is_secret(annotation) else given[name]
+                shown = " ".join(f"--set {name}={text}" for text in texts)
+                findings.append(Finding("does not fit the parameter", shown, ", ".join(map(repr, texts)), str(fault)))
         elif parameter.default is parameter.empty:
             findings.append(
                 Finding("a parameter without default is not set", where, name, next_step=f"--set {name}=VALUE")
@@ -75,9 +94,47 @@ def bind_parameters(factory: Callable[..., Any], settings: Sequence[str], *, whe
     return bound
 
 
-def _unknown(name: str, setting: str, names: list[str], where: str) -> Finding:
+def _looked_up(text: str, environment: Mapping[str, str]) -> str:
+    """What a text stands for. Raises ValueError where it stands for nothing."""
+    if text.startswith(("@@", "$$")):
+        return text[1:]
+    if text.startswith("@"):
+        try:
+            with Path(text[1:]).expanduser().open("rb") as file:  # also a pipe: `@/dev/stdin`, `@<(command)`
+                data = file.read(MAX_FILE_BYTES + 1)
+            if len(data) > MAX_FILE_BYTES:
+                raise ValueError(f"the file {text[1:]!r} has more than {MAX_FILE_BYTES} bytes")
+            return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise ValueError(f"the file {text[1:]!r} cannot be read: {reason}") from None
+    if variable := _VARIABLE.fullmatch(text):
+        name = variable[1] or variable[2]
+        if name not in environment:
+            raise ValueError(f"the environment has no variable {name}")
+        return environment[name]
+    return text
+
+
+def _is_secret(annotation: Any) -> bool:
+    return any(typing.get_origin(one) is Secret or one is Secret for one in hints.members(annotation))
+
+
+def _bind(texts: list[str], annotation: Any) -> Any:
+    """Raises ValueError with what was expected, and nothing of the text."""
+    if not _is_secret(annotation):
+        return _read(texts, annotation)
+    if hints.NONE_TYPE in hints.members(annotation) and [text.strip().lower() for text in texts] == ["none"]:
+        return None
+    for one in hints.members(annotation):
+        if typing.get_origin(one) is Secret:
+            return Secret(_read(texts, typing.get_args(one)[0]))
+    return Secret(_read(texts, str))
+
+
+def _unknown(name: str, names: list[str], where: str) -> Finding:
     expected = f"one of {', '.join(names)}" if names else f"no --set: {where} takes no parameters"
-    return Finding("unknown parameter", f"--set {setting}", name, expected, hints.did_you_mean(name, names))
+    return Finding("unknown parameter", f"--set {name}=…", name, expected, hints.did_you_mean(name, names))
 
 
 def _type_of_default(parameter: inspect.Parameter) -> Any:

@@ -8,10 +8,12 @@ SQLAlchemy is imported on first use (`pip install 'tupletree[sql]'`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.secret import HIDDEN, Secret
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SqlSink", "sql"]
 
+MIN_SECRET = 4
+"""Shorter values of a URL are words such as `yes`, which errors may hold by themselves."""
+
 _ROW_STATES = ("22", "23", "44", "54", "P0")
 """Classes of SQLSTATE that are about the values of a statement: data, constraints, views, limits, triggers."""
 
 
 def sql(
-    url: str,
+    url: str | Secret[str],
     table: str,
     *,
     key: str | Sequence[str] = (),
@@ -47,7 +52,8 @@ def sql(
     constraint, a size) fails its message (`publish_failed`); the rest of its batch is written.
 
     Args:
-        url: as SQLAlchemy takes it: `sqlite:///file.db`, `postgresql+psycopg://user:password@host/name`.
+        url: as SQLAlchemy takes it: `sqlite:///file.db`, `postgresql+psycopg://user:password@host/name`. Errors and
+            logs show its dialect, host and database only.
         table: its name.
         key: columns that name a row: a later row with the same key takes the place of an earlier one. Needs a unique
             constraint on just these columns (a table made here gets them as its primary key), and SQLite or PostgreSQL.
@@ -74,15 +80,15 @@ class SqlSink(Sink[Any]):
 
     def __init__(
         self,
-        url: str,
+        url: str | Secret[str],
         table: str,
         *,
         key: str | Sequence[str] = (),
         schema: str | None = None,
         message_type: type | None = None,
     ) -> None:
-        self.shown_url = _shown(url)
-        self.url = url
+        self.url = url.reveal() if isinstance(url, Secret) else url
+        self.shown_url = _shown(self.url)
         self.table = table
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.schema = schema
@@ -113,7 +119,7 @@ class SqlSink(Sink[Any]):
             raise RuntimeUnavailableError(
                 "the database's driver is not installed",
                 where=str(self),
-                got=str(error),
+                got=self._without_secrets(str(error)),
                 next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
             ) from error
         try:
@@ -177,17 +183,29 @@ class SqlSink(Sink[Any]):
         if self._engine is not None:
             self._engine.dispose()
 
+    def _without_secrets(self, text: str) -> str:
+        """An error of the driver's, which may quote what it was given."""
+        from sqlalchemy.engine import make_url
+
+        parsed = make_url(self.url)
+        values = [value for many in parsed.normalized_query.values() for value in many]
+        parts = [part for value in values for part in re.split("[;&]", value)]
+        for secret in sorted({self.url, parsed.password or "", *values, *parts}, key=len, reverse=True):
+            if len(secret) >= MIN_SECRET:
+                text = text.replace(secret, HIDDEN)
+        return text
+
     def _unreachable(self, error: Exception) -> ConnectorError:
         return ConnectorError(
             "the database failed",
             where=str(self),
-            got=_first_line(error),
+            got=self._without_secrets(_first_line(error)),
             next_step="see that it runs, and that this user may read and write the table",
         )
 
 
 def _shown(url: str) -> str:
-    """The URL without its password."""
+    """The URL's dialect, host and database: passwords stand in many places of the others."""
     try:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
@@ -196,13 +214,16 @@ def _shown(url: str) -> str:
             "the SQL sink needs SQLAlchemy", got="it is not installed", next_step="pip install 'tupletree[sql]'"
         ) from error
     try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError as error:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # not told: it may quote a part of the URL
         raise ConfigError(
             "this is no database URL",
             where="sinks.sql",
             expected="such as sqlite:///file.db or postgresql+psycopg://user:password@host/name",
-        ) from error
+            next_step="encode @ : / in a password as %40 %3A %2F",
+        ) from None
+    port = f":{parsed.port}" if parsed.port else ""
+    return f"{parsed.drivername}://{parsed.host or ''}{port}/{parsed.database or ''}"
 
 
 def _blames_rows(error: Any) -> bool:
