@@ -47,6 +47,12 @@ class ManualHostClock(HostClock):
         self.host.advance(seconds)
 
 
+def without_disk(broker: SqliteBroker) -> None:
+    """Wait for no disk: where it is not what a test is about, it would take most of the time."""
+    with broker._file.reading() as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+
+
 class EmbeddedQueue(BrokerUnderTest):
     name = "sqlite"
 
@@ -55,7 +61,9 @@ class EmbeddedQueue(BrokerUnderTest):
         self.host = Host()
 
     def connect(self, *, skew_s: float = 0.0) -> Broker:
-        return SqliteBroker(self.path, clock=ManualHostClock(self.host, skew_s))
+        broker = SqliteBroker(self.path, clock=ManualHostClock(self.host, skew_s))
+        without_disk(broker)
+        return broker
 
     def advance(self, seconds: float) -> None:
         self.host.advance(seconds)

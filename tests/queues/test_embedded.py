@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.queues.clocks import Host, ManualHostClock
+from tests.queues.clocks import Host, ManualHostClock, without_disk
 from tupletree.errors import ConfigError, ConnectorError, UnusableDataError, is_outage
 from tupletree.queues import Failure, Message, sqlite, sqlite_rows
 from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
@@ -33,6 +33,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def broker(path: Path, host: Host) -> Iterator[SqliteBroker]:
     with SqliteBroker(path, clock=ManualHostClock(host), busy_timeout_s=0.05) as broker:
+        without_disk(broker)
         broker.declare("q")
         yield broker
 
@@ -146,6 +147,12 @@ def test_closing_ends_the_waiting_of_another_thread(path: Path) -> None:
 
 
 # The file.
+
+
+def test_a_commit_is_on_the_disk_when_it_returns(path: Path) -> None:
+    with SqliteBroker(path) as broker, broker._file.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_the_file_is_its_owners_alone(broker: SqliteBroker, path: Path) -> None:
