@@ -57,11 +57,22 @@ def cells(progress: Progress) -> list[tuple[str, str]]:
         ("retried", f"{progress.retried:,}"),
         ("dead", f"{progress.dead:,}"),
         ("open", f"{progress.open:,}"),
+        *_others(progress),
         ("rate", f"{progress.rate_per_s:,.0f}/s"),
         ("p50", _milliseconds(progress.latency_p50_ms)),
         ("p95", _milliseconds(progress.latency_p95_ms)),
         ("epoch", "–" if progress.epoch < 0 else f"{progress.epoch:,}"),
     ]
+
+
+def _others(progress: Progress) -> list[tuple[str, str]]:
+    """Messages that stand in no account; most runs have none, and then nothing is said of them."""
+    numbers = (
+        ("untracked", progress.untracked),
+        ("untracked failed", progress.untracked_failed),
+        ("joined", progress.joined),
+    )
+    return [(name, f"{number:,}") for name, number in numbers if number]
 
 
 class ProgressDisplay:

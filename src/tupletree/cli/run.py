@@ -26,6 +26,7 @@ POLL_S = 0.25
 """How soon a signal or a new number shows."""
 
 EXIT_DEAD_LETTERS = 3
+EXIT_OPEN = 4
 EXIT_INTERRUPTED = 130
 
 
@@ -83,12 +84,12 @@ def run_command(
     Progress and logs go to stderr, results to stdout. With --summary json whatever the topology prints goes to
     stderr too. SIGINT and SIGTERM drain what is in flight; a second one stops at once.
 
-    Exit code: 0 everything acked; 3 finished with dead letters; 2 usage, topology or option error; 1 runtime
-    failure; 130 interrupted.
+    Exit code: 0 everything acked; 3 finished with dead letters; 4 stopped with open messages; 2 usage, topology or
+    option error; 1 runtime failure; 130 interrupted.
     """
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.cli.settings import options_of
-    from tupletree.cli.summary import summary_json, summary_text
+    from tupletree.cli.summary import open_text, summary_json, summary_text
     from tupletree.cli.target import load_target
     from tupletree.runtimes import base
 
@@ -112,6 +113,8 @@ def run_command(
                 ProgressDisplay(topology.name, runtime.value) as display,
             ):
                 ended = wait_for(handle, display, interruption, resolved.drain_timeout_s)
+                if ended.open:
+                    display.say(open_text(ended))
         render = summary_json if summary is SummaryFormat.JSON else summary_text
         print(render(ended), file=results, flush=True)
     raise typer.Exit(exit_code_of(ended, interrupted=interruption.count > 0))
@@ -121,6 +124,8 @@ def exit_code_of(ended: Summary, *, interrupted: bool) -> int:
     """The exit code of a run that ended without an error of its own."""
     if interrupted:
         return EXIT_INTERRUPTED
+    if ended.open:
+        return EXIT_OPEN
     return EXIT_DEAD_LETTERS if ended.dead else 0
 
 

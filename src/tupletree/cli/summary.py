@@ -10,7 +10,7 @@ from tupletree.escaping import escape
 if TYPE_CHECKING:
     from tupletree.runtimes.base import Summary
 
-__all__ = ["summary_json", "summary_text"]
+__all__ = ["open_text", "summary_json", "summary_text"]
 
 
 def summary_json(summary: Summary) -> str:
@@ -25,11 +25,26 @@ def summary_json(summary: Summary) -> str:
             "retried": summary.retried,
             "dead": summary.dead,
             "open": summary.open,
+            "open_in_flight": summary.left.in_flight,
+            "open_waiting": summary.left.waiting,
+            "open_awaited": summary.left.awaited,
+            "untracked": summary.untracked,
+            "untracked_failed": summary.untracked_failed,
+            "joined": summary.joined,
             "seconds": round(summary.seconds, 3),
             "outputs": dict(summary.outputs),
             "state_dir": str(summary.state_dir),
         }
     )
+
+
+def open_text(summary: Summary) -> str:
+    """What a run that was stopped says of the messages that it leaves open, and what becomes of them."""
+    if summary.runtime == "local":
+        then = "their sources were told; a local run cannot be resumed"
+    else:
+        then = f"start it again with --state-dir {summary.state_dir}: it goes on with them"
+    return f"{summary.open:,} messages are open: {summary.left.text() or 'in flight'}\n  next: {then}"
 
 
 def summary_text(summary: Summary) -> str:
@@ -41,6 +56,10 @@ def summary_text(summary: Summary) -> str:
         f"  open   {summary.open:>12,}",
         f"  failed attempts {summary.failed:,}, retried {summary.retried:,}",
     ]
+    if summary.untracked or summary.untracked_failed:
+        lines.append(f"  untracked {summary.untracked:,}, tuples of none that failed {summary.untracked_failed:,}")
+    if summary.joined:
+        lines.append(f"  delivered again while they were open {summary.joined:,}")
     if summary.outputs:
         width = max(map(len, summary.outputs))
         lines += [f"  sink {name:<{width}}  {rows:,} rows" for name, rows in summary.outputs.items()]

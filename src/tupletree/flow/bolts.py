@@ -102,6 +102,7 @@ class EmittingMachine(Machine):
         self.late_verdicts += worked.late_verdicts
         self.late += worked.late
         if worked.stray_count:
+            self.strays += worked.stray_count
             out.notes.append(Note(self.task.component, _strays(worked.stray_count, worked.strays)))
 
 

@@ -26,6 +26,7 @@ class Machine:
         outlook: what machines of one topology tell each other; only where there are windows or joins.
         is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may have something to say. Where that changes, the
             machine puts its task into `Outbox.timed`.
+        strays: tuples of no message that failed: their errors are in the notes only.
         wait: whether it waits for the end of an outage.
     """
 
@@ -33,6 +34,7 @@ class Machine:
         self.task = task
         self.is_timed = True
         self.outlook: Outlook | None = None
+        self.strays = 0
         self.wait = OutageWait(task.component)
 
     def start(self, now: Now, out: Outbox) -> None:

@@ -407,6 +407,7 @@ class SinkMachine(Machine):
 
     def _note_untracked(self, rows: int, failure: Failure, out: Outbox) -> None:
         if rows:
+            self.strays += rows
             out.notes.append(Note(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
 
     def _answer(self, answers: list[_Answer], out: Outbox) -> None:

@@ -29,6 +29,7 @@ from tupletree.ids import RandomBits
 from tupletree.plan import ACKER, Plan, Task
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.holding_check import max_pending
+from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
@@ -98,6 +99,7 @@ class SpoutMachine(Machine):
         self.pending, self._draw, self._offers = handover.pending, handover.draw, handover.offers
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
+        self._attempt_notes = AttemptNotes()
         self._inherited: Handover | None = handover
         self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
@@ -286,10 +288,12 @@ class SpoutMachine(Machine):
         self.pending.counters.untracked += len(values)
         for value in values:
             if type(value) is not self._class:
+                self.strays += 1
                 out.notes.append(Note(self.task.component, f"an untracked value is lost: {self._wrong_class(value)}"))
         values = [value for value in values if type(value) is self._class]
         if values:
             refused = self._emitter.send(Output(self._stream, values, [UNTRACKED], [len(values)]), out)
+            self.strays += len(refused)
             out.notes += [Note(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused]
 
     def _reject(self, rejects: list[Reject], now: Now, out: Outbox) -> None:
@@ -461,7 +465,11 @@ class SpoutMachine(Machine):
             return
         if isinstance(what, Died):
             self._bury(what, out)
-        elif isinstance(what, SourceRetry):
+            return
+        told = self._attempt_notes.of(what.message_id, what.attempt_next - 1, failure, now.monotonic_s)
+        if told is not None:
+            out.notes.append(Note(failure.component or self.task.component, told))
+        if isinstance(what, SourceRetry):
             self._offers.ended = False  # it is asked once more: it may have this to give although it had ended
             self.spout.fail(what.message_id, what.failure)
 

@@ -7,6 +7,7 @@ Owns the run handle's contract, progress and summary. A runtime is imported only
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.runtimes.open_messages import NOTHING_OPEN, OpenMessages
 from tupletree.runtimes.reporting import Listener, ProgressRecord, Reporter
 from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.outcomes import DeadLetter
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from tupletree.targets import TargetRef
     from tupletree.topology.builder import Topology
 
-__all__ = ["Progress", "Redact", "RunHandle", "RunRequest", "Summary", "run"]
+__all__ = ["Progress", "Redact", "RunHandle", "RunRequest", "Summary", "is_own_thread", "run"]
+
+OWN_THREADS = "tupletree-"
+"""What the names of a run's threads begin with."""
 
 Redact = Callable[[DeadLetter], DeadLetter]
 """Called for each dead letter before it is stored: takes out what must not be written down."""
@@ -36,12 +41,16 @@ class Progress:
     Attributes:
         emitted, acked, dead, open: distinct messages.
         failed, retried: attempts.
+        untracked: messages without an id, and all messages where there are no ackers: they are in none of the numbers
+            above.
+        untracked_failed: tuples whose errors fail no message, because they belong to none; of this process.
+        joined: deliveries of a message that was open already; it goes on as the message it is.
         epoch: the last settled epoch (Spark), -1 before the first.
         rate_per_s: messages acked per second, over the last seconds.
         latency_p50_ms, latency_p95_ms: emit to ack of recent messages; None before the first.
         outputs: published rows per sink.
-        state: created, activated, processing, waiting, draining, stopping, restarting, stopped or failed. It is waiting
-            while a component waits for the end of an outage; others may go on meanwhile.
+        state: created, activated, processing, paused, waiting, draining, stopping, restarting, stopped or failed. It is
+            waiting while a component waits for the end of an outage; others may go on meanwhile.
         outages: what waits for something outside that is not available, the longest wait first.
         outage_counts: component → outages that this process met.
     """
@@ -61,11 +70,18 @@ class Progress:
     state: str = "created"
     outages: Sequence[ShownOutage] = ()
     outage_counts: Mapping[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    untracked_failed: int = 0
+    joined: int = 0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended. `emitted == acked + dead + open`; `outputs` has published rows per sink."""
+    """How a run ended. `emitted == acked + dead + open`; the other numbers are those of `Progress`.
+
+    Attributes:
+        left: what the open messages wait for.
+    """
 
     topology: str
     runtime: str
@@ -78,6 +94,16 @@ class Summary:
     seconds: float
     state_dir: Path
     outputs: Mapping[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    untracked_failed: int = 0
+    joined: int = 0
+    left: OpenMessages = NOTHING_OPEN
+
+
+def is_own_thread() -> bool:
+    """Whether a thread of a run calls: it must not wait for the run."""
+    name = threading.current_thread().name
+    return name.startswith(OWN_THREADS) and name != "tupletree-testing"
 
 
 class RunHandle(ABC):
@@ -125,7 +151,8 @@ class RunHandle(ABC):
 
         Args:
             drain_timeout_s: how long to wait for what is in flight; None takes the option. Returns as soon as it is
-                settled.
+                settled. Called by the run itself (a callback of a source, a sink, a progress listener) it returns at
+                once: the run cannot end before its caller has returned.
         """
 
     @abstractmethod

@@ -25,7 +25,18 @@ except ImportError as error:
 
 __all__ = ["RunCollector", "serve_metrics"]
 
-STATES = ("created", "activated", "processing", "waiting", "draining", "stopping", "restarting", "stopped", "failed")
+STATES = (
+    "created",
+    "activated",
+    "processing",
+    "paused",
+    "waiting",
+    "draining",
+    "stopping",
+    "restarting",
+    "stopped",
+    "failed",
+)
 LOOPBACK = "127.0.0.1"
 
 
@@ -56,6 +67,14 @@ class RunCollector(Collector):
         for what, count in (("failed", progress.failed), ("retried", progress.retried)):
             attempts.add_metric([*self._labels.values(), what], count)
         yield attempts
+        others = self._counter("tupletree_other_messages", "What stands in no account of a message.", "what")
+        for what, count in (
+            ("untracked", progress.untracked),
+            ("untracked_failed", progress.untracked_failed),
+            ("joined", progress.joined),
+        ):
+            others.add_metric([*self._labels.values(), what], count)
+        yield others
         rows = self._counter("tupletree_sink_rows", "Rows published, by sink.", "sink")
         for sink, count in progress.outputs.items():
             rows.add_metric([*self._labels.values(), sink], count)

@@ -47,6 +47,7 @@ class Legacy:
         starts: how often the topology was started.
         rows: sink → rows written by machines that are gone.
         outages: component → outages that they met.
+        strays: errors there that failed no message.
         active: whether spouts may emit.
     """
 
@@ -55,6 +56,7 @@ class Legacy:
     starts: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     outages: Counter[str] = field(default_factory=Counter)
+    strays: int = 0
     active: bool = True
 
 

@@ -25,10 +25,11 @@ from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.payloads import to_jsonable
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
-from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
+from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary, is_own_thread
 from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
 from tupletree.runtimes.local.calls import CallRunner
+from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.garbage import rarer_collections
 from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
@@ -36,14 +37,13 @@ from tupletree.runtimes.local.sampling import Sampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.open_messages import NOTHING_OPEN
 from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
 from tupletree.topology.holding_check import max_pending, refuse_stuck
-from tupletree.tracking.outages import ShownOutage, shown_outages
-from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RestartPolicy
-from tupletree.tracking.verdicts import Acked, Died, PendingCounters
+from tupletree.tracking.verdicts import Acked, Died
 
 __all__ = ["LocalRun", "start"]
 
@@ -96,6 +96,7 @@ class LocalRun(RunHandle):
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._control = Control()
         self._assembly: Assembly | None = None
+        self._counts = RunCounts(spec, self._legacy, self._clock, lambda: self._assembly)
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._burying = threading.Lock()
@@ -107,10 +108,10 @@ class LocalRun(RunHandle):
             spec.name,
             directory.run_id,
             self._clock,
-            self._totals,
-            self._rows,
+            self._counts.totals,
+            self._counts.rows,
             lambda: self._assembly,
-            self._outages,
+            self._counts.outages,
         )
         super().__init__(Reporter(spec.name, progress_file(request.options), sampler.sample))
         self._attendant = Attendant(self, spec.name, "local")
@@ -131,8 +132,8 @@ class LocalRun(RunHandle):
 
     def progress(self) -> Progress:
         """See `RunHandle.progress`."""
-        totals, open_now = self._totals()
-        outages = self._outages()
+        totals, open_now = self._counts.totals()
+        outages = self._counts.outages()
         return Progress(
             emitted=totals.acked + totals.dead + open_now,
             acked=totals.acked,
@@ -144,11 +145,22 @@ class LocalRun(RunHandle):
             latency_p50_ms=self._meter.latency_ms(0.5),
             latency_p95_ms=self._meter.latency_ms(0.95),
             seconds=self._elapsed_s(),
-            outputs=self._rows(),
-            state="waiting" if outages and self._control.state == "processing" else self._control.state,
+            outputs=self._counts.rows(),
+            state=self._state(waits=bool(outages)),
             outages=outages,
-            outage_counts=self._outage_counts(),
+            outage_counts=self._counts.outage_counts(),
+            untracked=totals.untracked,
+            untracked_failed=self._counts.strays(),
+            joined=totals.joined,
         )
+
+    def _state(self, *, waits: bool) -> str:
+        state = self._control.state
+        if state != "processing":
+            return state
+        if not self._legacy.active:
+            return "paused"
+        return "waiting" if waits else state
 
     def wait(self, timeout_s: float | None = None) -> Summary:
         """See `RunHandle.wait`."""
@@ -156,7 +168,7 @@ class LocalRun(RunHandle):
             raise TimeoutError
         if self._error is not None:
             raise self._error
-        totals, _ = self._totals()
+        totals, open_now = self._counts.totals()
         return Summary(
             topology=self._spec.name,
             runtime="local",
@@ -165,10 +177,14 @@ class LocalRun(RunHandle):
             failed=totals.failed,
             retried=totals.retried,
             dead=totals.dead,
-            open=totals.emitted - totals.acked - totals.dead,
+            open=open_now,
             seconds=self._elapsed_s(),
             state_dir=self._directory.path,
-            outputs=dict(self._rows()),
+            outputs=dict(self._counts.rows()),
+            untracked=totals.untracked,
+            untracked_failed=self._counts.strays(),
+            joined=totals.joined,
+            left=(self._counts.left or NOTHING_OPEN).of_all(open_now),
         )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
@@ -178,7 +194,8 @@ class LocalRun(RunHandle):
         control = self._control
         control.stop_at_s = at_s if control.stop_at_s is None else min(at_s, control.stop_at_s)
         control.wake.set()
-        self._ended.wait(min(limit_s + STOP_MARGIN_S, threading.TIMEOUT_MAX))
+        if not is_own_thread():
+            self._ended.wait(min(limit_s + STOP_MARGIN_S, threading.TIMEOUT_MAX))
 
     def pause(self) -> None:
         """See `RunHandle.pause`. A restart leaves the spouts paused."""
@@ -205,44 +222,6 @@ class LocalRun(RunHandle):
     def _elapsed_s(self) -> float:
         return self._seconds if self._seconds is not None else self._clock.monotonic() - self._started_s
 
-    def _totals(self) -> tuple[PendingCounters, int]:
-        """Sums over all spout tasks, and the messages that are open now."""
-        assembly = self._assembly
-        books: dict[int, Pending] = {task: one.pending for task, one in self._legacy.handovers.copy().items()}
-        if assembly is not None:
-            books.update((spout.task.task_id, spout.pending) for spout in assembly.spouts())
-        totals = PendingCounters()
-        open_now = 0
-        for task, pending in books.items():
-            counters = pending.counters
-            totals.emitted += counters.emitted
-            totals.untracked += counters.untracked
-            totals.acked += counters.acked
-            totals.failed += counters.failed
-            totals.retried += counters.retried
-            totals.dead += counters.dead
-            open_now += pending.open_count(task) + pending.awaiting_source(task)
-        return totals, open_now
-
-    def _rows(self) -> dict[str, int]:
-        rows = {component.name: 0 for component in self._spec.components.values() if component.kind == "sink"}
-        for name, count in self._legacy.rows.items():
-            rows[name] += count
-        for sink in self._assembly.sinks() if self._assembly else ():
-            rows[sink.task.component] += sink.rows_written
-        return rows
-
-    def _outages(self) -> tuple[ShownOutage, ...]:
-        assembly = self._assembly
-        waits = assembly.waits() if assembly is not None else []
-        return shown_outages((one.current for one in waits), self._clock.monotonic())
-
-    def _outage_counts(self) -> dict[str, int]:
-        counts = Counter(self._legacy.outages)
-        for wait in self._assembly.waits() if self._assembly is not None else ():
-            counts[wait.component] += wait.count
-        return {component: count for component, count in counts.items() if count}
-
     def _set_active(self, *, active: bool) -> None:
         with self._activating:
             self._legacy.active = active
@@ -256,7 +235,9 @@ class LocalRun(RunHandle):
     @staticmethod
     def _set_spout(executor: Executor, spout: SpoutMachine, *, active: bool) -> None:
         action = spout.resume if active else spout.pause
-        executor.submit(lambda _, __: action()).result(ANSWER_TIMEOUT_S)
+        done = executor.submit(lambda _, __: action())
+        if not is_own_thread():  # which may be the very one that is to do it
+            done.result(ANSWER_TIMEOUT_S)
 
     # --- what executors ask for, on their threads ---------------------------------------------------------------
 
@@ -343,6 +324,8 @@ class LocalRun(RunHandle):
             self._error = error
             self._control.state = "failed"
         finally:
+            if self._counts.left is None:
+                self._counts.note_left()
             self._name_left()
             self._calls.close()
             self._seconds = self._clock.monotonic() - self._started_s
@@ -369,6 +352,7 @@ class LocalRun(RunHandle):
             life.activate()
             self._policy.started(self._clock.monotonic())
             life.process()
+            self._counts.note_left()
             life.shut_down()
         except BaseException as error:  # noqa: BLE001 - judged below, when everything has ended
             control.fault = control.fault or error
@@ -426,10 +410,11 @@ class LocalRun(RunHandle):
     def _inherit(self, assembly: Assembly) -> None:
         for executor in assembly.executors:
             self._legacy.handovers.update(executor.handovers)
+        self._legacy.strays += sum(machine.strays for machine in assembly.machines.values())
         for sink in assembly.sinks():
             rows = self._legacy.rows
             rows[sink.task.component] = rows.get(sink.task.component, 0) + sink.rows_written
-        self._legacy.outages = Counter(self._outage_counts())
+        self._legacy.outages = Counter(self._counts.outage_counts())
         self._assembly = None
 
     def _await_restart(self, fault: BaseException) -> bool:
@@ -441,6 +426,7 @@ class LocalRun(RunHandle):
         delay_s = self._policy.failed(self._clock.monotonic())
         if delay_s is None:
             raise fault
+        control.state = "restarting"
         logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
         restart_at_s = self._clock.monotonic() + delay_s
         while not control.stop_asked():

@@ -58,6 +58,7 @@ class Accounts:
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
         settled: the last settled epoch; -1 before the first.
+        joined_taken: how many of `pending.counters.joined` the totals have.
         random_bits: draws ids.
         ran_from_s: the monotonic time at which the run's clock would stand at 0 (`ran_s`).
         epoch_time_s: of the last logged epoch.
@@ -80,6 +81,7 @@ class Accounts:
     ended: set[int] = field(default_factory=set)
     replays: set[str] = field(default_factory=set)
     settled: int = -1
+    joined_taken: int = 0
     ran_from_s: float = 0.0
     epoch_time_s: float = 0.0
     random_bits: RandomBits = system_random_bits
@@ -128,6 +130,16 @@ class Accounts:
         roots = self.trees.parked(ran_s) | self.trees.resuming(ran_s)
         with self.lock:
             return dict(zip(roots, self.pending.first_emitted_s(roots), strict=True))
+
+    @property
+    def joined(self) -> int:
+        """Deliveries of open messages, over the life of the state directory."""
+        return self.totals.joined + self.pending.counters.joined - self.joined_taken
+
+    def take_joined(self) -> int:
+        """The same, for the totals of the next entry."""
+        joined, self.joined_taken = self.joined, self.pending.counters.joined
+        return joined
 
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""

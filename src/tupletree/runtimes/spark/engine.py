@@ -47,6 +47,7 @@ from tupletree.runtimes.spark.statedir import StateDirectory
 from tupletree.runtimes.spark.trees import TreeChanges
 from tupletree.state.versions import StateFile, version_after
 from tupletree.texts import marked_text
+from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.identity import message_key, plain_id
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
@@ -144,6 +145,7 @@ class Engine:
         self._accounts = accounts
         self._clock = clock
         self._sinks = sink_directories
+        self._attempt_notes = AttemptNotes()
         self._publisher = publisher
         self._redact = redact
         self._requested_replays = requested_replays
@@ -424,13 +426,14 @@ class Engine:
             changes.put(replace(tree, attempt=effect.attempt_next, resumes_s=resumes_s, expires_s=expires_s))
         elif tree is not None:
             changes.close(root)
-        match effect:
-            case Died():
-                verdicts.died.append(effect)
-            case SourceRetry():
+        if isinstance(effect, Died):
+            verdicts.died.append(effect)
+        elif effect is not None:
+            if isinstance(effect, SourceRetry):
                 verdicts.source_retries.append(effect)
-            case Retry() | None:
-                pass
+            told = self._attempt_notes.of(effect.message_id, effect.attempt_next - 1, failure, now_s)
+            if told is not None:
+                logger.warning("%s: %s", failure.component, told)
 
     def _letter(self, died: Died, fates: Fates) -> Any:
         stateful = any(getattr(one.body, "state", None) for one in self._plan.spec.components.values())
@@ -470,6 +473,8 @@ class Engine:
             dead=before.dead + len(verdicts.died),
             untracked=before.untracked + record.header.untracked,
             late_verdicts=before.late_verdicts + sum(stats.late_verdicts for stats in counted.reports.stats),
+            joined=self._accounts.take_joined(),
+            untracked_failed=before.untracked_failed + sum(stats.strays for stats in counted.reports.stats),
             rows=rows,
         )
 

@@ -153,6 +153,8 @@ class Counters(msgspec.Struct):
     dead: int = 0
     untracked: int = 0
     late_verdicts: int = 0
+    joined: int = 0
+    untracked_failed: int = 0
     rows: dict[str, int] = {}
 
 

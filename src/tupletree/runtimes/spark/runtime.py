@@ -28,9 +28,10 @@ from tupletree.errors import (
 from tupletree.flow.holders import is_holder
 from tupletree.plan import Plan
 from tupletree.runtimes.attending import Attendant
-from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary
+from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary, is_own_thread
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.meter import Meter
+from tupletree.runtimes.open_messages import open_messages
 from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.calling import CalledSinks
@@ -50,11 +51,10 @@ from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
 from tupletree.runtimes.spark.spooling import lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir, unusable
-from tupletree.runtimes.spark.supported import refuse_unsupported
+from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
 from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
-from tupletree.texts import encodable, is_encodable
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import TopologySpec
@@ -84,12 +84,7 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
     refuse_stuck(spec, request.options, max_pending(spec, request.options, 2 * request.options.epoch_max_messages))
     backend.check()
     path = request.state_dir or fresh_state_dir(spec.name)
-    if not is_encodable(str(path.absolute())):
-        raise ConfigError(
-            "Spark cannot use a state directory whose name is not UTF-8",
-            where=encodable(str(path)),
-            next_step="name another folder with --state-dir; files and sinks may have such names",
-        )
+    refuse_unnameable(path)
     directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec))
     try:
         folders = {
@@ -178,8 +173,18 @@ class SparkRun(RunHandle):
             latency_p95_ms=self._meter.latency_ms(0.95),
             seconds=seconds,
             outputs={name: counters.rows.get(name, 0) for name in self._sinks},
-            state=self._state,
+            state=self._shown_state(),
+            untracked=counters.untracked,
+            untracked_failed=counters.untracked_failed,
+            joined=self._accounts.joined,
         )
+
+    def _shown_state(self) -> str:
+        if self._state != "processing":
+            return self._state
+        if self._stop_at_s is not None:
+            return "draining"
+        return self._state if self._active else "paused"
 
     def _open_now(self) -> int:
         accounts = self._accounts
@@ -209,6 +214,15 @@ class SparkRun(RunHandle):
             seconds=self._clock.monotonic() - self._started_s,
             state_dir=self._directory.path,
             outputs={name: totals.rows.get(name, 0) for name in self._sinks},
+            untracked=totals.untracked,
+            untracked_failed=totals.untracked_failed,
+            joined=self._accounts.joined,
+            left=open_messages(
+                dict.fromkeys(self._accounts.spout_of, self._accounts.pending),
+                self._clock.monotonic(),
+                self._clock.wall(),
+                self._accounts.reading,
+            ),
         )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
@@ -220,7 +234,8 @@ class SparkRun(RunHandle):
         loop = self._loop
         if loop is not None:
             loop.stop(self._stop_at_s)
-        self._ended.wait(min(limit_s + 10.0, threading.TIMEOUT_MAX))
+        if not is_own_thread():
+            self._ended.wait(min(limit_s + 10.0, threading.TIMEOUT_MAX))
 
     def pause(self) -> None:
         """See `RunHandle.pause`."""

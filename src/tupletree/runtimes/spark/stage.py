@@ -377,8 +377,7 @@ class StageRun:
         self._stats.late_verdicts += worked.late_verdicts
         self._stats.late += worked.late
         self._stats.extended.extend(worked.extended)
-        if worked.stray_count:
-            _log_strays(worked, component.name)
+        self._stats.strays += _log_strays(worked, component.name)
         for frame_id, roots in worked.done:
             self._edges.ended(frame_id, roots)
         sender.send(worked.outputs)
@@ -439,8 +438,7 @@ class StageRun:
         self._outgoing.put(self._partition, kind, head, body)
 
     def _report(self) -> None:
-        if self._untracked.stray_count:
-            _log_strays(self._untracked, ", ".join(self._stage.components))
+        self._stats.strays += _log_strays(self._untracked, ", ".join(self._stage.components))
         for root, blame in self._marker.suspicions.roots.items():
             if root not in self._failures:  # no frame of it came this time
                 self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
@@ -467,14 +465,16 @@ class StageRun:
         self._put(wire.STATS, wire.encode_report(self._stats))
 
 
-def _log_strays(worked: Worked, component: str) -> None:
-    """Say once per frame what no verdict will say."""
-    logger.warning(
-        "%s: %d errors that fail no message (untracked tuples, or tuples settled before), such as %s",
-        component,
-        worked.stray_count,
-        "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in worked.strays),
-    )
+def _log_strays(worked: Worked, component: str) -> int:
+    """Say once per frame what no verdict will say; how many there were."""
+    if worked.stray_count:
+        logger.warning(
+            "%s: %d errors that fail no message (untracked tuples, or tuples settled before), such as %s",
+            component,
+            worked.stray_count,
+            "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in worked.strays),
+        )
+    return worked.stray_count
 
 
 def _without_traceback(report: wire.FailureReport) -> wire.FailureReport:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from tupletree.errors import Finding, TopologyError
+from tupletree.errors import ConfigError, Finding, TopologyError
 from tupletree.payloads import registry_of
+from tupletree.texts import encodable, is_encodable
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
-__all__ = ["refuse_unsupported"]
+__all__ = ["refuse_unnameable", "refuse_unsupported"]
 
 
 def refuse_unsupported(spec: TopologySpec) -> None:
@@ -60,3 +62,13 @@ class _FindingMaker(Protocol):
 def _bolt(bolt: BoltSpec, finding: _FindingMaker) -> Iterator[Finding]:
     if bolt.style in {"batch", "arrow"} and bolt.is_async:
         yield finding("async batch and Arrow bolts cannot run on Spark", "make it a plain function")
+
+
+def refuse_unnameable(state_dir: Path) -> None:
+    """Raise ConfigError for a state directory whose name Java cannot be told."""
+    if not is_encodable(str(state_dir.absolute())):
+        raise ConfigError(
+            "Spark cannot use a state directory whose name is not UTF-8",
+            where=encodable(str(state_dir)),
+            next_step="name another folder with --state-dir; files and sinks may have such names",
+        )

@@ -182,6 +182,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         late: tuples that came too late for their window or join.
         watermarks: task → how far event time has come there, microseconds since the Unix epoch.
         read: the splits that were read, by their ordinals.
+        strays: tuples of no message that failed.
     """
 
     worked: dict[str, int]
@@ -190,6 +191,7 @@ class StatsReport(msgspec.Struct, array_like=True):
     late: int = 0
     watermarks: dict[int, int] = {}
     read: list[int] = []
+    strays: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

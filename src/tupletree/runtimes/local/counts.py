@@ -1,0 +1,102 @@
+"""The numbers of a local run, over all its lives: what its handle, its records and its summary show.
+
+Owns reading them while others write: a number may be a moment old, but they fit each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tupletree.clock import Clock
+from tupletree.runtimes.local.assembly import Assembly, Legacy
+from tupletree.runtimes.open_messages import OpenMessages, open_messages
+from tupletree.topology.model import TopologySpec
+from tupletree.tracking.outages import ShownOutage, shown_outages
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.verdicts import PendingCounters
+
+__all__ = ["RunCounts"]
+
+
+class RunCounts:
+    """See the module docstring.
+
+    Attributes:
+        left: what was open when the drain was over; None until then.
+    """
+
+    def __init__(
+        self, spec: TopologySpec, legacy: Legacy, clock: Clock, assembly: Callable[[], Assembly | None]
+    ) -> None:
+        self._assembly_of_now = assembly
+        self.left: OpenMessages | None = None
+        self._spec = spec
+        self._legacy = legacy
+        self._clock = clock
+
+    @property
+    def assembly(self) -> Assembly | None:
+        """That of the life that goes on; None between lives."""
+        return self._assembly_of_now()
+
+    def totals(self) -> tuple[PendingCounters, int]:
+        """Sums over all spout tasks, and the messages that are open now."""
+        books = self.books()
+        totals = PendingCounters()
+        open_now = 0
+        for task, pending in books.items():
+            counters = pending.counters
+            totals.emitted += counters.emitted
+            totals.untracked += counters.untracked
+            totals.joined += counters.joined
+            totals.acked += counters.acked
+            totals.failed += counters.failed
+            totals.retried += counters.retried
+            totals.dead += counters.dead
+            open_now += pending.open_count(task) + pending.awaiting_source(task)
+        if self.left is not None:  # the end has taken them from the accounts
+            open_now = totals.emitted - totals.acked - totals.dead
+        return totals, open_now
+
+    def books(self) -> dict[int, Pending]:
+        """Spout task → the accounts of its messages."""
+        assembly = self.assembly
+        books: dict[int, Pending] = {task: one.pending for task, one in self._legacy.handovers.copy().items()}
+        if assembly is not None:
+            books.update((spout.task.task_id, spout.pending) for spout in assembly.spouts())
+        return books
+
+    def note_left(self) -> None:
+        """What is open now is what the run leaves."""
+        self.left = open_messages(self.books(), self._clock.monotonic(), self._clock.wall())
+
+    def strays(self) -> int:
+        """Tuples of no message that failed."""
+        assembly = self.assembly
+        machines = assembly.machines.values() if assembly else ()
+        return self._legacy.strays + sum(machine.strays for machine in machines)
+
+    def rows(self) -> dict[str, int]:
+        """Rows written, by sink."""
+        rows = {component.name: 0 for component in self._spec.components.values() if component.kind == "sink"}
+        assembly = self.assembly
+        for name, count in self._legacy.rows.items():
+            rows[name] += count
+        for sink in assembly.sinks() if assembly else ():
+            rows[sink.task.component] += sink.rows_written
+        return rows
+
+    def outages(self) -> tuple[ShownOutage, ...]:
+        """What waits for something outside."""
+        assembly = self.assembly
+        waits = assembly.waits() if assembly is not None else []
+        return shown_outages((one.current for one in waits), self._clock.monotonic())
+
+    def outage_counts(self) -> dict[str, int]:
+        """Component → outages that it met."""
+        counts = Counter(self._legacy.outages)
+        assembly = self.assembly
+        for wait in assembly.waits() if assembly is not None else ():
+            counts[wait.component] += wait.count
+        return {component: count for component, count in counts.items() if count}
