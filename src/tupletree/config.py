@@ -238,6 +238,7 @@ def resolve_options(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     command_line: Sequence[str] = (),
+    call: Mapping[str, Any] | None = None,
 ) -> Options:
     """Put the settings of all places together; the later place wins.
 
@@ -246,6 +247,7 @@ def resolve_options(
         file: a TOML file with a table `[tupletree]`; other tables are left alone.
         environment: variables; those that start with `TUPLETREE_` are settings, all others are left alone.
         command_line: `key=value` texts of `--option`, in order; of the same key the last one wins.
+        call: what a program gives to `run`, as in `code`.
 
     Raises:
         ConfigError: with every fault of every place: where, got, expected and the nearest key.
@@ -257,6 +259,7 @@ def resolve_options(
         _from_file(file, findings),
         _from_environment(environment or {}),
         _from_command_line(command_line, findings),
+        _from_code(call or {}, "the options of run()"),
     ):
         values |= _read_place(settings, findings)
     if findings:
@@ -372,9 +375,9 @@ _STORM_WITHOUT_COUNTERPART = {
 }
 
 
-def _from_code(code: Mapping[str, Any]) -> Iterator[_Setting]:
+def _from_code(code: Mapping[str, Any], where: str = "code") -> Iterator[_Setting]:
     for key, value in code.items():
-        yield _Setting(f"code, option {key}", key, value)
+        yield _Setting(f"{where}, option {key}", key, value)
 
 
 def _from_file(file: Path | None, findings: list[Finding]) -> Iterator[_Setting]:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
@@ -183,7 +183,7 @@ def run(
     topology: Topology,
     *,
     runtime: str = "spark",
-    options: Options | None = None,
+    options: Options | Mapping[str, Any] | None = None,
     target: TargetRef | None = None,
     state_dir: str | os.PathLike[str] | None = None,
     append: bool = False,
@@ -197,7 +197,7 @@ def run(
     Args:
         topology: what to run; it is checked, and every fault is reported together.
         runtime: "spark" or "local".
-        options: settings; None resolves them from the topology and the environment.
+        options: settings. A dict is put on top of those of the topology and the environment; None takes these alone.
         target: where workers import the topology's module from; None if its module is importable anyway.
         state_dir: resume what is there (Spark), or start there; None makes a fresh `.tupletree/<name>/<run>`.
         append: let file sinks write beside what another run wrote.
@@ -221,7 +221,10 @@ def run(
             expected="spark or local",
             next_step="use --runtime spark or --runtime local",
         )
-    resolved = options or resolve_options(code=topology.build().options, environment=os.environ)
+    if isinstance(options, Options):
+        resolved = options
+    else:
+        resolved = resolve_options(code=topology.build().options, environment=os.environ, call=options)
     if runtime == "local":
         from tupletree.runtimes.local.runtime import start
     else:
