@@ -14,6 +14,7 @@ import pytest
 from tests.flow.streams import Line, Script, Word, lines
 from tests.local.running import begin
 from tests.local.running import run as run_locally
+from tests.ordinary.conftest import InProcess
 from tests.spark.conftest import RunTopology
 from tupletree import AsyncSpout, Collector, Topology, batch_bolt, bolt, testing
 from tupletree.errors import TupletreeError
@@ -71,6 +72,12 @@ def check(summary: Any, state: Path) -> None:
 
 def test_an_interrupt_that_a_bolt_raises_fails_its_message_locally(tmp_path: Path) -> None:
     check(run_locally(every_kind(), tmp_path, max_attempts=2, max_restarts=0), tmp_path)
+
+
+def test_an_interrupt_that_a_bolt_raises_fails_its_message_in_the_stages_of_spark(
+    tmp_path: Path, in_process: InProcess
+) -> None:
+    check(in_process(every_kind(), tmp_path / "state", max_attempts=2, max_restarts=0), tmp_path / "state")
 
 
 @pytest.mark.spark
@@ -148,3 +155,19 @@ def test_a_true_interrupt_ends_a_test_run_also_where_a_bolt_is_at_work() -> None
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@bolt
+def press_in_worker(line: Line) -> Word:
+    os.kill(os.getpid(), signal.SIGINT)
+    return Word(line.text)
+
+
+@pytest.mark.spark
+def test_a_true_interrupt_leaves_a_worker_of_spark_at_work(tmp_path: Path, run_topology: RunTopology) -> None:
+    """Ctrl-C reaches every process of a terminal; the driver drains, and needs its workers for that."""
+    t = Topology("pressed")
+    source = t.spout("lines", items([Line("a"), Line("b")]))
+    t.sink("out", foreach(take)).shuffle(t.bolt("press", press_in_worker).shuffle(source))
+    summary = run_topology(t, tmp_path / "state", max_attempts=1, max_restarts=0)
+    assert (summary.acked, summary.failed) == (2, 0)

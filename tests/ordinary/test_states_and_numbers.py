@@ -14,7 +14,7 @@ import pytest
 from tests.flow.streams import Line, Script, Word
 from tests.local.running import HANG_S, begin
 from tests.local.running import run as run_locally
-from tests.spark.conftest import RunTopology
+from tests.ordinary.conftest import InProcess, begin_in_process
 from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, bolt
 from tupletree.runtimes import base
 from tupletree.runtimes.attending import progress_in, status_of
@@ -89,12 +89,11 @@ def test_untracked_messages_their_failures_and_second_deliveries_are_counted_loc
     assert (shown.untracked, shown.untracked_failed) == (5, 5)
 
 
-@pytest.mark.spark
 def test_untracked_messages_their_failures_and_second_deliveries_are_counted_on_spark(
-    tmp_path: Path, run_topology: RunTopology
+    tmp_path: Path, in_process: InProcess
 ) -> None:
     folders = iter(range(9))
-    check_numbers(lambda t: run_topology(t, tmp_path / str(next(folders))))
+    check_numbers(lambda t: in_process(t, tmp_path / str(next(folders))))
 
 
 def test_a_paused_run_says_so_in_progress_status_and_metrics(tmp_path: Path) -> None:
@@ -205,3 +204,43 @@ def test_options_may_be_a_plain_dict(tmp_path: Path) -> None:
 def test_a_wrong_name_in_a_dict_of_options_is_named(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="max_attempts"):
         base.run(of(items([Line("a")]), bad), runtime="local", options={"max_atempts": 2}, state_dir=tmp_path)
+
+
+def test_a_stop_on_spark_says_what_the_open_messages_wait_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topology = of(items([Line("a"), Line("b")]), bad)
+    handle = begin_in_process(topology, tmp_path, backoff_initial_ms=60_000.0, backoff_max_ms=60_000.0)
+    until_s = time.monotonic() + HANG_S
+    while handle.progress().failed < 2:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)  # as in `until`
+    handle.pause()
+    assert handle.progress().state == "paused"
+    begun_s = time.time()
+    handle.stop()
+    summary = handle.wait(HANG_S)
+    assert (summary.open, summary.left.waiting, summary.left.in_flight) == (2, 2, 0)
+    assert summary.left.next_attempt_s is not None
+    assert begun_s < summary.left.next_attempt_s < begun_s + 90.0
+    told = [record.getMessage() for record in caplog.records if "ValueError: boom" in record.getMessage()]
+    assert told == ["work: attempt 1 of message 0 failed (error) and is made again: ValueError: boom"]
+
+
+class StoppingRun:
+    """A progress listener that stops a run."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self.handle = handle
+        self.took_s: list[float] = []
+
+    def __call__(self, _: object) -> None:
+        begun_s = time.monotonic()
+        self.handle.stop()
+        self.took_s.append(time.monotonic() - begun_s)
+
+
+def test_a_progress_listener_may_stop_a_run_on_spark(tmp_path: Path) -> None:
+    handle = begin_in_process(of(Script([[Emit(Line("a"), 1)]], ends=False), good), tmp_path)
+    listener = StoppingRun(handle)
+    handle.on_progress(listener)
+    assert handle.wait(HANG_S).acked == 1
+    assert listener.took_s[0] < 1.0

@@ -14,8 +14,8 @@ import pytest
 from tests.cli.conftest import Run, WriteTarget
 from tests.local.running import run as run_locally
 from tests.ordinary import outside
+from tests.ordinary.conftest import InProcess
 from tests.ordinary.outside import ODD
-from tests.spark.conftest import RunTopology
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.attending import status_of
 
@@ -76,18 +76,17 @@ def test_ids_errors_and_values_with_lone_surrogates_stop_no_local_run(tmp_path: 
     check_outside(heard, tmp_path / "state", out)
 
 
-@pytest.mark.spark
 def test_ids_errors_and_values_with_lone_surrogates_stop_no_run_on_spark_and_no_second_start(
-    tmp_path: Path, run_topology: RunTopology
+    tmp_path: Path, in_process: InProcess
 ) -> None:
     heard: list[Any] = []
     out = tmp_path / os.fsdecode(b"sorti\xe9")
     topology = outside.topology(heard, out)
     options = {"max_restarts": 0, "max_attempts": 1, "history_max_bytes": 1 << 20}
-    summary = run_topology(topology, tmp_path / "state", **options)
+    summary = in_process(topology, tmp_path / "state", **options)
     assert (summary.acked, summary.dead, summary.open) == (1, 5, 0)
     check_outside(heard, tmp_path / "state", out)
-    again = run_topology(topology, tmp_path / "state", **options)  # reads positions and accounts
+    again = in_process(topology, tmp_path / "state", **options)  # reads positions and accounts
     assert (again.acked, again.dead, again.open) == (1, 5, 0)
 
 

@@ -9,6 +9,8 @@ runner without Spark.
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -162,6 +164,9 @@ class _StageFunction:
 
         context = TaskContext.get()
         assert context is not None, "a stage runs only inside a Spark task"
+        if threading.current_thread() is threading.main_thread():
+            # Ctrl-C reaches every process of the terminal. The driver drains then, for which it needs its workers.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
         rows = map(wire.unpack_row, items) if self._index else _logged(items)
         for row in run_stage(self._blob, self._control, self._index, identity, rows):
