@@ -74,12 +74,17 @@ class CollectingCall:
         self._over: dict[int, list[Delivery]] = {}  # the last to be over comes last
         self._current: Delivery | None = None
         self._emitted: list[_Emitted] = []
+        self._mark = 0  # what comes behind it was emitted by the call in hand
         self._worked: Worked | None = None
         self._done: dict[int, list[Root]] = {}
         self._verdicts = 0
         self._outage: BaseException | None = None
         self._rest: list[Delivery] = []  # what an outage left
         self._rest_keys: list[Any] | None = None
+        self._told: set[int] = set()  # failed in this frame, and taken by `_settled`
+        self.leave_early: Callable[[Callable[[], Worked]], None] | None = None
+        """Hears of each verdict and renewal as it is given. It may call what it is given, once, for what can leave now,
+        before the call in hand ends."""
         self.collector = _Collector(self)
 
     def run(
@@ -143,6 +148,7 @@ class CollectingCall:
         outlet: Outlet | None,
     ) -> Iterator[Worked]:
         self._worked, self._emitted, self._done = worked, [], {}
+        self._told.clear()
         room = CHECK if outlet is not None else sys.maxsize
         try:
             for index, delivery in enumerate(deliveries):
@@ -220,16 +226,16 @@ class CollectingCall:
         self._current = delivery
         self._place.root = delivery.root
         before = None if self._place.calls == 1 else self._before(delivery, state)
-        mark = len(self._emitted)
+        self._mark = len(self._emitted)
         try:
             result = call(delivery.value)
             if result is not None:
                 for value in self._results(result):
                     self.emit(value, None, None, None)
         except BaseException as error:  # noqa: BLE001 - GeneratorExit, SystemExit and the like are the user's failures
-            last = error if before is None else self._insist(delivery, call, mark, before, error)
+            last = error if before is None else self._insist(delivery, call, before, error)
             if last is not None:
-                return self._raised(delivery, last, mark, worked)
+                return self._raised(delivery, last, worked)
         finally:
             self._current = None
         if self._auto_ack and delivery.open:
@@ -243,15 +249,15 @@ class CollectingCall:
         return _Before(self._verdicts, None if state is None else state.savepoint())
 
     def _insist(
-        self, delivery: Delivery, call: Callable[[Any], Any], mark: int, before: _Before, error: BaseException
+        self, delivery: Delivery, call: Callable[[Any], Any], before: _Before, error: BaseException
     ) -> BaseException | None:
         """Make a call again that raised, as often as that may be; what it raised last, None once it returned."""
         own = set(roots_of(delivery.root))
         for _ in range(self._place.calls - 1):
-            is_alone = all(own.issuperset(roots_of(one.root)) for one in self._emitted[mark:])
+            is_alone = all(own.issuperset(roots_of(one.root)) for one in self._emitted[self._mark :])
             if not (may_pass(error) and is_alone and self._verdicts == before.verdicts):
                 break
-            del self._emitted[mark:]
+            del self._emitted[self._mark :]
             if before.undo is not None:
                 before.undo()
             try:
@@ -267,13 +273,14 @@ class CollectingCall:
             before.undo()
         return error
 
-    def _raised(self, delivery: Delivery, error: BaseException, mark: int, worked: Worked) -> bool:
+    def _raised(self, delivery: Delivery, error: BaseException, worked: Worked) -> bool:
         if not delivery.open:
             worked.late_verdicts += 1
             self._fail.stray(worked, delivery.value, error)
             return True
         own = set(roots_of(delivery.root))
-        self._emitted[mark:] = [one for one in self._emitted[mark:] if not own.issuperset(roots_of(one.root))]
+        mine = self._emitted[self._mark :]
+        self._emitted[self._mark :] = [one for one in mine if not own.issuperset(roots_of(one.root))]
         if self._place.waits and is_outage(error) and type(delivery.value) is not Tick:
             self._outage = error
             self.let_go(delivery)
@@ -349,6 +356,42 @@ class CollectingCall:
             next_step="keep the tuples, and use the collector in a later call of `process`",
         )
 
+    def _tell(self) -> None:
+        if self.leave_early is not None:
+            self.leave_early(self._settled)
+
+    def _settled(self) -> Worked:
+        """What is final although a call is in hand, taken out of what will come of the frame.
+
+        What the call emitted for its own open tuple alone is not: it would be taken back if the call raised.
+        """
+        worked = self._worked
+        assert worked is not None
+        kept: list[_Emitted] = []
+        current = self._current
+        if current is not None and current.open:
+            own, mine = set(roots_of(current.root)), self._emitted[self._mark :]
+            kept = [one for one in mine if own.issuperset(roots_of(one.root))]
+            self._emitted[self._mark :] = [one for one in mine if not own.issuperset(roots_of(one.root))]
+        early = Worked(failures={root: why for root, why in worked.failures.items() if root not in self._told})
+        self._told.update(early.failures)
+        early.outputs = self._outputs(worked)
+        self._emitted, self._mark = kept, 0
+        for frame_id, settled in self._done.items():
+            done = [root for root in settled if root not in worked.failures]
+            if done:
+                early.done.append((frame_id, done))
+        self._done = {}
+        return early
+
+    def _renewed(self) -> Worked:
+        """The timeouts to renew so far."""
+        worked = self._worked
+        assert worked is not None
+        early = Worked(extended=worked.extended)
+        worked.extended = []
+        return early
+
     # What the user's collector asks for.
 
     def emit(self, value: Any, anchors: Sequence[object] | None, stream: str | None, direct_task: int | None) -> None:
@@ -410,6 +453,7 @@ class CollectingCall:
         held = self._held(value)
         if held:
             self._settle(held[0])
+            self._tell()
         else:
             worked.late_verdicts += 1
 
@@ -419,6 +463,7 @@ class CollectingCall:
         held = self._held(value)
         if held:
             self._fail_now(held[0], error, worked)
+            self._tell()
         else:
             worked.late_verdicts += 1
 
@@ -427,6 +472,8 @@ class CollectingCall:
         worked = self._in_call("a reset_timeout")
         for delivery in self._held(value):
             worked.extended.extend(roots_of(delivery.root))
+        if self.leave_early is not None:
+            self.leave_early(self._renewed)
 
 
 class _Collector:

@@ -92,6 +92,11 @@ class BoltTask:
         self._call = lambda value: process(value, collector)
         self._method(bolt.open)(self._place)
 
+    def leave_early(self, tell: Callable[[Callable[[], Worked]], None]) -> None:
+        """Have calls that take long told of while they run; see `CollectingCall.leave_early`."""
+        if self._collecting is not None:
+            self._collecting.leave_early = tell
+
     def close(self) -> None:
         """Close a class bolt."""
         if self._bolt is not None:

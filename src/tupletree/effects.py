@@ -139,6 +139,7 @@ class TaskPlace:
     by it, for it neither goes back nor goes on while no process runs; None: as `epoch_time_s`.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
     `waits` says that the task is resumed after an outage, which fails no tuple then.
+    `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over.
     `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
     """
 
@@ -159,6 +160,7 @@ class TaskPlace:
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
     input_types: tuple[type, ...] = ()
     waits: bool = False
+    pinned: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def wants_roots(self) -> bool:
@@ -194,7 +196,8 @@ class TaskPlace:
 
     def attempt_of(self, root: Root) -> int:
         """Attempt of a tuple: of several roots, the highest."""
-        return max((self.attempts.get(one, 1) for one in roots_of(root)), default=1)
+        attempts, pinned = self.attempts, self.pinned
+        return max((pinned.get(one) or attempts.get(one, 1) for one in roots_of(root)), default=1)
 
 
 IN_HAND: ContextVar[TaskPlace | None] = ContextVar("tupletree_in_hand", default=None)

@@ -23,6 +23,7 @@ __all__ = [
     "Root",
     "all_failed",
     "apart",
+    "cut",
     "done_roots",
     "join_segments",
     "roots_of",
@@ -224,6 +225,35 @@ def select(
             picked_roots.append(root)
             picked_ends.append(len(picked))
     return picked, picked_roots, picked_ends
+
+
+def cut(frame: Frame, tuples: int) -> tuple[Frame, Frame, set[int]]:
+    """Cut a frame behind so many tuples, fewer than it has: (the first of them, the others, roots that are in both).
+
+    Both keep the frame's id. If there are roots in both, one of the two needs an id of its own, for a root is done with
+    a frame once.
+
+    >>> head, rest, both = cut(Frame(0, "lines", "Line", ["a", "b", "c"], [7, 8], [2, 3], 99), 1)
+    >>> head.values, head.roots, rest.values, rest.roots, rest.ends, both
+    (['a'], [7], ['b', 'c'], [7, 8], [1, 2], {7})
+    """
+    count = bisect_left(frame.ends, tuples) + 1  # segments that the head has tuples of
+    is_clean = frame.ends[count - 1] == tuples
+    first = count if is_clean else count - 1
+    head_roots, rest_roots = frame.roots[:count], frame.roots[first:]
+    head = Frame(
+        frame.task,
+        frame.component,
+        frame.stream,
+        frame.values[:tuples],
+        head_roots,
+        [*frame.ends[: count - 1], tuples],
+        frame.id,
+    )
+    ends = [end - tuples for end in frame.ends[first:]]
+    rest = Frame(frame.task, frame.component, frame.stream, frame.values[tuples:], rest_roots, ends, frame.id)
+    early = {one for root in head_roots for one in roots_of(root)}
+    return head, rest, {one for root in rest_roots for one in roots_of(root) if one in early}
 
 
 def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[Root]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from tupletree import AsyncSpout, Topology
@@ -19,7 +20,7 @@ from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import SpoutMachine
+from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.frames import Frame
 from tupletree.plan import ACKER, Plan, Task
 from tupletree.state.cells import ValueCell
@@ -40,6 +41,8 @@ class Driver:
         self, topology: Topology, options: Options | None = None, seed: int = 0, *, active: bool = True
     ) -> None:
         self.options = options or Options(**topology.build().options)
+        if self.options.max_spout_pending is None:  # what is tested here does not wait for a pace to be measured
+            self.options = replace(self.options, max_spout_pending=DEFAULT_MAX_PENDING)
         self.spec = topology.build()
         self.plan = Plan.of(self.spec, self.options)
         self.now_s = 1000.0

@@ -302,7 +302,7 @@ def test_an_async_bolt_that_cannot_be_opened_fails_what_waits_and_is_tried_again
         async def process(self, value: Job, collector: Collector[Done]) -> Done:
             return Done(value.key)
 
-    run = run_jobs(Fussy, [Job("a"), Job("b")], max_attempts=3)
+    run = run_jobs(Fussy, [Job("a"), Job("b")], max_attempts=3, max_spout_pending=128)
     assert all(one.acked and one.attempts == 2 for one in run.messages["jobs"])
     assert opened == ["no", "closed", "yes", "closed"]
     assert any("cannot be opened" in note for note in run.notes)

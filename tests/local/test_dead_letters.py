@@ -68,7 +68,7 @@ def test_letters_that_could_not_be_stored_are_stored_once_they_can_be_and_the_so
     tmp_path: Path,
 ) -> None:
     script = Told(tmp_path / "state")
-    handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1)
+    handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1, max_spout_pending=128)
     while not handle.progress().outages:
         time.sleep(0.01)
     assert [one.component for one in handle.progress().outages] == ["dead letters"]
@@ -85,7 +85,13 @@ def test_letters_that_can_never_be_stored_end_the_run_and_their_messages_are_nam
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = Told(tmp_path / "state")
-    handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1, outage_limit_s=0.3)
+    handle = begin(
+        failing(script, breaks_folder=True),
+        tmp_path / "state",
+        max_attempts=1,
+        max_spout_pending=128,
+        outage_limit_s=0.3,
+    )
     with pytest.raises(TupletreeError, match="dead letters' waited for"):
         handle.wait(HANG_S)
     assert script.failed == []
@@ -95,7 +101,7 @@ def test_letters_that_can_never_be_stored_end_the_run_and_their_messages_are_nam
 def test_a_source_that_could_not_be_told_of_stored_letters_is_told_after_the_restart(tmp_path: Path) -> None:
     script = Told(tmp_path / "state")
     script.to_raise += [OSError("the broker is away"), OSError("the broker is still away")]
-    summary = run(failing(script, breaks_folder=False), tmp_path / "state", max_attempts=1)
+    summary = run(failing(script, breaks_folder=False), tmp_path / "state", max_attempts=1, max_spout_pending=128)
     assert (summary.acked, summary.dead, summary.open) == (2, 2, 0)
     assert sorted(letter.message_id for letter in deadletters.read(tmp_path / "state")) == [1, 3]
     assert script.stored == [(1, 2), (3, 2)]
@@ -141,7 +147,7 @@ def test_whoever_waits_for_an_answer_hears_that_the_executor_ended_while_it_carr
     script = Told(tmp_path / "state")
     script.steps.clear()
     script.ends = False
-    handle = begin(failing(script, breaks_folder=False), tmp_path / "state", max_attempts=1)
+    handle = begin(failing(script, breaks_folder=False), tmp_path / "state", max_attempts=1, max_spout_pending=128)
     assert script.opened.wait(HANG_S)
     assembly = handle._assembly
     assert assembly is not None

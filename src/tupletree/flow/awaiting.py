@@ -291,14 +291,25 @@ class AsyncBoltMachine(EmittingMachine):
             if (self._ready or is_away) and not self._opening:
                 self._ask_to_open(out)
         else:
-            if is_away and not self._ready and not self._running:
+            is_next = self._is_next_wanted()
+            if is_away and not is_next and not self._running:
                 self._note(self.wait.over(self._now_s), out)  # nobody is left who could tell
-            if is_away and self._ready and not self._is_probing:
+            if is_away and is_next and not self._is_probing:
                 self._start(*self._ready.popleft(), worked, out)
                 self._probe = self._started
-            while self.wait.current is None and self._ready and len(self._running) < self._spec.concurrency:
+            while self.wait.current is None and len(self._running) < self._spec.concurrency and self._is_next_wanted():
                 self._start(*self._ready.popleft(), worked, out)
         self.carry_out(worked, out)
+
+    def _is_next_wanted(self) -> bool:
+        """Let go of those that come next and whose messages are over; whether one is left."""
+        while self._ready:
+            delivery, key = self._ready[0]
+            if self.live is None or not self.live.is_over(delivery.root):
+                return True
+            self._ready.popleft()
+            self._next_in_line(key)
+        return False
 
     def _note(self, text: str, out: Outbox) -> None:
         if text:

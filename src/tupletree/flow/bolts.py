@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tupletree.dispatch import BoltTask
 from tupletree.effects import StateCell, TaskPlace, Worked
@@ -23,18 +23,20 @@ from tupletree.flow.mail import Drop, Mail, Now
 from tupletree.flow.outbox import Note, Outbox
 from tupletree.flow.overdue import overdue_of
 from tupletree.flow.owing import OwedEdges
-from tupletree.frames import Frame, Root, roots_of, without
+from tupletree.flow.pace import Pace
+from tupletree.frames import Frame, Root, cut, roots_of, without
 from tupletree.holding import Holder
 from tupletree.ids import RandomBits
 from tupletree.plan import Plan, Task
 from tupletree.state.keys import key_functions
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.tree import draw_edges
 
 if TYPE_CHECKING:
     from tupletree.arrow_task import ArrowTask
 
-__all__ = ["BoltMachine", "EmittingMachine"]
+__all__ = ["BoltMachine", "EmittingMachine", "Sender"]
 
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
@@ -47,6 +49,18 @@ PATIENCE_S = 10.0
 
 EPOCH_TIME_GRAIN_S = 1e-6
 """Seconds since the Unix epoch are exact to a quarter of this in our century."""
+
+
+class Sender(Protocol):
+    """Carries effects out while a task is at work, on the thread of the task."""
+
+    def is_due(self) -> bool:
+        """Whether the work in hand has taken so long that what is settled should not wait for its end."""
+        ...
+
+    def send(self) -> None:
+        """Carry out what is in the outbox."""
+        ...
 
 
 class EmittingMachine(Machine):
@@ -82,6 +96,7 @@ class EmittingMachine(Machine):
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
         self._owed: OwedEdges | None = None  # for those that may emit for a message long before they are done with it
+        self._random_bits = random_bits
 
     def carry_out(self, worked: Worked, out: Outbox) -> None:
         """Turn what came of a call into frames, deltas and failures."""
@@ -154,12 +169,22 @@ class BoltMachine(EmittingMachine):
             self._bolt = ArrowTask(plan.spec, component, self.place, cell, keys)
         else:
             self._bolt = BoltTask(component, self.place, cell, keys)
+        if isinstance(self._bolt, BoltTask):  # what holds tuples, or takes columns, is given whole frames
+            self.pace = Pace()
+            self._bolt.leave_early(self._leave_early)
+        self.sender: Sender | None = None
+        self._out: Outbox | None = None  # of the frame in hand
+        self._told: set[int] = set()  # failed while it is in hand, and its acker knows
+        self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
+        self._cut_failed: set[int] = set()
         self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
         self.is_timed = self._holder is not None or self._overdue is not None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
         self.place.begin(now.wall_s)
+        if self.live is not None and self.pace is not None:
+            self.live.paces[self.task.component] = self.pace
         error = self._try_to_open()
         if error is not None and is_outage(error):
             self._wait_for(error, now, out)
@@ -208,11 +233,56 @@ class BoltMachine(EmittingMachine):
         self.place.begin(now.wall_s)
         if not (self._is_open or self._opened_for(frame, now, out)):
             return
+        if self._cut_failed:
+            frame = without(frame, self._cut_failed)
         self.worked += len(frame.values)
         self._look(now)
         self._worked_s = now.monotonic_s
         self._is_counted = False
-        self._take(self._bolt.work(frame), now, out)
+        attempts = self.place.attempts
+        if attempts:  # a call that lasts longer than its message must not see another number in the end
+            ones = (one for root in frame.roots for one in roots_of(root) if one in attempts)
+            self.place.pinned = {one: attempts.get(one, 1) for one in ones}
+        self._out = out
+        worked = self._bolt.work(frame)
+        self._out = None
+        if self._told:
+            for root in self._told:
+                worked.failures.pop(root, None)
+            self._cut_failed |= self._told & self._cut_roots
+            self._told.clear()
+        if self._cut_roots:
+            self._cut_failed |= worked.failures.keys() & self._cut_roots
+        self._take(worked, now, out)
+
+    def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:
+        """See `Machine.cut`.
+
+        A root is done with a frame once. So if roots have tuples on both sides, the rest becomes a frame of its own, as
+        if this task had emitted it: the roots on both sides are done with the first part when it is worked, but not
+        before their acker knows of the rest.
+        """
+        head, rest, both = cut(frame, tuples)
+        self._cut_failed &= both
+        self._cut_roots = both
+        if both:
+            (rest.id,) = draw_edges(1, self._random_bits)
+            alone = {one for root in rest.roots for one in roots_of(root)} - both
+            if alone:
+                out.add_delta(frame.id ^ rest.id, [*alone])
+            if self._owed is not None:
+                self._owed.add(rest.id, both)
+            else:
+                out.add_delta(rest.id, [*both])
+        return head, rest
+
+    def _leave_early(self, settled: Callable[[], Worked]) -> None:
+        """A call that takes long has settled something, or renewed a timeout: let that leave before the call ends."""
+        if self.sender is not None and self._out is not None and self.sender.is_due():
+            worked = settled()
+            self._told.update(worked.failures)
+            self.carry_out(worked, self._out)
+            self.sender.send()
 
     # --- outages ----------------------------------------------------------------------------------------------
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tupletree.errors import InternalError
+from tupletree.flow.live_roots import LiveRoots
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import Outbox
 from tupletree.flow.outlook import Outlook
+from tupletree.flow.pace import Pace
 from tupletree.frames import Frame
 from tupletree.plan import Task
 from tupletree.tracking.outages import OutageWait
@@ -24,6 +26,8 @@ class Machine:
     Attributes:
         task: which task it is.
         outlook: what machines of one topology tell each other; only where there are windows or joins.
+        live: which attempts are out; None where nothing is tracked, or nobody says.
+        pace: how many tuples it is to be given at a time; None: whole frames, however long they take.
         is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may have something to say. Where that changes, the
             machine puts its task into `Outbox.timed`.
         strays: tuples of no message that failed: their errors are in the notes only.
@@ -36,6 +40,8 @@ class Machine:
         self.outlook: Outlook | None = None
         self.strays = 0
         self.wait = OutageWait(task.component)
+        self.live: LiveRoots | None = None
+        self.pace: Pace | None = None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the component."""
@@ -43,6 +49,10 @@ class Machine:
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:  # noqa: ARG002 - for machines that get frames
         """Take a frame that is addressed to this task."""
         raise InternalError("a task got a frame that gets none", where=self.task.component, got=frame.component)
+
+    def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:  # noqa: ARG002 - for those with a pace
+        """Cut a frame that is addressed to this task behind so many tuples; `work` takes both, the first part first."""
+        raise InternalError("a frame is cut for a task that takes whole frames", where=self.task.component)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - for those that get mail
         """Take mail, in order of arrival."""

@@ -26,6 +26,12 @@ class OwedEdges:
         """Messages with edges that are owed."""
         return len(self._values)
 
+    def add(self, edge: int, roots: Iterable[int]) -> None:
+        """Owe an edge for these messages, each named once."""
+        owed = self._values
+        for root in roots:
+            owed[root] = owed.get(root, 0) ^ edge
+
     def carry_out(self, sent: Iterable[tuple[int, Sequence[Root]]], worked: Worked, out: Outbox) -> None:
         """Put into the outbox what is done, with all that was emitted for it, and keep the rest.
 
@@ -36,8 +42,7 @@ class OwedEdges:
         """
         owed = self._values
         for edge, roots in sent:
-            for root in _distinct(roots):
-                owed[root] = owed.get(root, 0) ^ edge
+            self.add(edge, _distinct(roots))
         for frame_id, roots in worked.done:
             for root in _distinct(roots):
                 out.add_delta(frame_id ^ owed.pop(root, 0), [root])

@@ -22,6 +22,8 @@ from tupletree.flow.mail import Drop, HighWater, Mail, Now, SinkReset, Verdicts,
 from tupletree.flow.offers import Offers, sort
 from tupletree.flow.outbox import Note, Outbox
 from tupletree.flow.outlook import Outlook
+from tupletree.flow.overload import timeout_text
+from tupletree.flow.pending_limit import PendingLimit
 from tupletree.flow.releases import Releases
 from tupletree.flow.shares import ShareDraw
 from tupletree.frames import UNTRACKED, Root
@@ -60,6 +62,7 @@ class SpoutMachine(Machine):
         active: False starts it paused.
 
     Attributes:
+        nothing_waits: whether no tuple waits for a task or is being worked, if somebody knows.
         is_sated: the last `poll` emitted all that the limits allow, so only mail will bring more.
     """
 
@@ -102,6 +105,9 @@ class SpoutMachine(Machine):
         self._attempt_notes = AttemptNotes()
         self._inherited: Handover | None = handover
         self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
+        self._limit = PendingLimit.of(plan.spec, options, self._max_pending)
+        self._is_limit_set = options.max_spout_pending is not None
+        self._expired = self._expired_told = 0
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
         self._timeout_s = options.message_timeout_s
         self._releases = Releases(task.task_id, sinks, first=random_bits(48))
@@ -113,6 +119,7 @@ class SpoutMachine(Machine):
         self._paused = not active
         self._is_open = False
         self.is_sated = False
+        self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -120,6 +127,8 @@ class SpoutMachine(Machine):
     def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
         """Open the spout and let it run."""
         self.place.epoch_time_s = now.wall_s
+        if self.live is not None:
+            self.live.register(self.task.task_id, self.pending.attempts_out)
         self.spout.open(self.place)
         if self._offers.position is not None:
             self.spout.restore(self._offers.position)
@@ -254,12 +263,13 @@ class SpoutMachine(Machine):
             self.is_sated = False
             return False
         self._draw.turn()
-        retried = self._retry_due(now, out) if self._retrying else 0
         writing = self._releases.count
+        free = self._free(writing, now)
+        retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
         # In a drain no retry starts, so what waits for one must not stand in the way of what is still to go out.
         count = self.pending.open_count if self._retrying else self.pending.in_flight
         room = self._max_pending - (count(self.task.task_id) - writing)
-        room = min(room, self._max_writing - writing, MAX_LAUNCH)
+        room = min(room, free - retried, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
             self.is_sated = not retried
             return retried > 0
@@ -268,6 +278,16 @@ class SpoutMachine(Machine):
         if batch:
             self._take(batch, now, out)
         return retried > 0 or bool(batch)
+
+    def _free(self, writing: int, now: Now) -> int:
+        """How many more may be in flight, as far as that is measured."""
+        limit = self._limit
+        if limit is None or (limit.needs_idle and self.nothing_waits is None):
+            return MAX_LAUNCH
+        free = limit.value - (self.in_flight - writing)
+        if free <= 0 and self.nothing_waits is not None:
+            limit.reached(now.monotonic_s, is_idle=self.nothing_waits())
+        return free
 
     def _take(self, batch: list[Emit[Any] | Reject], now: Now, out: Outbox) -> None:
         offered = sort(batch, self.task.component, tracking=self._tracking)
@@ -310,11 +330,11 @@ class SpoutMachine(Machine):
                 )
                 self._fail_root(emission.root, failure, now, out)
 
-    def _retry_due(self, now: Now, out: Outbox) -> int:
+    def _retry_due(self, now: Now, out: Outbox, most: int) -> int:
         due_s = self.pending.next_due_s()
         if due_s is None or due_s > now.monotonic_s:
             return 0
-        due = self.pending.due(now.monotonic_s, MAX_LAUNCH)
+        due = self.pending.due(now.monotonic_s, min(most, MAX_LAUNCH))
         if due:
             roots, values = [one.root for one in due], [one.value for one in due]
             self._launch(roots, values, [one.attempt for one in due], now, out)
@@ -340,6 +360,8 @@ class SpoutMachine(Machine):
         if opened + len(refused) < len(roots):  # some went to nobody: complete as they open
             known = {root for _, part in first for root in part}
             first.append((0, [root for root in roots if root not in known and root not in failures]))
+        if self._limit is not None and roots:
+            self._limit.launched(roots[-1], self.in_flight - self._releases.count, now.monotonic_s)
         for value, part in first:
             out.open_trees((self.task.task_id, value, part, now.monotonic_s))
         for root, failure in failures.items():
@@ -387,6 +409,8 @@ class SpoutMachine(Machine):
     def _judge(self, verdicts: Verdicts, now: Now, out: Outbox) -> None:
         for root, failure in verdicts.failed:
             self._fail_root(root, failure, now, out)
+        if verdicts.expired:
+            self._note_expired(len(verdicts.expired), out)
         for root in verdicts.expired:
             failure = Failure(
                 kind=FailureKind.TIMEOUT,
@@ -394,6 +418,9 @@ class SpoutMachine(Machine):
                 error=f"its tuple tree was not complete within the message timeout ({self._timeout_s:g} s)",
             )
             self._fail_root(root, failure, now, out)
+        if self._limit is not None:
+            for completed in verdicts.completed:
+                self._limit.ended(completed, now.monotonic_s)
         sinks = self._releases.sinks
         if not sinks:
             for roots in verdicts.completed:
@@ -407,6 +434,19 @@ class SpoutMachine(Machine):
                 if roots:
                     release = self._releases.ask(roots, now.monotonic_s, hurry=hurry)
                     out.mail += [(sink, release) for sink in sinks]
+
+    def _note_expired(self, count: int, out: Outbox) -> None:
+        """Say what to change, the first time and then each time that ten times as many timed out."""
+        if self._limit is not None:
+            self._limit.expired()
+        self._expired += count
+        if self._expired >= 10 * self._expired_told:
+            self._expired_told = self._expired
+            slowest = self.live.slowest() if self.live is not None else None
+            text = timeout_text(
+                self._expired, self._timeout_s or 0.0, self.in_flight, is_limit_set=self._is_limit_set, slowest=slowest
+            )
+            out.notes.append(Note(self.task.component, text))
 
     def _may_emit_more(self, completing: int) -> bool:
         """Whether more rows may come, so that it pays for a sink to wait for them."""
@@ -458,6 +498,10 @@ class SpoutMachine(Machine):
     def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
         self._attempts.pop(root, None)
+        if self._limit is not None:
+            self._limit.ended((root,), now.monotonic_s)
+        if self.live is not None:
+            self.live.note_failed(now.monotonic_s)
         # Also for an attempt that failed before: rows of it may have come after the first word to the sinks.
         hearing = self._releases.sinks if self.outlook is None else (*self._releases.sinks, *self.outlook.holder_tasks)
         out.mail += [(task, Drop([root])) for task in hearing]

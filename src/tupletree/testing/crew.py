@@ -16,6 +16,7 @@ from tupletree.flow.asyncspouts import AsyncSpoutMachine
 from tupletree.flow.bolts import EmittingMachine
 from tupletree.flow.clockwork import SystemMachine
 from tupletree.flow.handover import Handover
+from tupletree.flow.live_roots import LiveRoots
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Now
 from tupletree.flow.offers import Offers
@@ -58,6 +59,7 @@ class Crew:
     Attributes:
         machines: by task id; filled by `start`, changed by `replace`.
         attempts: root → attempt, as machines share it.
+        live: which attempts are out.
     """
 
     def __init__(self, plan: Plan, options: Options, random: Random, watch: Watch, *, linger_s: float = 0.0) -> None:
@@ -69,6 +71,7 @@ class Crew:
         self._watch = watch
         self._linger_s = linger_s
         self._outlook = Outlook.of(plan, options)
+        self.live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._cells: dict[int, ValueCell[Any]] = {}
         sinks = (task.task_id for task in plan.tasks if self.kind_of(task) == "sink")
         self.incarnations = dict.fromkeys(sinks, 1)
@@ -90,7 +93,7 @@ class Crew:
     def replace(self, task_id: int, now: Now, out: Outbox, handover: Handover | None = None) -> Machine:
         """Make and open a machine for a task, in the place of the one that was there."""
         machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, handover)
-        machine.outlook = self._outlook
+        machine.outlook, machine.live = self._outlook, self.live
         machine.start(now, out)
         return machine
 

@@ -383,6 +383,11 @@ class Pending:
         oldest = (task.oldest_first_s() for task in self._tasks.values())
         return min((first_s for first_s in oldest if first_s is not None), default=None)
 
+    @property
+    def attempts_out(self) -> Container[int]:
+        """Roots of all attempts that are out, as they come and go."""
+        return self._in_flight
+
     def roots_in_flight(self, spout_task: int | None = None) -> list[int]:
         """Roots of all attempts that are out, oldest first; of one task or of all."""
         return [root for root, one in self._in_flight.items() if spout_task is None or one.spout_task == spout_task]

@@ -17,6 +17,7 @@ from tupletree.flow.awaiting import AsyncBoltMachine
 from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.clockwork import SystemMachine
 from tupletree.flow.handover import Handover
+from tupletree.flow.live_roots import LiveRoots
 from tupletree.flow.machine import Machine
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
@@ -167,12 +168,13 @@ class _Maker:
         self._random = random
         self._attempts: dict[int, int] = {}
         self._outlook = Outlook.of(plan, options)
+        self._live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._spouts = [task.task_id for task in plan.tasks if kind_of(plan, task) == "spout"]
         self._sinks = {task.task_id: legacy.starts for task in plan.tasks if kind_of(plan, task) == "sink"}
 
     def make(self, task: Task, kind: str) -> Machine:
         machine = self._made(task, kind)
-        machine.outlook = self._outlook
+        machine.outlook, machine.live = self._outlook, self._live
         return machine
 
     def _made(self, task: Task, kind: str) -> Machine:

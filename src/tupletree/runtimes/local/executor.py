@@ -17,10 +17,13 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.clock import Clock
+from tupletree.flow.bolts import BoltMachine
+from tupletree.flow.frame_queue import FrameQueue
 from tupletree.flow.handover import Handover
 from tupletree.flow.machine import Machine
 from tupletree.flow.mail import Mail, Now
 from tupletree.flow.outbox import AsyncCall, Outbox
+from tupletree.flow.pace import SLICE_S
 from tupletree.flow.spouts import SpoutMachine
 from tupletree.frames import Frame
 from tupletree.runtimes.local.letters import LetterWriter
@@ -40,6 +43,10 @@ TICK = object()
 """On a control lane: the task's tick is due."""
 
 FRAMES_PER_STEP = 64
+STEP_S = 0.02
+"""Quick frames go on for so long before their effects are carried out: edges that are born and acked in one step cost
+nothing."""
+
 MAIL_ROUNDS = 4
 """Enough for a delta to become a verdict, a release, and the word that rows are written."""
 
@@ -118,7 +125,10 @@ class Executor:
         self._hub = hub
         self._idle_s = idle_s
         self._nap_s = SHORTEST_NAP_S
-        self._local: deque[Frame] = deque()
+        self._queue = FrameQueue(self.machines)
+        self._local = self._queue.ready
+        self._live = next((machine.live for machine in machines.values()), None)
+        self._slice_s = 0.0  # when the one in hand began
         self._mail: list[tuple[int, Mail]] = []
         self._actions: deque[tuple[Action[Any], Future[Any] | None]] = deque()
         self._started: list[Machine] = []
@@ -135,6 +145,11 @@ class Executor:
         """Say which executor serves each task, before anything runs."""
         self._owners = owners
         self._rings = [executor.ring for executor in executors]
+        for machine in self.machines.values():
+            if isinstance(machine, BoltMachine):
+                machine.sender = self
+            elif isinstance(machine, SpoutMachine):
+                machine.nothing_waits = self._nothing_waits
 
     # --- from outside -----------------------------------------------------------------------------------------
 
@@ -189,7 +204,11 @@ class Executor:
 
     def _is_quiet(self) -> bool:
         busy = any(machine.is_busy for machine in self._timed)
-        return not (self._local or self._mail or busy or self._out.died) and self.ring.is_empty
+        return not (self._queue or self._mail or busy or self._out.died) and self.ring.is_empty
+
+    def _nothing_waits(self) -> bool:
+        """Whether no tuple waits for a task, or is being worked, anywhere."""
+        return not any(ring.depth for ring in self._rings)
 
     def halt(self) -> None:
         """End after the step at hand, and close what is still open."""
@@ -228,7 +247,7 @@ class Executor:
         worked = worked or polled
         if worked:
             self._nap_s = SHORTEST_NAP_S
-        if self._mail or self._local or (polled and not self._is_sated()):
+        if self._mail or self._queue or (polled and not self._is_sated()):
             return True
         if self._hub.ending and (worked or self._flush(now)):
             return True
@@ -294,26 +313,70 @@ class Executor:
             future.set_result(result)
 
     def _work_frames(self, now: Now) -> bool:
-        local, machines, out = self._local, self.machines, self._out
+        """Work frames for a few milliseconds, then a slice for a slow task, if one waits."""
+        queue, local, ring, machines, monotonic = (
+            self._queue,
+            self._local,
+            self.ring,
+            self.machines,
+            self._clock.monotonic,
+        )
         if len(local) < FRAMES_PER_STEP:
-            local += self.ring.take_frames(FRAMES_PER_STEP)
-        if not local:
+            local += ring.take_frames(FRAMES_PER_STEP)
+        if not queue:
             return False
+        began_s = self._slice_s = monotonic()
+        doubtful = self._live is not None and began_s < self._live.doubtful_until_s
         consumed = 0
         for _ in range(FRAMES_PER_STEP):
-            frame = local.popleft()
-            consumed += len(frame.values)
-            if frame.task not in self._closed:
-                self.in_hand = frame.task
-                machines[frame.task].work(frame, now, out)
-            if out.frames:
-                self._pass_on(out.take_frames())
             if not local:
                 break
-        self.in_hand = None
+            frame = local.popleft()
+            machine = machines[frame.task]
+            if machine.pace is not None and not queue.is_ready(frame):
+                continue
+            consumed += len(frame.values)
+            if doubtful and self._live is not None:
+                frame = self._live.still_wanted(frame)
+            self._work(frame, machine, now)
+            if self._slice_s - began_s >= STEP_S:
+                break
+        ring.consumed(consumed)
         self.handled += consumed
-        self.ring.consumed(consumed)
+        while queue.has_slow:
+            if self._slice_s > began_s:
+                self._carry_out(now)
+            now = Now(self._clock.monotonic(), self._clock.wall())
+            taken = queue.next_slow(self._out, self._live.still_wanted if self._live is not None else None)
+            assert taken is not None
+            frame, consumed = taken
+            self._work(frame, machines[frame.task], now)
+            ring.consumed(consumed)
+            self.handled += consumed
+            if self._slice_s - began_s >= SLICE_S:
+                break
+        self.in_hand = None
         return True
+
+    def _work(self, frame: Frame, machine: Machine, now: Now) -> None:
+        """Let a task work a frame, and note how long that took."""
+        out, before_s = self._out, self._slice_s
+        if frame.values and frame.task not in self._closed:
+            self.in_hand = frame.task
+            machine.work(frame, now, out)
+        if out.frames:
+            self._pass_on(out.take_frames())
+        self._slice_s = after_s = self._clock.monotonic()
+        if machine.pace is not None and frame.values and machine.wait.current is None:
+            machine.pace.note(len(frame.values), after_s - before_s)
+
+    def is_due(self) -> bool:
+        """See `Sender.is_due`."""
+        return self._clock.monotonic() - self._slice_s >= SLICE_S
+
+    def send(self) -> None:
+        """See `Sender.send`."""
+        self._carry_out(Now(self._clock.monotonic(), self._clock.wall()))
 
     def _pass_on(self, frames: list[Frame]) -> None:
         """Own frames to the own line, the others to their rings."""

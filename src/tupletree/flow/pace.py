@@ -1,0 +1,60 @@
+"""Pace: how long a task takes per tuple, and how many tuples it is therefore given at a time.
+
+Owns the size of a slice. What a call acked, failed, emitted or renewed leaves when the slice is over, so a slice holds
+a few milliseconds of work: a whole frame where calls are quick, one tuple where they are slow. It refuses to know
+clocks: whoever drives the task says how long a slice took.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SLICE_S", "Pace"]
+
+SLICE_S = 0.005
+"""Work in one slice."""
+
+SLACK = 4
+"""A frame is cut if it would take longer than so many slices: cuts cost something, and a measure may be off."""
+
+MEMORY = 64
+"""Tuples that the average remembers, and all of a larger slice. A thread that waited for the interpreter once does not
+count as a slow bolt, and a bolt that became slow is seen within one slice."""
+
+
+class Pace:
+    """One task's.
+
+    Attributes:
+        limit: tuples that the next slice may hold. One at first: nothing is known.
+        whole: a frame with fewer tuples is worked as it is.
+        tuple_s: seconds per tuple; 0.0 before anything was measured.
+    """
+
+    __slots__ = ("_seconds", "_tuples", "limit", "whole")
+
+    def __init__(self) -> None:
+        self.limit = self.whole = 1
+        self._seconds = 0.0
+        self._tuples = 0.0
+
+    @property
+    def tuple_s(self) -> float:
+        """Seconds per tuple."""
+        return self._seconds / self._tuples if self._tuples else 0.0
+
+    def note(self, tuples: int, seconds: float) -> None:
+        """So many tuples took so long.
+
+        >>> pace = Pace()
+        >>> pace.note(1, 0.001), pace.limit
+        (None, 5)
+        >>> pace.note(5, 0.5), pace.limit
+        (None, 1)
+        """
+        kept = self._tuples
+        if kept + tuples > MEMORY:
+            kept = max(0.0, MEMORY - tuples)
+            self._seconds *= kept / self._tuples if self._tuples else 0.0
+        self._seconds += seconds
+        self._tuples = kept = kept + tuples
+        self.limit = limit = max(1, int(SLICE_S * kept / self._seconds)) if self._seconds > 0.0 else MEMORY
+        self.whole = SLACK * limit if limit > 1 else 1
