@@ -35,13 +35,22 @@ class Driver:
         options: None takes those of the topology.
         seed: of every random draw.
         active: False starts with inactive spouts.
+        adapts: whether unset options let spouts measure how many messages may be in flight.
     """
 
     def __init__(
-        self, topology: Topology, options: Options | None = None, seed: int = 0, *, active: bool = True
+        self,
+        topology: Topology,
+        options: Options | None = None,
+        seed: int = 0,
+        *,
+        active: bool = True,
+        adapts: bool = False,
     ) -> None:
         self.options = options or Options(**topology.build().options)
-        if self.options.max_spout_pending is None:  # what is tested here does not wait for a pace to be measured
+        if (
+            self.options.max_spout_pending is None and not adapts
+        ):  # what is tested here does not wait for a pace to be measured
             self.options = replace(self.options, max_spout_pending=DEFAULT_MAX_PENDING)
         self.spec = topology.build()
         self.plan = Plan.of(self.spec, self.options)

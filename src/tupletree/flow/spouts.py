@@ -107,6 +107,7 @@ class SpoutMachine(Machine):
         self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
         self._limit = PendingLimit.of(plan.spec, options, self._max_pending)
         self._is_limit_set = options.max_spout_pending is not None
+        self._is_at_limit = False
         self._expired = self._expired_told = 0
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
         self._timeout_s = options.message_timeout_s
@@ -245,7 +246,7 @@ class SpoutMachine(Machine):
 
     def next_due_s(self) -> float | None:
         """The next retry."""
-        return self.pending.next_due_s() if self._retrying else None
+        return self.pending.next_due_s() if self._retrying and not self._is_at_limit else None
 
     # --- emission ---------------------------------------------------------------------------------------------
 
@@ -265,6 +266,7 @@ class SpoutMachine(Machine):
         self._draw.turn()
         writing = self._releases.count
         free = self._free(writing, now)
+        self._is_at_limit = free <= 0
         retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
         # In a drain no retry starts, so what waits for one must not stand in the way of what is still to go out.
         count = self.pending.open_count if self._retrying else self.pending.in_flight
