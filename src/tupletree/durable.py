@@ -26,12 +26,14 @@ __all__ = [
     "DECODE_ERRORS",
     "DRAFT_NAME",
     "FORMAT_VERSION",
+    "create_new",
     "damaged",
     "is_real_folder",
     "missing",
     "open_file",
     "other_format",
     "pack",
+    "private_folder",
     "read_container",
     "read_file",
     "read_header",
@@ -74,6 +76,30 @@ def is_real_folder(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder of mode 0700, or make the one that is there private; its parent is there. Returns it.
+
+    Raises OSError, also where a link to a folder is: what is written and removed in it would be so elsewhere.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "a link, where a folder belongs", str(path))
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def create_new(path: Path, mode: int = 0o600) -> int:
+    """A descriptor to write a file anew. What bears its name goes first, so a link is not followed. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | _BINARY
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        path.unlink(missing_ok=True)
+        return os.open(path, flags, mode)
 
 
 def read_file(path: Path, max_bytes: int | None = None) -> bytes:
@@ -155,8 +181,7 @@ def _draft_of(path: Path, data: bytes | Sequence[bytes], mode: int) -> Iterator[
 
 
 def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, mode)
-    with os.fdopen(handle, "wb") as file:
+    with os.fdopen(create_new(path, mode), "wb") as file:
         if isinstance(data, bytes):
             file.write(data)
         else:

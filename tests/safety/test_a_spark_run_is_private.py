@@ -89,6 +89,7 @@ class Running:
     readable: list[str]
     sockets: dict[str, str]
     ports: dict[int, str]
+    driver_ports: list[int]
     command_lines: list[str]
     worker_temporary: str
     logs: str = ""
@@ -165,6 +166,7 @@ def _look(shared: Path, home: Path, process: int) -> Running:
         readable=as_other(lambda: _readable([str(path) for path in files])),
         sockets=as_other(lambda: {path: _connect(path) for path in sockets}),
         ports=dict(zip(ports, as_other(lambda: [_order(port) for port in ports]), strict=True)),
+        driver_ports=_listening([process]),
         command_lines=[_command_line(one) for one in processes],
         worker_temporary=(home / "temporary").read_text(),
     )
@@ -243,7 +245,8 @@ def test_no_socket_of_the_workers_can_be_connected_to(running: Running) -> None:
 
 def test_no_port_takes_an_order_without_the_secret(running: Running) -> None:
     """py4j answers `!y…` to a call that it carried out, and `!x` to one that it refused."""
-    assert len(running.ports) >= 3  # of the gateway, of what it calls back, of Spark's own
+    assert len(running.ports) >= 3  # of the gateway, and of Spark's own
+    assert running.driver_ports == [], "nothing calls back into Python, so nobody else may"
     assert [said for said in running.ports.values() if said.startswith("!y")] == []
     assert [said for said in running.ports.values() if said not in {"", "silence"} and not said.startswith("!x")] == []
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -129,12 +131,16 @@ def _export(path: Path, components: Sequence[ComponentState]) -> int:
         raise ConfigError(
             "the export has no known format", got=str(path), expected="a name that ends in .parquet or .jsonl"
         )
-    if path.exists():
-        raise ConfigError("the export's file is there already", where=str(path), next_step="name another, or remove it")
-    draft = path.with_name(f"_{path.name}")
+    if os.path.lexists(path):
+        raise _is_there(path)
+    # A name that nobody can know before, and link(2), which replaces nothing: what is there stays.
+    draft = path.with_name(f"_{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
     try:
-        rows = writers[path.suffix](draft, components)
-        draft.replace(path)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            rows = writers[path.suffix](file, components)
+        os.link(draft, path)
+    except FileExistsError as error:
+        raise _is_there(path) from error
     except OSError as error:
         raise ConfigError("the export cannot be written", where=str(path), got=str(error)) from error
     finally:
@@ -142,17 +148,20 @@ def _export(path: Path, components: Sequence[ComponentState]) -> int:
     return rows
 
 
-def _write_jsonl(path: Path, components: Sequence[ComponentState]) -> int:
+def _is_there(path: Path) -> ConfigError:
+    return ConfigError("the export's file is there already", where=str(path), next_step="name another, or remove it")
+
+
+def _write_jsonl(file: BinaryIO, components: Sequence[ComponentState]) -> int:
     rows = 0
-    with path.open("w", encoding="utf-8") as file:
-        for one in components:
-            for entry in one.entries():
-                file.write(f"{_line(one.name, entry)}\n")
-                rows += 1
+    for one in components:
+        for entry in one.entries():
+            file.write(f"{_line(one.name, entry)}\n".encode())
+            rows += 1
     return rows
 
 
-def _write_parquet(path: Path, components: Sequence[ComponentState]) -> int:
+def _write_parquet(file: BinaryIO, components: Sequence[ComponentState]) -> int:
     """Keys and values keep their type where all of them have one that Parquet knows; else they are JSON texts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -168,7 +177,7 @@ def _write_parquet(path: Path, components: Sequence[ComponentState]) -> int:
         ]
     )
     rows = 0
-    with pq.ParquetWriter(path, schema) as writer:
+    with pq.ParquetWriter(file, schema) as writer:
         for batch in _batches(components):
             columns: list[list[Any]] = [
                 [name for name, _ in batch],

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, read_file
+from tupletree.durable import DECODE_ERRORS, create_new, private_folder, read_file
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.base import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
@@ -209,7 +209,7 @@ def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all for readers, and not flushed to the disk: after a crash nobody wants it."""
     draft = path.with_name(f"_{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        with os.fdopen(create_new(draft), "wb") as file:
             file.write(data)
         draft.replace(path)
     except OSError:
@@ -285,7 +285,7 @@ def send_wish(
     folder = state_dir / "control"
     path = _control_of(state_dir).path_of(uuid.uuid4().hex)
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        private_folder(folder)
         _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))
     except OSError as error:
         raise CheckpointError(

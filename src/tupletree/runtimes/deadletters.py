@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, open_file, write_once
+from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_once
 from tupletree.errors import CheckpointError, ConfigError, Finding
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) -> None:
     """Write an epoch's letters; writing the same epoch again changes nothing."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(directory)
     lines = [
         json_bytes(_Line(LETTER_FORMAT, f"{epoch}-{position}", letter)) + b"\n"
         for position, letter in enumerate(letters)
@@ -143,7 +143,7 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
     if not chosen:
         return asked[-1]
     inbox = inbox_of(state_dir)
-    (state_dir / "inbox").mkdir(mode=0o700, exist_ok=True)
+    private_folder(state_dir / "inbox")
     asked = []
     for start in range(0, len(chosen), MAX_LETTERS):
         request = Request(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS])
@@ -244,7 +244,7 @@ def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> Non
     `letters` are those of its letters that were brought back, by letter id: they are no dead letters any more.
     """
     target = _replayed(state_dir).path_of(request_id)
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(private_folder(state_dir / "dead") / "replayed")
     write_once(target, msgspec.json.encode(Request(request_id, list(letters))))
     inbox_of(state_dir).remove(request_id)
 

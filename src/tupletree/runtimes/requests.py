@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, is_real_folder, read_file
+from tupletree.durable import DECODE_ERRORS, is_real_folder, private_folder, read_file
 from tupletree.errors import CheckpointError
 
 __all__ = ["REFUSED", "RequestFolder"]
@@ -129,9 +129,7 @@ class RequestFolder(Generic[T]):
     def _move_aside(self, path: Path, fault: CheckpointError) -> None:
         target = self._path / REFUSED / path.name
         try:
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            if not is_real_folder(target.parent):
-                raise NotADirectoryError(f"{target.parent} is no folder")
+            private_folder(target.parent)
             path.rename(target)
         except OSError as error:
             self._stuck.add(path.name)  # it is named once, and not looked at again by this process

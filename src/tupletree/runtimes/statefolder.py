@@ -34,7 +34,9 @@ def prepare_state_folder(path: Path) -> Path:
         OSError: it cannot be made or read.
     """
     path = path.absolute()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for parent in reversed([one for one in path.parents if not one.exists()]):
+        parent.mkdir(mode=0o755, exist_ok=True)  # not as the umask says: who may write there may exchange the folder
+    path.mkdir(mode=0o700, exist_ok=True)
     status = path.stat()
     if status.st_uid not in {os.getuid(), 0}:  # root can do what it likes anyway, and owns volumes that are mounted
         raise ForeignCheckpointError(

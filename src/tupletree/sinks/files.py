@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tupletree.durable import replace_file, sync_directory, write_once
+from tupletree.durable import create_new, replace_file, sync_directory, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
 from tupletree.topology.components import Sink, SinkBatch
 from tupletree.topology.model import TopologySpec
@@ -264,13 +264,15 @@ def visible_files(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[IO[bytes]]:
+def written(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open `path` for a fresh write and force it to the disk on leaving; on an error no file is left behind.
+
+    What bears its name is removed before, so that a link is not followed. `mode` is less the umask.
 
     Raises ConnectorError, with the path, for what the operating system refuses.
     """
     try:
-        with path.open("wb") as file:
+        with os.fdopen(create_new(path, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, read_file, write_once
+from tupletree.durable import DECODE_ERRORS, private_folder, read_file, write_once
 from tupletree.errors import ForeignCheckpointError
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
 
@@ -41,7 +41,7 @@ class LocalStateDirectory:
         self.path = path
         self.run_id = run_id
         self.dead = path / "dead"
-        self.dead.mkdir(mode=0o700, exist_ok=True)
+        private_folder(self.dead)
 
     @classmethod
     def make(cls, path: Path | None, topology: str) -> LocalStateDirectory:

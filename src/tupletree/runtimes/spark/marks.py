@@ -199,7 +199,7 @@ class Marker:
 
     def __enter__(self) -> Self:
         if self.is_marking:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             self._memory_kills = _memory_kills()
             faulthandler.enable(self._file, all_threads=False)
         return self

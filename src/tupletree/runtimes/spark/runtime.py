@@ -16,6 +16,7 @@ import msgspec
 
 from tupletree.clock import SteadyClock, SystemClock
 from tupletree.config import Options
+from tupletree.durable import private_folder
 from tupletree.effects import TaskPlace
 from tupletree.errors import (
     CheckpointError,
@@ -93,7 +94,7 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
         }
         sinks = {name: folders[name] for name in spec.components if name in folders}
         for component in spec.components:
-            (directory.state / component).mkdir(mode=0o700, exist_ok=True)
+            private_folder(directory.state / component)
     except BaseException as error:
         directory.close()
         if isinstance(error, OSError):

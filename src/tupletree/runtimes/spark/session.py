@@ -6,7 +6,6 @@ nothing else in the project does.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
@@ -20,8 +19,6 @@ from tupletree.runtimes.java import check_packages, find_java
 from tupletree.runtimes.spark.scratch import LOCAL_DIRS, configured_parents, scratch_folders
 
 __all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
-
-logger = logging.getLogger("tupletree.spark")
 
 TASK_ATTEMPTS = 8
 """Attempts of one Spark task; `local[n]` would allow just one. A message that kills its worker costs three of them
@@ -84,7 +81,6 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     refuse_mixing(chosen.get, master)
     session = _start(name, master, chosen)
     session.sparkContext.setLogLevel("ERROR")
-    _authenticate_callbacks(session.sparkContext)
     return session, True
 
 
@@ -146,30 +142,6 @@ def _local_options(master: str, given: Mapping[str, str]) -> dict[str, str]:
 def _quoted(path: str) -> str:
     """A part of a Java option, as Spark takes options apart."""
     return path if re.fullmatch(r"[\w./+-]+", path) else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
-
-
-def _authenticate_callbacks(context: Any) -> None:
-    """Let the JVM show the gateway's secret where it calls back into this process, and refuse who does not.
-
-    PySpark starts that server, on a free port of the loopback address, at the first callback. py4j knows the secret on
-    both sides, but its `copyWith`, by which PySpark tells the JVM of the port, forgets it.
-    """
-    gateway = context._gateway  # noqa: SLF001 - pyspark has no public word for it
-    token = gateway.gateway_parameters.auth_token
-    parameters = gateway.callback_server_parameters
-    if parameters.auth_token is not None or gateway.__dict__.get("_callback_server") is not None:
-        return
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    try:
-        field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
-        field.setAccessible(True)
-        parameters.auth_token = token  # before anybody can connect
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # no hints
-        field.set(gateway.java_gateway_server.getCallbackClient(), token)
-    except Exception as error:  # noqa: BLE001 - a py4j of another make: it works as it did, without the secret
-        parameters.auth_token = None
-        logger.warning("calls from the JVM into this process are not authenticated: %s", error)
 
 
 def _submitted() -> dict[str, str]:

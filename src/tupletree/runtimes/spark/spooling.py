@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tupletree.codec import ArrowCodec, EncodeError
-from tupletree.durable import pack, read_container, sync_directory
+from tupletree.durable import pack, private_folder, read_container, sync_directory
 from tupletree.errors import CheckpointError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import codec_of
@@ -71,7 +71,7 @@ class Spool(FileSink):
             start += len(values)
         if faults:
             raise SinkRowsError(str(path), faults)
-        with written(path) as file:
+        with written(path, mode=0o600) as file:
             file.writelines(pack(_Header(runs), sections))
 
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
@@ -137,7 +137,7 @@ def make_spools(directory: Path, spec: TopologySpec) -> dict[str, str]:
     """Make a folder for each called sink; returns sink → folder."""
     folders = {component.name: directory / component.name for component in called_sinks(spec)}
     for folder in folders.values():
-        folder.mkdir(mode=0o700, exist_ok=True)
+        private_folder(folder)
     if folders:
         sync_directory(directory)
     return {name: str(folder) for name, folder in folders.items()}

@@ -6,9 +6,11 @@ whoever is older finds its create-if-absent lost and stops.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from tupletree.durable import DECODE_ERRORS, damaged, missing, read_file, write_once
+from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, read_file, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
@@ -84,7 +86,7 @@ class StateDirectory:
             self.spools,
             self.marks,
         ):
-            folder.mkdir(mode=0o700, exist_ok=True)
+            private_folder(folder)
 
     @classmethod
     def open(cls, path: Path, topology: str, fingerprint: dict[str, Any]) -> StateDirectory:
@@ -177,13 +179,21 @@ def fresh_state_dir(topology: str) -> Path:
 
 
 def _take_lock(path: Path) -> int:
-    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
+        _refuse_link(handle, path / "lock")
         _lock(handle, path)
     except BaseException:
         os.close(handle)
         raise
     return handle
+
+
+def _refuse_link(handle: int, file: Path) -> None:
+    """Raise OSError for what leads elsewhere: the lock is written to."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError(errno.EINVAL, "no file of its own, but a link or a device", str(file))
 
 
 def _lock(handle: int, path: Path) -> None:
@@ -261,8 +271,7 @@ def _generations(path: Path) -> list[int]:
 
 def _claim(path: Path) -> int:
     """Create the first generation file that is not there; the number is ours alone."""
-    folder = path / "generations"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = private_folder(path / "generations")
     number = max(_generations(path), default=0) + 1
     note = msgspec.json.encode({"process": os.getpid(), "host": socket.gethostname(), "started_s": time.time()})
     while not write_once(folder / f"{number:06d}", note):
