@@ -63,7 +63,7 @@ def throughput(checks: Checks) -> dict[str, Contender]:
         "tupletree": Contender("tupletree", "full tracking, exactly once", peer="plain", check=checks.both),
         "tupletree, read by executors": Contender(
             "tupletree",
-            "the same, its lines from text_splits instead of text_lines",
+            "the same, its lines read by executors, as `text_lines` does, instead of pulled by the driver",
             variant="read by executors",
             peer="tupletree",
             check=checks.both,

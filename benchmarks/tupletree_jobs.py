@@ -25,16 +25,15 @@ from benchmarks.word_count import (
     split,
     split_text,
 )
-from tupletree import Bolt, Collector, Emit, Reject, Topology, bolt
+from tupletree import Bolt, Collector, Emit, Reject, Spout, TaskContext, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.bolts import count_by_key, explode
 from tupletree.runtimes.spark.journal import numbered, read_settle
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet
 from tupletree.sources.text import TextLines
-from tupletree.sources.text_splits import TextSplits
 from tupletree.topology.bolts import FunctionBolt
-from tupletree.topology.splits import Split
+from tupletree.topology.splits import Split, SplitSpout
 
 __all__ = ["run", "word_count"]
 
@@ -50,33 +49,49 @@ asked: list[tuple[float, int]] = []
 """When the spout was asked, and how much it gave: seconds, messages. In the module: the runtime may copy the spout."""
 
 
-class TimedLines(TextLines[Line]):
-    """Text lines that remember when they were asked for."""
+class ReadLines(TextLines[Line]):
+    """Text lines, read by executors, that remember when they were asked for."""
 
-    def next(self) -> Sequence[Emit[Line] | Reject]:
-        """See `TextLines.next`."""
-        at_s = time.time()
-        given = super().next()
-        asked.append((at_s, len(given)))
-        return given
-
-
-class ReadLines(TextSplits[Line]):
-    """The same lines, read by executors."""
-
-    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split]:
-        """See `TextSplits.plan`."""
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
+        """See `TextLines.plan`."""
         at_s = time.time()
         given = super().plan(max_rows, max_bytes)
-        asked.append((at_s, sum(split.rows for split in given)))
+        asked.append((at_s, sum(split.rows for split in given or ())))
         return given
+
+
+class TimedLines(Spout[Line]):
+    """The same lines, pulled by the driver."""
+
+    def __init__(self, path: str | Path, message_type: type[Line]) -> None:
+        self._lines = ReadLines(path, message_type=message_type)
+
+    def open(self, context: TaskContext) -> None:
+        """See `TextLines.open`."""
+        self._lines.open(context)
+
+    def next(self) -> Sequence[Emit[Line] | Reject]:
+        """See `SplitSpout.next`."""
+        return SplitSpout.next(self._lines) or []
+
+    def snapshot(self) -> Any:
+        """See `TextLines.snapshot`."""
+        return self._lines.snapshot()
+
+    def restore(self, position: Any) -> None:
+        """See `TextLines.restore`."""
+        self._lines.restore(position)
+
+    def close(self) -> None:
+        """See `TextLines.close`."""
+        self._lines.close()
 
 
 class AnonymousLines(TimedLines):
     """The same lines without message ids: nobody wants to hear what becomes of them."""
 
     def next(self) -> Sequence[Emit[Line] | Reject]:
-        """See `TextLines.next`."""
+        """See `TimedLines.next`."""
         return [one if isinstance(one, Reject) else Emit(one.value, None) for one in super().next()]
 
 

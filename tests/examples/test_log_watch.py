@@ -10,7 +10,6 @@ from examples.log_watch import FailedLogin, Failures, attacks, count, moment, pa
 from tests.places import Place
 from tupletree import EndOfInput, Outcome, PermanentError, Spout, testing
 from tupletree.sources import Line, text_lines
-from tupletree.topology.components import Emit
 
 SAMPLE_LOGS = os.environ.get("TUPLETREE_SAMPLE_LOGS", "")
 
@@ -92,11 +91,7 @@ def test_the_synthetic_log_says_so_and_holds_malformed_lines() -> None:
 @pytest.mark.skipif(not SAMPLE_LOGS, reason="TUPLETREE_SAMPLE_LOGS names no OpenSSH log")
 def test_a_real_log_gives_as_many_failures_as_a_plain_search_finds() -> None:
     content = Path(SAMPLE_LOGS).read_text(encoding="utf-8")
-    spout = text_lines(SAMPLE_LOGS, batch_size=10**6)
-    spout.open(Place())
-    batch = spout.next()
-    spout.close()
-    logins = [parse(message.value) for message in batch if isinstance(message, Emit)]
+    logins = [parse(line) for line in lines_of(text_lines(SAMPLE_LOGS))]
     repeated = sum(int(times) - 1 for times in re.findall(r"repeated (\d+) times: \[ Failed ", content))
     assert sum(login.times for login in logins if login) == len(re.findall(r"Failed \w+ for", content)) + repeated
 

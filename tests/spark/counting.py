@@ -23,10 +23,9 @@ from tupletree.runtimes import base
 from tupletree.runtimes.crash import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
-from tupletree.sources.text_splits import TextSplits
 from tupletree.targets import TargetRef
 from tupletree.topology.components import Emit, MessageId, Reject
-from tupletree.topology.splits import Split
+from tupletree.topology.splits import Split, SplitSpout
 from tupletree.tracking.outcomes import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,30 +45,46 @@ class Count(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class HeardLines(TextLines[Line]):
-    """Lines of a file, from a position; what it is told is written down in another, one JSON list a line."""
-
-    def __init__(self, folder: Path, batch_size: int) -> None:
-        super().__init__([folder / "text"], message_type=Line, batch_size=batch_size)
-        self.folder = folder
-
-    def ack(self, message_id: MessageId) -> None:
-        _note(self.folder, "acked", message_id)
-
-    def fail(self, message_id: MessageId, failure: Failure) -> None:
-        _note(self.folder, "dead", message_id)
-
-
-class SplitLines(TextSplits[Line]):
-    """The same lines, read by executors. It hears of the dead only."""
+class SplitLines(TextLines[Line]):
+    """Lines of a file, read by executors. It hears of the dead only, and writes them down, one JSON list a line."""
 
     def __init__(self, folder: Path, batch_size: int) -> None:
         super().__init__([folder / "text"], message_type=Line)
         self.folder = folder
         self.batch_size = batch_size
 
-    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split]:
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
         return super().plan(min(max_rows, self.batch_size), max_bytes)
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        _note(self.folder, "dead", message_id)
+
+
+class HeardLines(Spout[Line]):
+    """The same lines, from a position, pulled by the driver; what it is told is written down, too."""
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        self.folder = folder
+        self.batch_size = batch_size
+        self._lines = SplitLines(folder, batch_size)
+
+    def open(self, context: TaskContext) -> None:
+        self._lines.open(context)
+
+    def next(self) -> Sequence[Emit[Line] | Reject]:
+        return SplitSpout.next(self._lines) or []
+
+    def snapshot(self) -> Any:
+        return self._lines.snapshot()
+
+    def restore(self, position: Any) -> None:
+        self._lines.restore(position)
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def ack(self, message_id: MessageId) -> None:
+        _note(self.folder, "acked", message_id)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         _note(self.folder, "dead", message_id)

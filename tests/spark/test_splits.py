@@ -31,7 +31,7 @@ from tupletree.runtimes import deadletters
 from tupletree.runtimes.history import why
 from tupletree.runtimes.spark.journal import numbered, read_epoch
 from tupletree.sinks import foreach, jsonl, read_rows
-from tupletree.sources import Line, delta_rows, text_splits
+from tupletree.sources import Line, delta_rows, text_lines
 
 pytestmark = pytest.mark.spark
 
@@ -117,7 +117,7 @@ def small(folder: Path, tasks: int) -> Topology:
     One of the two tasks of its spout has no file.
     """
     t = Topology("small")
-    lines = t.spout("source", text_splits([folder / "text"]), parallelism=2)
+    lines = t.spout("source", text_lines([folder / "text"]), parallelism=2)
     words = t.bolt("split", split, parallelism=tasks).shuffle(lines)
     counts = t.bolt("count", count, parallelism=2).fields(words, "word")
     t.sink("lines", jsonl(folder / "lines")).shuffle(t.bolt("stumble", stumble).shuffle(counts))
@@ -184,7 +184,7 @@ def test_a_row_that_kills_its_worker_dies_alone_and_its_letter_shows_it(
     texts[33] = "the killer"
     (tmp_path / "text").write_text("\n".join(texts))
     t = Topology("killer")
-    lines = t.spout("source", text_splits([tmp_path / "text"]))
+    lines = t.spout("source", text_lines([tmp_path / "text"]))
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("survive", survive, parallelism=2).shuffle(lines))
     summary = run_topology(t, tmp_path / "state", epoch_max_messages=20, max_attempts=2)
     assert (summary.acked, summary.dead, summary.open) == (59, 1, 0)

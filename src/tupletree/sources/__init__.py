@@ -5,6 +5,5 @@ from tupletree.sources.items import items
 from tupletree.sources.rate import rate
 from tupletree.sources.rate_splits import rate_splits
 from tupletree.sources.text import Line, text_lines
-from tupletree.sources.text_splits import text_splits
 
-__all__ = ["Line", "delta_rows", "items", "rate", "rate_splits", "text_lines", "text_splits"]
+__all__ = ["Line", "delta_rows", "items", "rate", "rate_splits", "text_lines"]

@@ -1,34 +1,33 @@
-"""Lines of text files as messages, with a position to resume from.
+"""Lines of text files as messages: files that are there, that grow, are rotated, moved and deleted meanwhile.
 
-Owns the order of lines and the identity of a line (path as given, line number); what a line is, is `lines`. It refuses
-to follow files that grow, to expand patterns and to guess encodings.
+Owns the identity of a line, and how lines become messages and splits. What a line is, is `lines`; which lines come
+next, `file_queue`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
-from tupletree.errors import ConnectorError, EndOfInput
-from tupletree.sources.lines import (
-    FilesInTurn,
-    Paths,
-    constructor,
-    decode_all,
-    decode_each,
-    open_file,
-    raw_lines,
-    read_whole_lines,
-)
+from tupletree.clock import Clock, SystemClock
+from tupletree.errors import ConfigError, EndOfInput, Finding, TupletreeError
+from tupletree.sources.file_queue import FileQueue, Reading
+from tupletree.sources.files import FileList, Order, Paths
+from tupletree.sources.lines import checked_encoding, constructor, decode_all, decode_each, raw_lines
+from tupletree.sources.text_pieces import IdOf, Planned, ids_of, reread
 from tupletree.texts import encodable
-from tupletree.topology.components import Emit, Reject, Spout, TaskContext
+from tupletree.topology.components import Emit, Reject, TaskContext
+from tupletree.topology.splits import Split, SplitSpout
 
 __all__ = ["Line", "TextLines", "text_lines"]
 
 T = TypeVar("T")
+
+NEXT_BYTES = 64 * 1024
+"""About how much one `next` gives."""
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -36,8 +35,9 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         text: the line without its line end.
-        path: the file, as it was given to `text_lines`; a name that is not UTF-8 is escaped (`caf\udce9.txt`), because
-            a field of a message holds text that can be encoded. The message id has the name itself.
+        path: the file, under the name by which it was first read: as given to `text_lines`, or as a pattern found it.
+            A name that is not UTF-8 is escaped (`caf\udce9.txt`), because a field of a message holds text that can be
+            encoded; the message id has the name itself.
         number: 1-based line number in that file.
     """
 
@@ -47,109 +47,240 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 @overload
-def text_lines(paths: Paths, *, encoding: str = ..., batch_size: int = ...) -> TextLines[Line]: ...
+def text_lines(
+    paths: Paths,
+    *,
+    encoding: str = ...,
+    follow: bool = ...,
+    order: Order = ...,
+    changed: Literal["read", "refuse"] = ...,
+    poll_interval_s: float = ...,
+    logged: bool | None = ...,
+    clock: Clock | None = ...,
+) -> TextLines[Line]: ...
 
 
 @overload
-def text_lines(paths: Paths, *, message_type: type[T], encoding: str = ..., batch_size: int = ...) -> TextLines[T]: ...
+def text_lines(
+    paths: Paths,
+    *,
+    message_type: type[T],
+    encoding: str = ...,
+    follow: bool = ...,
+    order: Order = ...,
+    changed: Literal["read", "refuse"] = ...,
+    poll_interval_s: float = ...,
+    logged: bool | None = ...,
+    clock: Clock | None = ...,
+) -> TextLines[T]: ...
 
 
 def text_lines(
-    paths: Paths, *, message_type: type[Any] = Line, encoding: str = "utf-8", batch_size: int = 1000
+    paths: Paths,
+    *,
+    message_type: type[Any] = Line,
+    encoding: str = "utf-8",
+    follow: bool = False,
+    order: Order = "name",
+    changed: Literal["read", "refuse"] = "read",
+    poll_interval_s: float = 1.0,
+    logged: bool | None = None,
+    clock: Clock | None = None,
 ) -> TextLines[Any]:
-    """Read text files line by line, in the order given; every line is one message, empty ones too.
+    """Read text files line by line; every line is one message, empty ones too.
 
     A line ends with LF or CR LF, neither of which is part of it; the last line needs no end. A byte order mark at the
-    start of a file is dropped. A line that is not valid in `encoding` becomes a dead letter that names path, line and
-    byte offset. The message id is (path as given, line number); a run that resumes continues at its byte offset.
-    With several tasks each reads its own share of the files.
+    start of a file is dropped, and one of UTF-16 or UTF-32 tells the encoding. A line that is not valid in `encoding`
+    becomes a dead letter that names path, line and byte offset. Files that end with .gz, .bz2, .xz or .zst are
+    decompressed.
+
+    The message id is (name, line number), the name being the one under which the file was first read; a later file of
+    the same name has (name, 2, line number), and so on. A run that resumes goes on where it was in each file: a file
+    may have grown, or been renamed, rotated, restored from a copy or, once it was read, deleted, and others may have
+    been added. Two names of one file are read once. Lines that can never be read (the rest of a file that was
+    deleted or truncated) are reported by a dead letter.
+
+    On Spark, executors read the lines where they stand in the files, which every worker must find under the same
+    paths, and which must stay as they are until their lines are settled (they may grow and be renamed in their folder).
+    With `logged` the lines travel in the epoch's log instead. One task reads all files, whatever the parallelism.
 
     Args:
-        paths: one path or several; each an ordinary file, none twice.
+        paths: one path or several, none twice; patterns (`logs/*.log`, `logs/**/*.log`) stand for what they match.
         message_type: class of the messages. It gets those of `text`, `path` and `number` that it has as fields; a
             class with a single field gets the text in it.
-        encoding: any encoding in which a line feed is the byte 0x0A (UTF-8, Latin-1, GBK, … but not UTF-16).
-        batch_size: lines per call of `next` at most.
+        encoding: any encoding in which a line feed is the byte 0x0A (UTF-8, Latin-1, GBK, …), or UTF-16 or UTF-32.
+        follow: never end: wait for lines that are added, for files that patterns match later, and for a file that
+            comes after one that was rotated away. A last line that has no end yet is kept back.
+        order: "name": in the order given, what a pattern matches by name; "time": all by when they were changed last.
+        changed: what to do with a file that is not the one that was read under its name before (truncated, replaced):
+            "read" it from its start as a new one, or "refuse" to go on.
+        poll_interval_s: with `follow`, seconds between two looks for new files. Open ones are looked at all the time.
+        logged: lines travel in the epoch's log, so that workers need not see the files, and that nothing that is done
+            to them later matters. None: where `follow` is set, and for compressed files, UTF-16 and UTF-32.
+        clock: for tests.
 
     Raises:
-        ConfigError: no paths, a path twice, or an encoding or message class that does not fit.
+        ConfigError: no paths, a path twice, a compression that is not known, or an encoding, order or message class
+            that does not fit.
 
     Example:
         >>> text_lines("server.log", encoding="latin-1").message_type.__name__
         'Line'
     """
-    return TextLines(paths, message_type=message_type, encoding=encoding, batch_size=batch_size)
+    return TextLines(
+        paths,
+        message_type=message_type,
+        encoding=encoding,
+        follow=follow,
+        order=order,
+        changed=changed,
+        poll_interval_s=poll_interval_s,
+        logged=logged,
+        clock=clock,
+    )
 
 
-class TextLines(FilesInTurn, Spout[T], Generic[T]):
-    """See `text_lines`. It holds one open file from the first `next` to `close`; before `open` it can be pickled."""
+class TextLines(SplitSpout[T], Generic[T]):
+    """See `text_lines`. It holds files open from the first `plan` or `next` to `close`; not open, it can be pickled."""
 
-    _start: int  # where the chunk in hand begins in the file
-    _chunk: bytes  # whole lines
-    _texts: list[str] | None  # the chunk's lines; None if some of them cannot be decoded
-    _count: int  # lines in the chunk
-    _taken: int  # how many of them were returned
+    _reads: bool  # whether this is the task that reads
+    _queue: FileQueue
 
-    def __init__(self, paths: Paths, *, message_type: type[T], encoding: str = "utf-8", batch_size: int = 1000) -> None:
-        super().__init__(paths, message_type=message_type, encoding=encoding)
-        self.batch_size = batch_size
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        message_type: type[T],
+        encoding: str = "utf-8",
+        follow: bool = False,
+        order: Order = "name",
+        changed: Literal["read", "refuse"] = "read",
+        poll_interval_s: float = 1.0,
+        logged: bool | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._files = FileList(paths, "text_lines", order)
+        self.message_type = message_type
+        self.encoding = checked_encoding(encoding, "text_lines")
+        self.follow = follow
+        self.changed = changed
+        self.poll_interval_s = poll_interval_s
+        self.logged = logged
+        self.clock = clock or SystemClock()
+        if changed not in {"read", "refuse"}:
+            raise ConfigError(
+                "no such answer to a changed file", where="text_lines", got=str(changed), expected="'read' or 'refuse'"
+            )
+        constructor(message_type, "text_lines")  # refuse an unsuitable class where it is named
+
+    @property
+    def paths(self) -> list[str]:
+        """As they were given."""
+        return self._files.given
+
+    def faults(self) -> Sequence[Finding]:
+        """Every path that cannot be read; with `follow`, a pattern that matches nothing yet is none."""
+        listing = self._files.find()
+        unmatched = () if self.follow else listing.unmatched.values()
+        return [*listing.faults.values(), *listing.missing.values(), *unmatched]
+
+    # --- life ---------------------------------------------------------------------------------------------------
 
     def open(self, context: TaskContext) -> None:
-        """See `FilesInTurn.open`."""
-        super().open(context)
-        self._columns, self._make = constructor(self.message_type)
+        """Begin at the start of every file; what cannot be read is named by the first `plan` or `next`."""
+        self._reads = context.task_index == 0
+        self._queue = self._new_queue()
 
-    def next(self) -> Sequence[Emit[T] | Reject]:
-        """Return the next lines of one file, `batch_size` of them or fewer."""
-        while self._taken == self._count:
-            if not self._read_chunk():
-                raise EndOfInput
-        begin, end = self._taken, min(self._taken + self.batch_size, self._count)
-        first = self._number + 1
-        self._taken, self._number = end, self._number + end - begin
-        if self._texts is None:
-            return self._decode_each(begin, end, first)
-        return list(self._emits(self._texts[begin:end], first))
+    def snapshot(self) -> dict[str, Any]:
+        """What was read of each file, in a form of its own."""
+        return self._queue.table.snapshot()
 
-    def _go_to(self, index: int, offset: int, number: int) -> None:
+    def restore(self, position: Any) -> None:
+        """Continue after a snapshot; the first `plan` or `next` compares it with the files that are there.
+
+        Raises:
+            CheckpointError: it is none.
+        """
         self.close()
-        self._index, self._start, self._number = index, offset, number
-        self._chunk, self._texts, self._count, self._taken = b"", [], 0, 0
+        self._queue = self._new_queue()
+        self._queue.table.restore(position)
 
-    def _offset_behind(self) -> int:
-        return self._start + sum(map(len, raw_lines(self._chunk)[: self._taken]))
+    def close(self) -> None:
+        """Close the files."""
+        self._queue.close()
 
-    def _emits(self, texts: Sequence[str], first: int) -> Iterator[Emit[T]]:
-        """Consecutive lines of the file in hand as messages; `first` is the first one's number."""
-        path = self._share[self._index]
-        sources: dict[str, Iterable[Any]] = {"text": texts, "path": repeat(encodable(path)), "number": count(first)}
-        values = map(self._make, *(sources[column] for column in self._columns))
-        return (Emit(value, (path, number)) for number, value in enumerate(values, first))
+    def _new_queue(self) -> FileQueue:
+        reading = Reading(self.encoding, self.follow, self.changed, self.poll_interval_s, self.logged, self.clock)
+        return FileQueue(self._files, reading)
 
-    def _read_chunk(self) -> bool:
-        """Bring in the next whole lines, from the next file if this one has no more. False if there is none."""
-        while self._index < len(self._share):
-            path = self._share[self._index]
-            if self._file is None:
-                self._file = open_file(path)
-            self._start += len(self._chunk)
+    # --- what comes next ----------------------------------------------------------------------------------------
+
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
+        """Name the next lines, in as many files as it takes.
+
+        Raises:
+            SourceChangedError: with `changed="refuse"`, a file is not the one that was begun.
+            ConnectorError: files cannot be read; it names them all.
+        """
+        planned: list[Planned] = []
+        while max_rows > 0 and (max_bytes > 0 or not planned):
             try:
-                self._chunk = read_whole_lines(self._file)
-            except OSError as error:
-                raise ConnectorError(f"cannot read: {error.strerror}", where=path) from error
-            self._texts = decode_all(self._chunk, self.encoding, at_start=self._start == 0)
-            self._count = len(raw_lines(self._chunk) if self._texts is None else self._texts)
-            self._taken = 0
-            if self._count:
-                return True
-            self._go_to(self._index + 1, offset=0, number=0)
-        return False
+                taken = self._queue.take(max_rows, max_bytes) if self._reads else None
+            except TupletreeError:
+                if planned:
+                    break  # what was taken goes out first; the error comes again
+                raise
+            if taken is None:
+                break
+            if not (planned and planned[-1].extend(taken)):
+                planned.append(Planned(taken))
+            max_rows -= taken.rows
+            max_bytes -= len(taken.piece)
+        if not planned and not (self.follow and self._reads):
+            raise EndOfInput
+        return [one.split() for one in planned] or None
 
-    def _decode_each(self, begin: int, end: int, first: int) -> list[Emit[T] | Reject]:
-        """Lines `begin` to `end` of a chunk with undecodable ones, which become rejects."""
-        path, messages = self._share[self._index], list[Emit[T] | Reject]()
-        raw = raw_lines(self._chunk)
-        offset = self._start + sum(map(len, raw[:begin]))
-        for number, line in enumerate(decode_each(raw[begin:end], self.encoding, path, offset, first), first):
-            messages.extend([line] if isinstance(line, Reject) else self._emits([line], number))
-        return messages
+    def next(self) -> Sequence[Emit[T] | Reject] | None:
+        """Read the next lines here.
+
+        Raises what `plan` raises.
+        """
+        taken = self._queue.take(None, NEXT_BYTES) if self._reads else None
+        if taken is None:
+            if self.follow and self._reads:
+                return None
+            raise EndOfInput
+        id_of = ids_of(taken.record.name, taken.series, taken.first)
+        if taken.lost is not None:
+            return [Reject(taken.piece, id_of(0), taken.lost)]
+        rows = self._values(taken.piece, taken.encoding, taken.record.name, taken.offset, taken.first, id_of)
+        return [row if isinstance(row, Reject) else Emit(row, id_of(index)) for index, row in enumerate(rows)]
+
+    def read(self, split: Split) -> Iterator[T | Reject]:
+        """Read and decode the lines of a split, if they are what they were."""
+        piece = reread(split, self.encoding)
+        if isinstance(piece, Reject):
+            return iter([piece])
+        chunk, encoding, offset = piece
+        return iter(self._values(chunk, encoding, split.source or "", offset, split.first, split.message_id))
+
+    def _values(
+        self, chunk: bytes, encoding: str, name: str, offset: int, first: int, id_of: IdOf
+    ) -> Iterable[T | Reject]:
+        columns, make = constructor(self.message_type)
+        texts = decode_all(chunk, encoding, at_start=offset == 0)
+        if texts is not None:
+            sources: dict[str, Iterable[Any]] = {"text": texts, "path": repeat(encodable(name)), "number": count(first)}
+            return map(make, *(sources[column] for column in columns))
+        return self._each(chunk, encoding, name, offset, first, id_of)
+
+    def _each(
+        self, chunk: bytes, encoding: str, name: str, offset: int, first: int, id_of: IdOf
+    ) -> Iterator[T | Reject]:
+        columns, make = constructor(self.message_type)
+        for index, line in enumerate(decode_each(raw_lines(chunk), encoding, name, offset, first, id_of)):
+            if isinstance(line, Reject):
+                yield line
+            else:
+                values = {"text": line, "path": encodable(name), "number": first + index}
+                yield make(*(values[column] for column in columns))

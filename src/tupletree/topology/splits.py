@@ -37,6 +37,7 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
         source: what the ids of its messages begin with; None: an id is the row's number alone.
         data: what `SplitSpout.read` needs besides, JSON-compatible.
         size_bytes: about how much there is to read; counts against `epoch_max_bytes`.
+        series: stands between source and number in the ids, where one source has several rows of the same number.
     """
 
     rows: int
@@ -44,6 +45,7 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
     source: str | None = None
     data: Any = None
     size_bytes: int = 0
+    series: int | str | None = None
 
     def message_id(self, index: int) -> MessageId:
         """The id of its row `index` (0-based): the same in every process and run.
@@ -52,6 +54,9 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
         ('a.log', 12)
         """
         number = self.first + index
+        number = self.first + index
+        if self.series is not None:
+            return (unmarked_text(self.source or ""), self.series, number)
         return number if self.source is None else (unmarked_text(self.source), number)
 
 

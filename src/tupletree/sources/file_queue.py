@@ -1,0 +1,359 @@
+"""Files in turn: which of a source's files gives its next lines, and what is said about lines that are lost.
+
+Owns the order of files, those that are open, and looking for what became of them. Which file is which is `file_table`;
+what becomes of the lines is the source's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tupletree.clock import Clock
+from tupletree.errors import ConnectorError, Finding, SourceChangedError
+from tupletree.sources.file_table import FileRecord, FileTable, Reconciled
+from tupletree.sources.files import FileList, Found, Listing, compression_of
+from tupletree.sources.line_reader import DamagedFileError, LineReader, ReplacedFileError
+from tupletree.sources.text_pieces import Taken, loss_of
+
+__all__ = ["FileQueue", "Reading"]
+
+logger = logging.getLogger("tupletree.sources")
+
+MAX_OPEN = 64
+"""So many files that are followed stay open."""
+
+QUIET_S = 5.0
+"""After so long without a change a file that was rotated is over, and so is a compressed file that lacks its end."""
+
+MAX_LOOKS = 4
+"""Files that change faster than they can be looked at: so many looks in one call."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read; see `text_lines`."""
+
+    encoding: str
+    follow: bool
+    changed: Literal["read", "refuse"]
+    poll_interval_s: float
+    logged: bool | None
+    clock: Clock
+
+
+@dataclass(eq=False)
+class _Source:
+    """A file that may have something to give."""
+
+    record: FileRecord
+    found: Found | None  # None: it has no name any more, and is held open
+    reader: LineReader | None = None
+    backlog: int = 0  # its size when it was lined up
+    incomplete: Found | None = None  # a compressed file that lacked its end, as it was then
+
+
+class FileQueue:
+    """The files of a source, one after the other. It holds files open from the first `take` to `close`.
+
+    Attributes:
+        table: what was read of each file.
+    """
+
+    def __init__(self, files: FileList, reading: Reading) -> None:
+        self.table = FileTable(reading.encoding, has_relative=not all(map(os.path.isabs, files.given)))
+        self._files = files
+        self._reading = reading
+        self._sources: list[_Source] = []
+        self._at = 0
+        self._losses: list[Taken] = []
+        self._is_looked, self._look_again = False, True
+        self._next_look_s = 0.0
+        self._told: set[str] = set()
+
+    def close(self) -> None:
+        """Close the files."""
+        for source in self._sources:
+            _close(source)
+
+    def take(self, max_rows: int | None, max_bytes: int) -> Taken | None:
+        """The next lines of one file, or the report of a loss; None if there is nothing now."""
+        if self._reading.follow and self._reading.clock.monotonic() >= self._next_look_s:
+            self._look_again = True
+        for _ in range(MAX_LOOKS):
+            if self._look_again:
+                self._look()
+            if self._losses:
+                return self._report(self._losses.pop(0))
+            for _ in range(len(self._sources)):
+                self._at %= len(self._sources)
+                taken = self._take_from(self._sources[self._at], max_rows, max_bytes)
+                if taken is not None:
+                    return taken
+                if self._look_again:
+                    break
+                self._at += 1
+            if not self._look_again:
+                break
+        self._sources = [source for source in self._sources if source.reader is not None or not source.record.done]
+        return None
+
+    def _take_from(self, source: _Source, max_rows: int | None, max_bytes: int) -> Taken | None:
+        """The next lines of this file; None if it has none now, or if it must be looked for again (`look_again`)."""
+        record = source.record
+        if record.damaged or (source.reader is None and (record.done or self._is_waiting(source))):
+            return None
+        try:
+            reader = source.reader or self._opened(source)
+        except DamagedFileError as error:
+            return self._damaged(source, str(error))
+        if reader is None:
+            return None
+        to_end = not self._reading.follow or self._is_over(source)
+        while True:
+            offset, is_rest = reader.offset, reader.is_within_line
+            try:
+                piece = reader.take(1 if is_rest else max_rows, max_bytes, to_end=to_end)
+            except DamagedFileError as error:
+                return self._damaged(source, str(error))
+            except ReplacedFileError:
+                _close(source)
+                self._look_again = True
+                return None
+            if not piece:
+                self._at_end(source)
+                return None
+            if not record.series:
+                self.table.begin(record)
+            record.stream = reader.stream
+            record.offset, (record.head, record.tail) = reader.offset, reader.hashes
+            record.done = False
+            self.table.changed(record)
+            if not is_rest:
+                rows = piece.count(b"\n") + (not piece.endswith(b"\n"))
+                record.lines += rows
+                first = record.lines - rows + 1
+                path = self._path_of(source, reader)
+                return Taken(record, first, rows, offset, piece, reader.encoding, path)
+            rest = piece.rstrip(b"\r\n")
+            if rest:  # else the line was whole, and only its end was missing
+                reason = f"{record.name}: line {record.lines} was taken as whole when the file ended there; its rest"
+                return self._report(loss_of(record, "rest", offset, f"{reason} came later", rest))
+
+    def _opened(self, source: _Source) -> LineReader | None:
+        """The file of a source, open where the next line begins; None if it is not what it was a moment ago."""
+        record, found = source.record, source.found
+        if found is None:
+            return None
+        try:
+            reader = LineReader(found.path, self._reading.encoding, record.offset)
+        except EOFError:
+            self._look_again = True  # truncated since
+            return None
+        except ConnectorError:
+            if os.path.exists(found.path):
+                raise
+            self._look_again = True  # deleted or renamed since
+            return None
+        if reader.identity != found.identity or not (record.offset == 0 or reader.fits(record.head, record.tail)):
+            reader.close()
+            self._look_again = True
+            return None
+        source.reader = reader
+        return reader
+
+    def _path_of(self, source: _Source, reader: LineReader) -> str | None:
+        """Where others can read what is taken now; None where lines must travel themselves."""
+        logged = self._reading.follow if self._reading.logged is None else self._reading.logged
+        found = source.found
+        if logged or reader.stream or found is None or not _is_at(found.path, reader.identity):
+            return None
+        return found.path
+
+    def _is_over(self, source: _Source) -> bool:
+        """Whether nothing will be added to a file that is followed: it has another name, and is quiet."""
+        found = source.found
+        if found is None:
+            return True
+        is_rotated = os.path.realpath(source.record.name) != found.path
+        is_packed = bool(compression_of(found.path))
+        return (is_rotated or is_packed) and self._reading.clock.wall() - found.mtime_ns / 1e9 >= QUIET_S
+
+    def _is_waiting(self, source: _Source) -> bool:
+        """Whether a compressed file that is followed still lacks its end."""
+        return source.incomplete is not None and source.incomplete == source.found and not self._is_over(source)
+
+    def _at_end(self, source: _Source) -> None:
+        """Everything that is there was taken: note it, and close what need not stay open."""
+        record, reader = source.record, source.reader
+        assert reader is not None
+        size, mtime_ns, is_read = reader.state()
+        if record.series and (record.size, record.mtime_ns, record.done) != (size, mtime_ns, is_read):
+            record.size, record.mtime_ns, record.done = size, mtime_ns, is_read
+            self.table.changed(record)
+        elif not record.series:
+            record.done = is_read
+        stays_open = self._reading.follow and not reader.is_compressed and source.found is not None
+        if not stays_open or sum(one.reader is not None for one in self._sources) > MAX_OPEN:
+            _close(source)
+        if source.found is None and record.series:
+            record.done = record.gone = True
+            self.table.changed(record)
+
+    def _damaged(self, source: _Source, error: str) -> Taken | None:
+        """Report the rest of a compressed file; one that is followed may still be written."""
+        record, reader = source.record, source.reader
+        left = b"" if reader is None else reader.unread()
+        _close(source)
+        if self._reading.follow and not self._is_over(source):
+            source.incomplete = source.found
+            return None
+        if not record.series:
+            self.table.begin(record)
+        record.damaged = record.stream = True
+        self.table.changed(record)
+        reason = f"{record.name}: what follows line {record.lines} cannot be decompressed ({error})"
+        return self._report(loss_of(record, "damaged", record.offset, reason, left))
+
+    def _report(self, loss: Taken) -> Taken:
+        logger.warning("%s", loss.lost)
+        if loss.kind == "unread":
+            loss.record.gone = True
+            self.table.changed(loss.record)
+        return loss
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """See what became of the files, and line up those that may have something to give."""
+        listing = self._files.find()
+        current = self._sources[self._at % len(self._sources)] if self._sources else None
+        before = {id(source.record): source for source in self._sources}
+        held = {key for key, source in before.items() if source.reader is not None}
+        out = self.table.reconcile(listing.files, lambda record: id(record) in held)
+        self._check(out, listing)
+        kept: list[_Source] = []
+        for record in out.missed:
+            source = before.get(id(record))
+            if source is not None and source.reader is not None and not self._is_replaced(source, out):
+                source.found = None  # what is still to come, comes from the open file
+                kept.append(source)
+        taken_up = {id(source.record) for source in kept}
+        self._note_missed([record for record in out.missed if id(record) not in taken_up], out)
+        for record, file in out.present:
+            source = before.get(id(record)) or _Source(record, file, backlog=file.size)
+            source.found = file
+            if source.reader is not None and source.reader.identity != file.identity:
+                _close(source)  # it goes on in a copy
+            kept.append(source)
+            taken_up.add(id(record))
+        there = {file.identity for file in listing.files}
+        for key, source in before.items():
+            if key not in taken_up:
+                _close(source)
+                if source.found is not None and not source.record.series and source.found.identity not in there:
+                    self._say(f"{source.found.name} was there, and was deleted or replaced before it was read")
+        self._sources = [source for source in kept if source.reader is not None or not source.record.done]
+        self._at = self._turn(current)
+        self._is_looked, self._look_again = True, False
+        self._next_look_s = self._reading.clock.monotonic() + self._reading.poll_interval_s
+        self._tell(out)
+
+    def _turn(self, current: _Source | None) -> int:
+        """Which source comes next after a look.
+
+        What lay there from the start is read in order; after that, a file that grows all the time waits for the others.
+        """
+        if current is None or current not in self._sources or not self._reading.follow:
+            return 0
+        has_caught_up = not current.record.stream and current.record.offset >= current.backlog
+        return self._sources.index(current) + has_caught_up
+
+    @staticmethod
+    def _is_replaced(source: _Source, out: Reconciled) -> bool:
+        """Whether the very file that is open has other content now."""
+        assert source.reader is not None
+        return any(
+            record is source.record and found.identity == source.reader.identity for record, found in out.replaced
+        )
+
+    def _check(self, out: Reconciled, listing: Listing) -> None:
+        """Raise what keeps the source from going on."""
+        held = {id(source.record) for source in self._sources if source.reader is not None}
+        missed = {record.name: record for record in out.missed if id(record) not in held}
+        known = {record.name for record in self.table.records}
+        findings = [*listing.faults.values()]
+        for name, finding in listing.missing.items():
+            record = missed.get(name)
+            if record is not None and record.unread and not self._reading.follow:
+                step = "bring it back; to go on without it, leave it out of the paths"
+                findings.append(replace(finding, got=f"{record.unread} of it are unread", next_step=step))
+            elif name not in known and not (self._reading.follow and self._is_looked):
+                findings.append(finding)
+        if not known and not self._reading.follow:
+            findings += listing.unmatched.values()
+        if findings:
+            raise ConnectorError("cannot read the files", findings=findings)
+        if out.replaced and self._reading.changed == "refuse":
+            raise SourceChangedError(
+                "files are not those that were begun", findings=[_difference(*one) for one in out.replaced]
+            )
+
+    def _note_missed(self, missed: Sequence[FileRecord], out: Reconciled) -> None:
+        """Line up reports of what is lost, and note the others as gone."""
+        replaced = {id(record): found for record, found in out.replaced}
+        self._losses = []
+        for record in missed:
+            found = replaced.get(id(record))
+            what = "is another file now, or was truncated" if found else "cannot be found among the files to read"
+            if record.unread:
+                reason = f"{record.path} {what}: {record.unread} of it, behind line {record.lines}, were never read"
+                self._losses.append(loss_of(record, "unread", record.offset, reason, b""))
+            else:
+                record.gone = True
+                self.table.changed(record)
+
+    def _tell(self, out: Reconciled) -> None:
+        notes = [f"{record.path} is {path} under a new name: reading goes on" for record, path in out.moved]
+        notes += [
+            f"{found.path} is not the file that was read so far: it is read from its start" for _, found in out.replaced
+        ]
+        notes += [f"{name} is another name of {first}: it is read once" for name, first in out.aliases.items()]
+        notes += [f"{name} is a copy of {first}: it is read once" for name, first in out.copies.items()]
+        for note in notes:
+            self._say(note)
+
+    def _say(self, note: str) -> None:
+        """Log it, once."""
+        if note not in self._told:
+            self._told.add(note)
+            logger.warning("%s", note)
+
+
+def _close(source: _Source) -> None:
+    if source.reader is not None:
+        source.reader.close()
+        source.reader = None
+
+
+def _is_at(path: str, identity: tuple[int, int]) -> bool:
+    """Whether the path still leads to this file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == identity
+
+
+def _difference(record: FileRecord, found: Found) -> Finding:
+    is_short = not record.stream and found.size < record.offset
+    return Finding(
+        "the file is not the one that was begun",
+        where=found.path,
+        got=f"{found.size} bytes" if is_short else f"other content before byte {record.offset}",
+        expected=f"at least the {record.offset} bytes that were read before" if is_short else "what was read before",
+        next_step="bring the old file back, or say changed='read' to read this one from its start",
+    )

@@ -1,0 +1,225 @@
+"""Files as they are found: names and patterns, identity, kinds that can be read.
+
+Owns what a name leads to now. It refuses to open a file (`line_reader`) and to remember anything (`file_table`).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tupletree.errors import ConfigError, Finding
+
+__all__ = [
+    "COMPRESSED",
+    "FileList",
+    "Found",
+    "Listing",
+    "Order",
+    "Paths",
+    "compression_of",
+    "found_at",
+    "siblings",
+    "without_compression",
+]
+
+Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+Order: TypeAlias = Literal["name", "time"]
+
+
+@dataclass(slots=True, frozen=True)
+class Found:
+    """A file that is there now.
+
+    Attributes:
+        name: as it was given, or as a pattern found it.
+        path: absolute, links resolved.
+        device, inode: which file it is, whatever it is called.
+        size: in bytes, as stored.
+        mtime_ns: when its content was last changed.
+    """
+
+    name: str
+    path: str
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Equal for two names of one file."""
+        return self.device, self.inode
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+class FileList:
+    """The files that a source was given: paths, patterns, or both.
+
+    Raises ConfigError if there are none, one path twice, or files of a kind that cannot be read.
+    """
+
+    def __init__(self, given: Paths, where: str, order: Order = "name") -> None:
+        several = [given] if isinstance(given, str | os.PathLike) else given
+        self.given = [os.fspath(path) for path in several]
+        self.order = order
+        if order not in {"name", "time"}:
+            raise ConfigError("no such order of files", where=where, got=str(order), expected="'name' or 'time'")
+        if not self.given:
+            raise ConfigError("no files to read", where=where, got="no paths", expected="at least one path")
+        twice = [path for path, times in Counter(self.given).items() if times > 1]
+        if twice:
+            raise ConfigError(
+                "a file is listed twice, so its lines would have the same message ids",
+                where=where,
+                got=", ".join(twice),
+                expected="every path once",
+            )
+        findings = [finding for path in self.given if (finding := _unsupported(path))]
+        if findings:
+            raise ConfigError(f"{where} cannot read these files", findings=findings)
+
+    def find(self) -> Listing:
+        """What is there now."""
+        out = Listing()
+        found: dict[str, Found] = {}
+        for given in self.given:
+            is_pattern = glob.has_magic(given) and not os.path.lexists(given)
+            names = sorted(glob.glob(given, recursive=True)) if is_pattern else [given]
+            usable = 0
+            for name in names:
+                one = found_at(name)
+                if isinstance(one, Found):
+                    found.setdefault(name, one)
+                elif is_pattern and _is_passed_over(name):
+                    continue
+                elif os.path.exists(name):
+                    out.faults[name] = one
+                else:
+                    out.missing[name] = one
+                usable += 1
+            if is_pattern and not usable:
+                folder = _folder_of(given)
+                if os.path.isdir(folder):
+                    out.unmatched[given] = Finding(
+                        "no file matches the pattern", given, "", "at least one; `follow=True` waits for them"
+                    )
+                else:
+                    out.faults[given] = Finding("the folder of the pattern is not there", where=given, got=folder)
+        out.files = [*found.values()]
+        if self.order == "time":
+            out.files.sort(key=lambda file: (file.mtime_ns, file.name))
+        return out
+
+
+@dataclass(slots=True)
+class Listing:
+    """What names and patterns lead to.
+
+    Attributes:
+        files: in the order in which they are read.
+        missing: names that lead to nothing.
+        faults: names of what is there and cannot be read.
+        unmatched: patterns that match nothing.
+    """
+
+    files: list[Found] = field(default_factory=list)
+    missing: dict[str, Finding] = field(default_factory=dict)
+    faults: dict[str, Finding] = field(default_factory=dict)
+    unmatched: dict[str, Finding] = field(default_factory=dict)
+
+
+def _folder_of(pattern: str) -> str:
+    folder = os.path.dirname(pattern)
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)
+    return folder or "."
+
+
+def _is_passed_over(name: str) -> bool:
+    """Whether what a pattern has found is nothing to read: a folder, a pipe, or gone again."""
+    try:
+        return not stat.S_ISREG(os.stat(name).st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def found_at(name: str) -> Found | Finding:
+    """The file of a name, or why it cannot be read as a file of lines."""
+    try:
+        path = os.path.realpath(name)
+        status = os.stat(path)
+    except OSError as error:
+        return Finding(error.strerror or str(error), where=name, next_step=_hint(name))
+    if stat.S_ISDIR(status.st_mode):
+        return Finding(
+            "is a folder", where=name, expected="a file", next_step=f"give a pattern for the files in it: {name}/*"
+        )
+    if not stat.S_ISREG(status.st_mode):
+        return Finding("is no ordinary file, so it cannot be read again after a restart", where=name)
+    if not os.access(path, os.R_OK):
+        return Finding("may not be read by this user", where=name)
+    unsupported = _unsupported(path)
+    if unsupported is not None:
+        return unsupported
+    return Found(name, path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _hint(name: str) -> str:
+    """A name that was cut at its comma is there with what follows the comma."""
+    folder, base = os.path.split(name)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return ""
+    longer = next((one for one in sorted(names) if one.startswith(base + ",")), None)
+    return "" if longer is None else f"{longer} is there: --set takes a comma that belongs to a name as \\,"
+
+
+def siblings(path: str) -> Iterator[tuple[str, int]]:
+    """The path and the inode of everything in the folder of a path."""
+    folder = os.path.dirname(path)
+    try:
+        with os.scandir(folder) as entries:
+            yield from sorted((os.path.join(folder, entry.name), entry.inode()) for entry in entries)
+    except OSError:
+        return
+
+
+# --- compression --------------------------------------------------------------------------------------------------
+
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Suffixes of files that are decompressed."""
+
+_OTHER_ARCHIVES = (".zip", ".lz4", ".snappy", ".7z", ".br", ".z", ".tar", ".tgz", ".rar", ".lzo", ".lzma")
+
+
+def compression_of(path: str) -> str:
+    """The suffix that says how a file is compressed; "" for none."""
+    suffix = os.path.splitext(path)[1].lower()
+    return suffix if suffix in COMPRESSED else ""
+
+
+def _unsupported(path: str) -> Finding | None:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in _OTHER_ARCHIVES:
+        return None
+    return Finding(
+        f"files that end with {suffix} cannot be read",
+        where=path,
+        expected=f"plain text, or {', '.join(COMPRESSED)}",
+        next_step="unpack it, or pack it as one of these",
+    )
+
+
+def without_compression(path: str) -> str:
+    """The path without the suffix of its compression."""
+    return path.removesuffix(path[len(path) - len(compression_of(path)) :])

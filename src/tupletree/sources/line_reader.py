@@ -1,0 +1,326 @@
+"""Reading whole lines of a file from an offset on, whatever its compression and its encoding.
+
+Owns opening, decompressing, encodings by their mark, and where a line ends. It refuses to know which file comes next.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import xxhash
+
+from tupletree.errors import ConnectorError
+from tupletree.sources.files import compression_of
+
+__all__ = ["BLOCK_BYTES", "WIDE", "DamagedFileError", "LineReader", "ReplacedFileError"]
+
+CHUNK_BYTES = 256 * 1024
+
+BLOCK_BYTES = 1024
+"""So much at the start of a file and before an offset tells whether it is the file that was read so far."""
+
+# --- compression --------------------------------------------------------------------------------------------------
+
+
+def _open_zst(path: str) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.OSFile(path, "rb"), "zstd")
+
+
+_OPENERS: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zst}
+
+
+class ReplacedFileError(Exception):
+    """An open file has other content than was read of it."""
+
+
+class DamagedFileError(Exception):
+    """What follows in a compressed file cannot be decompressed, or its end is missing."""
+
+
+# --- encodings ----------------------------------------------------------------------------------------------------
+
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+"""Encodings whose characters are wider than a byte: their text becomes UTF-8 while it is read."""
+
+
+def _wide_encoding(start: bytes, encoding: str) -> str | None:
+    """The wide encoding of a text that begins so: the declared one, or the one that its mark tells."""
+    if encoding in WIDE:
+        return encoding
+    if encoding == "utf-8":
+        return next((name for mark, name in _MARKS if start.startswith(mark)), None)
+    return None
+
+
+class _Transcoder:
+    """Bytes of a wide encoding as UTF-8. What is no text becomes what is not UTF-8 either, so that its line fails."""
+
+    def __init__(self, encoding: str) -> None:
+        self._decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")
+
+    def feed(self, block: bytes) -> bytes:
+        try:
+            return self._decoder.decode(block).encode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            self._decoder.reset()
+            return b"\xff"
+
+    def end(self) -> bytes:
+        """What stands for a character that is cut off by the end of the file."""
+        is_cut = bool(self._decoder.getstate()[0])
+        self._decoder.reset()
+        return b"\xff" if is_cut else b""
+
+
+# --- lines --------------------------------------------------------------------------------------------------------
+
+
+class LineReader:
+    """Whole lines of an open file, from an offset on. Offsets count what comes out: decompressed, as UTF-8.
+
+    Attributes:
+        offset: where the line that comes next begins.
+        head: the first `BLOCK_BYTES` before the offset.
+        tail: the last `BLOCK_BYTES` before the offset.
+        encoding: of the lines that it gives.
+        stream: whether a line can only be reached from the start of the file.
+        identity: of the file that is open.
+    """
+
+    def __init__(self, path: str, encoding: str, offset: int = 0) -> None:
+        """Open it and go to the offset.
+
+        Raises:
+            EOFError: the file ends before the offset.
+            DamagedFileError: it cannot be decompressed up to there.
+            ConnectorError: it cannot be opened or read.
+        """
+        self.path = path
+        self.encoding = encoding
+        self.offset = 0
+        self.head = self.tail = b""
+        self._rest: list[bytes] = []
+        self._known = 0, b""  # what must still stand where in the file
+        self._state = 0, 0
+        self._transcoder: _Transcoder | None = None
+        self._compressed = bool(compression_of(path))
+        try:
+            self._raw = io.open(path, "rb")  # noqa: UP020, SIM115 - names stay as given; closed in `close`
+            self._file: Any = self._raw
+            if self._compressed:
+                self._raw.close()
+                self._file = _OPENERS[compression_of(path)](path)
+            status = os.stat(path) if self._compressed else os.fstat(self._raw.fileno())
+        except OSError as error:
+            raise ConnectorError(
+                f"cannot open: {error.strerror or error}", where=path, next_step="bring the file back and run again"
+            ) from error
+        self.identity = status.st_dev, status.st_ino
+        self.mtime_ns, self.size = status.st_mtime_ns, status.st_size
+        try:
+            self._start(encoding)
+            self._go_to(offset)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, encoding: str) -> None:
+        start = self._read_file(4)
+        wide = _wide_encoding(start, encoding)
+        self.stream = self._compressed or wide is not None
+        if wide is not None:
+            self._transcoder = _Transcoder(wide)
+            self.encoding = "utf-8"
+            start = self._transcoder.feed(start)
+        self._put(start)
+
+    def _go_to(self, offset: int) -> None:
+        if not offset:
+            return
+        if not self.stream:
+            size = os.fstat(self._raw.fileno()).st_size
+            if size < offset:
+                raise EOFError(size)
+            self._rest = []
+            length = min(offset, BLOCK_BYTES)
+            self.head = os.pread(self._raw.fileno(), length, 0)
+            self.tail = os.pread(self._raw.fileno(), length, offset - length)
+            self._raw.seek(offset)
+            self.offset = offset
+            self._known = offset - length, self.tail
+            return
+        while self.offset < offset:
+            block = b"".join(self._rest) or self._read()
+            self._rest = []
+            if not block:
+                raise EOFError(self.offset)
+            room = offset - self.offset
+            self._put(block[room:])
+            self._pass(block[:room])
+
+    def fits(self, head: int, tail: int) -> bool:
+        """Whether what stands before the offset has these hashes."""
+        return (xxhash.xxh3_64_intdigest(self.head), xxhash.xxh3_64_intdigest(self.tail)) == (head, tail)
+
+    @property
+    def hashes(self) -> tuple[int, int]:
+        """Of `head` and `tail`."""
+        return xxhash.xxh3_64_intdigest(self.head), xxhash.xxh3_64_intdigest(self.tail)
+
+    @property
+    def is_within_line(self) -> bool:
+        """Whether the offset is behind a last line that had no end."""
+        return bool(self.offset) and not self.tail.endswith(b"\n")
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the file is decompressed while it is read."""
+        return self._compressed
+
+    def state(self) -> tuple[int, int, bool]:
+        """The file's size, when it was changed last, and whether everything in it was given."""
+        if self._compressed:
+            try:
+                status = os.stat(self.path)
+            except FileNotFoundError:
+                return self.size, self.mtime_ns, True
+            is_read = (status.st_size, status.st_mtime_ns) == (self.size, self.mtime_ns)
+            return status.st_size, status.st_mtime_ns, is_read
+        status = os.fstat(self._raw.fileno())
+        is_read = self._raw.tell() == status.st_size and not any(self._rest)
+        return status.st_size, status.st_mtime_ns, is_read
+
+    def exactly(self, length: int) -> bytes:
+        """So many bytes from here on; fewer at the end of the file."""
+        while sum(map(len, self._rest)) < length and (block := self._read()):
+            self._rest.append(block)
+        return b"".join(self._rest)[:length]
+
+    def take(self, max_rows: int | None, max_bytes: int, *, to_end: bool, at_least_one: bool = True) -> bytes:
+        """The next whole lines within the limits; b"" if there are none now.
+
+        Args:
+            max_rows: lines at most.
+            max_bytes: about so many bytes at most, and never more than about `CHUNK_BYTES` but for one long line.
+            to_end: also give a last line without an end, if the file ends there.
+            at_least_one: give one line however long it is.
+
+        Raises:
+            ReplacedFileError: the file was truncated, and may have been written anew; nothing was taken.
+            DamagedFileError: what follows cannot be decompressed; all lines before were given.
+            ConnectorError: it cannot be read.
+        """
+        rest = self._filled(to_end=to_end)
+        self._check()
+        end = rest.rfind(b"\n") + 1
+        if not end and to_end:
+            end = len(rest)
+        piece = _cut(rest[:end] if end < len(rest) else rest, max_rows, max_bytes, at_least_one=at_least_one)
+        if not self.offset and piece == codecs.BOM_UTF8 and self.encoding == "utf-8":
+            return b""  # a mark is no line
+        self._rest = [rest[len(piece) :]] if len(piece) < len(rest) else []
+        self._pass(piece)
+        self._known = self.offset - len(self.tail), self.tail + b"".join(self._rest)[:BLOCK_BYTES]
+        return piece
+
+    def _check(self) -> None:
+        """See that what was read before still stands in the file, if anything was done to it."""
+        if self._compressed:
+            return
+        status = os.fstat(self._raw.fileno())
+        state = status.st_size, status.st_mtime_ns
+        if state == self._state:
+            return
+        if self.stream:
+            is_intact = status.st_size >= self._raw.tell()
+        else:
+            start, known = self._known
+            is_intact = os.pread(self._raw.fileno(), len(known), start) == known
+        if not is_intact:
+            raise ReplacedFileError
+        self._state = state
+
+    def unread(self) -> bytes:
+        """What was read from the file and was not given."""
+        return b"".join(self._rest)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self._raw.close()
+
+    def _filled(self, *, to_end: bool) -> bytes:
+        """Read on until there is a whole line, or the file ends."""
+        if any(b"\n" in block for block in self._rest):
+            return b"".join(self._rest)
+        while block := self._read():
+            self._rest.append(block)
+            if b"\n" in block:
+                break
+        else:
+            if to_end and self._transcoder is not None:
+                self._put(self._transcoder.end())
+        self._rest = [b"".join(self._rest)]
+        return self._rest[0]
+
+    def _put(self, block: bytes) -> None:
+        if block:
+            self._rest.append(block)
+
+    def _pass(self, piece: bytes) -> None:
+        if len(self.head) < BLOCK_BYTES:
+            self.head += piece[: BLOCK_BYTES - len(self.head)]
+        self.tail = piece[-BLOCK_BYTES:] if len(piece) >= BLOCK_BYTES else (self.tail + piece)[-BLOCK_BYTES:]
+        self.offset += len(piece)
+
+    def _read(self) -> bytes:
+        block = self._read_file(CHUNK_BYTES)
+        while block and self._transcoder is not None:
+            block = self._transcoder.feed(block)
+            if block:
+                break
+            block = self._read_file(CHUNK_BYTES)
+        return block
+
+    def _read_file(self, count: int) -> bytes:
+        try:
+            # Of a damaged file, `read1` gives what comes before the damage; `read` would lose that.
+            read = getattr(self._file, "read1", self._file.read) if self._compressed else self._file.read
+            block: bytes = read(count)
+        except (EOFError, zlib.error, lzma.LZMAError) as error:
+            raise DamagedFileError(str(error)) from error
+        except OSError as error:
+            if self._compressed and error.errno is None:
+                raise DamagedFileError(str(error)) from error
+            raise ConnectorError(f"cannot read: {error.strerror or error}", where=self.path) from error
+        return block
+
+
+def _cut(chunk: bytes, max_rows: int | None, max_bytes: int, *, at_least_one: bool) -> bytes:
+    """As many of a chunk's lines as fit; the first fits always if there must be one."""
+    if len(chunk) > max_bytes:
+        end = chunk.rfind(b"\n", 0, max_bytes) + 1 if max_bytes > 0 else 0
+        if not end and at_least_one:
+            end = chunk.find(b"\n") + 1 or len(chunk)
+        chunk = chunk[:end]
+    if max_rows is None:
+        return chunk
+    lines = chunk.split(b"\n", max_rows)  # what stands behind that many line ends comes last
+    return chunk[: len(chunk) - len(lines[-1])] if len(lines) > max_rows else chunk
