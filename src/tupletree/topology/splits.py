@@ -54,7 +54,6 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
         ('a.log', 12)
         """
         number = self.first + index
-        number = self.first + index
         if self.series is not None:
             return (unmarked_text(self.source or ""), self.series, number)
         return number if self.source is None else (unmarked_text(self.source), number)
