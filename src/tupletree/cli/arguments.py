@@ -17,7 +17,8 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Set a parameter of the topology's function; repeat it for lists; =@FILE or =$VARIABLE names its place.",
+        help="Set a parameter of the topology's function; for lists repeat it, or use commas (\\, for one in a value); "
+        "=@FILE or =$VARIABLE names its place.",
     ),
 ]
 Option = Annotated[

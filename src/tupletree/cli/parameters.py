@@ -28,11 +28,11 @@ _LISTS = (list, tuple, set, frozenset)
 def bind_parameters(
     factory: Callable[..., Any], settings: Sequence[str], *, where: str, environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return the keyword arguments that the settings mean.
+    r"""Return the keyword arguments that the settings mean.
 
     Text is read as the annotated type: str, int, float, bool, Path, a Literal, any of them or None, and lists, tuples
-    and sets of them. A list takes its values from commas, from repeated settings, or both; an empty text is an empty
-    list. Every other parameter may be set once. `name=@FILE` is what a file holds, without its last line break, and
+    and sets of them. A list takes its values from commas, from repeated settings, or both (`\,` is a comma within a
+    value); an empty text is an empty list. Every other parameter may be set once. `name=@FILE` is what a file holds, without its last line break, and
     `name=$VARIABLE` what the environment does; `@@` and `$$` stand for a text that begins with one of the two. The text
     of a `Secret` is in no error. Without an annotation the type of the default counts, else it is str.
 
@@ -153,7 +153,7 @@ def _read(texts: list[str], annotation: Any) -> Any:
         origin = typing.get_origin(alternative) or alternative
         if origin in _LISTS or origin is Sequence:
             element = next((inner for inner in typing.get_args(alternative) if inner is not ...), str)
-            items = [item.strip() for text in texts for item in text.split(",") if text.strip()]
+            items = [item for text in texts if text.strip() for item in _parts(text)]
             return (origin if origin in _LISTS else list)(_read([item], element) for item in items)
     if len(texts) > 1:
         raise ValueError(f"{hints.text_of(annotation)}, set once")
@@ -165,6 +165,11 @@ def _read(texts: list[str], annotation: Any) -> Any:
         except ValueError:
             continue
     raise ValueError(_expected(annotation))
+
+
+def _parts(text: str) -> list[str]:
+    r"""The values between commas; `\,` is a comma that belongs to a value."""
+    return [part.strip().replace("\\,", ",") for part in re.split(r"(?<!\\),", text)]
 
 
 def _read_one(text: str, kind: Any) -> Any:

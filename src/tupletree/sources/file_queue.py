@@ -73,11 +73,18 @@ class FileQueue:
         self._is_looked, self._look_again = False, True
         self._next_look_s = 0.0
         self._told: set[str] = set()
+        self._open_count = 0
 
     def close(self) -> None:
         """Close the files."""
         for source in self._sources:
-            _close(source)
+            self._close(source)
+
+    def _close(self, source: _Source) -> None:
+        if source.reader is not None:
+            source.reader.close()
+            source.reader = None
+            self._open_count -= 1
 
     def take(self, max_rows: int | None, max_bytes: int) -> Taken | None:
         """The next lines of one file, or the report of a loss; None if there is nothing now."""
@@ -120,7 +127,7 @@ class FileQueue:
             except DamagedFileError as error:
                 return self._damaged(source, str(error))
             except ReplacedFileError:
-                _close(source)
+                self._close(source)
                 self._look_again = True
                 return None
             if not piece:
@@ -163,6 +170,7 @@ class FileQueue:
             self._look_again = True
             return None
         source.reader = reader
+        self._open_count += 1
         return reader
 
     def _path_of(self, source: _Source, reader: LineReader) -> str | None:
@@ -197,8 +205,8 @@ class FileQueue:
         elif not record.series:
             record.done = is_read
         stays_open = self._reading.follow and not reader.is_compressed and source.found is not None
-        if not stays_open or sum(one.reader is not None for one in self._sources) > MAX_OPEN:
-            _close(source)
+        if not stays_open or self._open_count > MAX_OPEN:
+            self._close(source)
         if source.found is None and record.series:
             record.done = record.gone = True
             self.table.changed(record)
@@ -207,7 +215,7 @@ class FileQueue:
         """Report the rest of a compressed file; one that is followed may still be written."""
         record, reader = source.record, source.reader
         left = b"" if reader is None else reader.unread()
-        _close(source)
+        self._close(source)
         if self._reading.follow and not self._is_over(source):
             source.incomplete = source.found
             return None
@@ -247,30 +255,40 @@ class FileQueue:
             source = before.get(id(record)) or _Source(record, file, backlog=file.size)
             source.found = file
             if source.reader is not None and source.reader.identity != file.identity:
-                _close(source)  # it goes on in a copy
+                self._close(source)  # it goes on in a copy
             kept.append(source)
             taken_up.add(id(record))
         there = {file.identity for file in listing.files}
         for key, source in before.items():
             if key not in taken_up:
-                _close(source)
+                self._close(source)
                 if source.found is not None and not source.record.series and source.found.identity not in there:
                     self._say(f"{source.found.name} was there, and was deleted or replaced before it was read")
-        self._sources = [source for source in kept if source.reader is not None or not source.record.done]
-        self._at = self._turn(current)
+        listed = {file.path for file in listing.files}
+        self._sources = self._in_turn(
+            [source for source in kept if source.reader is not None or not source.record.done], listed, current
+        )
+        self._at = 0
         self._is_looked, self._look_again = True, False
         self._next_look_s = self._reading.clock.monotonic() + self._reading.poll_interval_s
         self._tell(out)
 
-    def _turn(self, current: _Source | None) -> int:
-        """Which source comes next after a look.
+    def _in_turn(self, sources: list[_Source], listed: set[str], current: _Source | None) -> list[_Source]:
+        """Sources in the order in which they are asked, given who was asked last.
 
-        What lay there from the start is read in order; after that, a file that grows all the time waits for the others.
+        First come files that were rotated out of the list. What lay there from the start is read in order; after that,
+        a file that grows all the time waits for the others.
         """
-        if current is None or current not in self._sources or not self._reading.follow:
-            return 0
+        first: list[_Source] = []
+        others: list[_Source] = []
+        for source in sources:
+            is_listed = source.found is not None and source.found.path in listed
+            (others if is_listed else first).append(source)
+        if not self._reading.follow or current not in others:
+            return first + others
         has_caught_up = not current.record.stream and current.record.offset >= current.backlog
-        return self._sources.index(current) + has_caught_up
+        turn = others.index(current) + has_caught_up
+        return first + others[turn:] + others[:turn]
 
     @staticmethod
     def _is_replaced(source: _Source, out: Reconciled) -> bool:
@@ -331,12 +349,6 @@ class FileQueue:
         if note not in self._told:
             self._told.add(note)
             logger.warning("%s", note)
-
-
-def _close(source: _Source) -> None:
-    if source.reader is not None:
-        source.reader.close()
-        source.reader = None
 
 
 def _is_at(path: str, identity: tuple[int, int]) -> bool:

@@ -137,20 +137,30 @@ class FileTable:
         self.records: list[FileRecord] = []
         self._encoding = encoding
         self._place_of: dict[int, int] = {}
-        self._sealed: dict[int, str] = {}
+        self._sealed: dict[int, str] = {}  # by the place of the first record
+        self._changed: set[int] = set()  # blocks, since the last snapshot
+        self._plain: dict[int, Any] = {}
         self._series: dict[str, int] = {}  # name → how many files it had
 
     # --- the position -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """The records, as JSON-compatible data in ASCII."""
-        blocks = []
+        """The records, as JSON-compatible data: those that change as they are, the others packed in blocks."""
+        blocks: list[str | list[Any]] = []
         for start in range(0, len(self.records), SEALED):
-            text = self._sealed.get(start)
-            if text is None:
-                text = self._sealed[start] = _packed(self.records[start : start + SEALED])
-            blocks.append(text)
+            records = self.records[start : start + SEALED]
+            sealed = self._sealed.get(start)
+            if sealed is None and len(records) == SEALED and start not in self._changed:
+                sealed = self._sealed[start] = _packed(records)
+            blocks.append(sealed if sealed is not None else [*map(self._plain_record, records)])
+        self._changed.clear()
         return {"files": blocks, "names": dict(self._names()), "folder": json.dumps(self._folder)}
+
+    def _plain_record(self, record: FileRecord) -> Any:
+        plain = self._plain.get(id(record))
+        if plain is None:
+            plain = self._plain[id(record)] = msgspec.to_builtins(record)
+        return plain
 
     def restore(self, position: Any) -> None:
         """Take up the records of a snapshot.
@@ -188,7 +198,10 @@ class FileTable:
         """Must be called whenever a record was changed."""
         place = self._place_of.get(id(record))
         if place is not None:
-            self._sealed.pop(place // SEALED * SEALED, None)
+            start = place // SEALED * SEALED
+            self._sealed.pop(start, None)
+            self._plain.pop(id(record), None)
+            self._changed.add(start)
 
     def begin(self, record: FileRecord) -> None:
         """Keep the record of a file that was new: its first line is taken now."""
@@ -198,7 +211,7 @@ class FileTable:
         self.changed(record)
 
     def _renumber(self) -> None:
-        self._sealed = {}
+        self._sealed, self._plain = {}, {}
         self._place_of = {id(record): place for place, record in enumerate(self.records)}
 
     # --- reconciliation -----------------------------------------------------------------------------------------
@@ -409,8 +422,8 @@ def _packed(records: Sequence[FileRecord]) -> str:
     return base64.b85encode(zlib.compress(text.encode("ascii"))).decode("ascii")
 
 
-def _unpacked(block: str) -> list[FileRecord]:
-    rows = json.loads(zlib.decompress(base64.b85decode(block)))
+def _unpacked(block: str | list[Any]) -> list[FileRecord]:
+    rows = json.loads(zlib.decompress(base64.b85decode(block))) if isinstance(block, str) else block
     return [msgspec.convert(row, FileRecord) for row in rows]
 
 

@@ -250,10 +250,15 @@ class TextLines(SplitSpout[T], Generic[T]):
             if self.follow and self._reads:
                 return None
             raise EndOfInput
-        id_of = ids_of(taken.record.name, taken.series, taken.first)
+        name, series, first = taken.record.name, taken.series, taken.first
+        id_of = ids_of(name, series, first)
         if taken.lost is not None:
             return [Reject(taken.piece, id_of(0), taken.lost)]
-        rows = self._values(taken.piece, taken.encoding, taken.record.name, taken.offset, taken.first, id_of)
+        rows = self._values(taken.piece, taken.encoding, name, taken.offset, first, id_of)
+        if isinstance(rows, map):  # all of them can be decoded
+            if series is None:
+                return [Emit(row, (name, number)) for number, row in enumerate(rows, first)]
+            return [Emit(row, (name, series, number)) for number, row in enumerate(rows, first)]
         return [row if isinstance(row, Reject) else Emit(row, id_of(index)) for index, row in enumerate(rows)]
 
     def read(self, split: Split) -> Iterator[T | Reject]:
@@ -266,7 +271,7 @@ class TextLines(SplitSpout[T], Generic[T]):
 
     def _values(
         self, chunk: bytes, encoding: str, name: str, offset: int, first: int, id_of: IdOf
-    ) -> Iterable[T | Reject]:
+    ) -> map[T] | Iterator[T | Reject]:
         columns, make = constructor(self.message_type)
         texts = decode_all(chunk, encoding, at_start=offset == 0)
         if texts is not None:

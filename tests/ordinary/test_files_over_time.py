@@ -1,0 +1,503 @@
+"""Files change between two starts, and while a run reads them: nothing comes twice, and nothing is lost unsaid."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import logging
+import lzma
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.cli.conftest import Run, WriteTarget
+from tests.local.running import run as run_locally
+from tests.places import Place
+from tests.spark.conftest import RunTopology
+from tupletree import Topology, bolt
+from tupletree.clock import ManualClock
+from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput, SourceChangedError
+from tupletree.runtimes import deadletters
+from tupletree.runtimes.spark.journal import numbered, read_epoch
+from tupletree.sinks import jsonl, read_rows
+from tupletree.sources import Line, text_lines
+from tupletree.sources.file_table import FileTable
+from tupletree.sources.text import TextLines
+from tupletree.topology.components import Reject
+from tupletree.topology.splits import Split
+
+LONG = "a line that is long enough to be recognised, number "
+
+
+def lines_of(count: int, what: str = LONG) -> str:
+    return "".join(f"{what}{number}\n" for number in range(1, count + 1))
+
+
+readers: list[Reader] = []
+
+
+@pytest.fixture(autouse=True)
+def no_file_stays_open() -> Iterator[None]:
+    yield
+    while readers:
+        readers.pop().spout.close()
+
+
+class Reader:
+    """A source that is asked, stopped and resumed."""
+
+    def __init__(self, paths: Any, **options: Any) -> None:
+        self.clock = ManualClock(wall=4e9)
+        self.paths, self.options = paths, options
+        self.position: Any = None
+        readers.append(self)
+        self.start()
+
+    def start(self, paths: Any = None, **options: Any) -> None:
+        self.paths, self.options = paths or self.paths, self.options | options
+        self.spout: TextLines[Line] = text_lines(self.paths, clock=self.clock, **self.options)
+        self.spout.open(Place())
+        if self.position is not None:
+            self.spout.restore(json.loads(json.dumps(self.position)))
+
+    def resume(self, paths: Any = None, **options: Any) -> None:
+        self.position = self.spout.snapshot()
+        self.spout.close()
+        self.start(paths, **options)
+
+    def ask(self) -> list[tuple[Any, str]]:
+        """What is there now: ids, and texts or reasons."""
+        found: list[tuple[Any, str]] = []
+        self.clock.advance(2.0)
+        try:
+            while given := self.spout.next():
+                found += [(one.message_id, one.reason if isinstance(one, Reject) else one.value.text) for one in given]
+        except EndOfInput:
+            pass
+        return found
+
+    def texts(self) -> list[str]:
+        return [text for _, text in self.ask()]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test is."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+# --- S1: another list of files --------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_reads_what_was_added_to_the_list_and_nothing_twice(here: Path) -> None:
+    Path("mon.txt").write_text("mon 1\nmon 2\n")
+    Path("sun.txt").write_text("sun\n")
+    Path("tue.txt").write_text("tue\n")
+    reader = Reader(["mon.txt"])
+    assert reader.texts() == ["mon 1", "mon 2"]
+    reader.resume(["sun.txt", "mon.txt"])
+    assert reader.ask() == [(("sun.txt", 1), "sun")]
+    Path("mon.txt").unlink()
+    reader.resume(["sun.txt", "mon.txt", "tue.txt"])
+    assert reader.texts() == ["tue"]
+    reader.resume(["tue.txt"])
+    assert reader.ask() == []
+
+
+def test_a_file_that_is_not_read_to_its_end_is_missed(here: Path) -> None:
+    Path("mon.txt").write_text(lines_of(3))
+    Path("tue.txt").write_text("tue\n")
+    reader = Reader(["mon.txt"])
+    reader.spout.plan(1, 1 << 20)
+    Path("mon.txt").rename("../elsewhere")
+    reader.resume(["mon.txt", "tue.txt"])
+    with pytest.raises(
+        ConnectorError, match=r"mon\.txt: No such file[\s\S]*got: 108 bytes of it are unread[\s\S]*bring it back"
+    ):
+        reader.ask()
+    reader.resume(["tue.txt"])
+    lost, tue = reader.ask()
+    assert lost[0] == ("mon.txt", "unread", 54)
+    assert "108 bytes of it, behind line 1, were never read" in lost[1]
+    assert tue == (("tue.txt", 1), "tue")
+    Path("../elsewhere").rename("mon.txt")
+    reader.resume(["mon.txt", "tue.txt"])
+    assert reader.ask() == [(("mon.txt", 2), f"{LONG}2"), (("mon.txt", 3), f"{LONG}3")]
+
+
+# --- S2: rotated, truncated, replaced, restored, linked -------------------------------------------------------------
+
+
+def begun(name: str, count: int = 4, taken: int = 2, **options: Any) -> Reader:
+    Path(name).write_text(lines_of(count))
+    reader = Reader([name], **options)
+    reader.spout.plan(taken, 1 << 20)
+    reader.position = reader.spout.snapshot()
+    reader.spout.close()
+    return reader
+
+
+def test_the_rest_of_a_rotated_file_is_read_and_the_new_one_from_its_start(here: Path) -> None:
+    reader = begun("a.log")
+    Path("a.log").rename("a.log.1")
+    Path("a.log").write_text(lines_of(9, "another line, of a longer file "))
+    reader.start()
+    found = reader.ask()
+    assert found[:2] == [(("a.log", 3), f"{LONG}3"), (("a.log", 4), f"{LONG}4")]
+    assert found[2:] == [(("a.log", 2, n), f"another line, of a longer file {n}") for n in range(1, 10)]
+
+
+def test_a_file_whose_rest_is_gone_is_reported_and_the_new_one_read_from_its_start(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = begun("a.log")
+    Path("a.log").write_text(lines_of(9, "another line, of a longer file "))
+    reader.start()
+    lost, *found = reader.ask()
+    assert lost[0] == ("a.log", "unread", 108)
+    assert "is another file now, or was truncated: 108 bytes of it, behind line 2, were never read" in lost[1]
+    assert [message_id for message_id, _ in found] == [("a.log", 2, n) for n in range(1, 10)]
+    assert "it is read from its start" in caplog.text
+
+
+def test_a_changed_file_is_refused_where_that_is_asked_for(here: Path) -> None:
+    reader = begun("a.log", changed="refuse")
+    Path("a.log").write_text("short\n")
+    reader.start()
+    with pytest.raises(
+        SourceChangedError, match=r"not the one that was begun[\s\S]*got: 6 bytes[\s\S]*at least the 108 bytes"
+    ):
+        reader.ask()
+    Path("a.log").write_text(lines_of(9, "another line, of a longer file "))
+    reader.resume()
+    with pytest.raises(SourceChangedError, match="other content before byte 108"):
+        reader.ask()
+    Path("a.log").write_text(lines_of(4))
+    reader.resume()
+    assert reader.texts() == [f"{LONG}3", f"{LONG}4"]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_the_rest_of_a_file_that_was_copied_and_truncated_is_read_in_the_copy(here: Path, packed: bool) -> None:
+    reader = begun("a.log")
+    content = Path("a.log").read_bytes()
+    if packed:
+        Path("a.log.2.gz").write_bytes(gzip.compress(content))
+    else:
+        Path("a.log.1").write_bytes(content)
+    Path("a.log").write_text("new\n")
+    reader.start()
+    assert reader.ask() == [(("a.log", 3), f"{LONG}3"), (("a.log", 4), f"{LONG}4"), (("a.log", 2, 1), "new")]
+
+
+def test_renamed_moved_and_restored_files_go_on_where_they_were(here: Path) -> None:
+    reader = begun("a.log")
+    Path("a.log").rename("b.log")
+    reader.start("*.log")
+    reader.spout.plan(1, 1 << 20)
+    content = Path("b.log").read_bytes()
+    Path("b.log").unlink()
+    Path("other").write_text("takes the inode")
+    Path("b.log").write_bytes(content + b"more\n")
+    reader.resume()
+    assert reader.ask() == [(("a.log", 4), f"{LONG}4"), (("a.log", 5), "more")]
+
+
+def test_two_names_of_one_file_are_read_once(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Path("a.log").write_text(lines_of(2))
+    os.link("a.log", "b.log")
+    Path("c.log").symlink_to("a.log")
+    reader = Reader(["a.log", "b.log", "../here/a.log", "c.log"])
+    assert [message_id for message_id, _ in reader.ask()] == [("a.log", 1), ("a.log", 2)]
+    for name in ("b.log", "../here/a.log", "c.log"):
+        assert f"{name} is another name of a.log: it is read once" in caplog.text
+    Path("a.log").unlink()
+    reader.resume(["b.log"])
+    assert reader.ask() == []
+
+
+def test_files_of_the_same_content_are_read_each(here: Path) -> None:
+    Path("day1.txt").write_text(lines_of(3))
+    reader = Reader("*.txt")
+    assert len(reader.ask()) == 3
+    Path("day1.txt").unlink()
+    Path("day2.txt").write_text(lines_of(3))
+    os.utime("day2.txt", (5e9, 5e9))
+    reader.resume()
+    assert [message_id for message_id, _ in reader.ask()] == [("day2.txt", 1), ("day2.txt", 2), ("day2.txt", 3)]
+
+
+# --- S3: lines that come later --------------------------------------------------------------------------------------
+
+
+def test_lines_that_were_appended_after_the_end_are_read_on_resume(here: Path) -> None:
+    Path("a.log").write_text("one\nhalf")
+    reader = Reader("a.log")
+    assert reader.texts() == ["one", "half"]
+    with Path("a.log").open("a") as file:
+        file.write("\ntwo\nthr")
+    reader.resume()
+    assert reader.ask() == [(("a.log", 3), "two"), (("a.log", 4), "thr")]
+    with Path("a.log").open("a") as file:
+        file.write("ee\nfour\n")
+    reader.resume()
+    rest, four = reader.ask()
+    assert rest[0] == ("a.log", "rest", 16)
+    assert "line 4 was taken as whole when the file ended there" in rest[1]
+    assert four == (("a.log", 5), "four")
+
+
+def test_a_source_that_follows_keeps_an_unfinished_line_back(here: Path) -> None:
+    Path("a.log").write_text("one\nhal")
+    reader = Reader("a.log", follow=True)
+    assert reader.texts() == ["one"]
+    assert reader.texts() == []
+    reader.resume()
+    with Path("a.log").open("a") as file:
+        file.write("f\n")
+    assert reader.ask() == [(("a.log", 2), "half")]
+
+
+def test_a_file_that_rotates_while_it_is_followed_is_read_to_its_end_and_then_the_new_one(here: Path) -> None:
+    Path("a.log").write_text(lines_of(2))
+    reader = Reader("a.log", follow=True)
+    assert len(reader.ask()) == 2
+    with Path("a.log").open("a") as file:
+        Path("a.log").rename("a.log.1")
+        assert reader.ask() == []
+        file.write("the last line, whose end never ca")
+    os.utime("a.log.1", (3e9, 3e9))
+    Path("a.log").write_text("new\n")
+    assert reader.ask() == [(("a.log", 3), "the last line, whose end never ca"), (("a.log", 2, 1), "new")]
+
+
+def test_a_file_that_is_truncated_and_written_while_it_is_followed_is_read_from_its_start(here: Path) -> None:
+    Path("a.log").write_text(lines_of(2))
+    reader = Reader("a.log", follow=True)
+    assert len(reader.ask()) == 2
+    with Path("a.log").open("r+") as file:
+        file.truncate()
+        file.write(lines_of(3, "lines of another content, and more of them than before "))
+    os.utime("a.log", (3e9, 3e9))
+    assert [message_id for message_id, _ in reader.ask()] == [("a.log", 2, n) for n in (1, 2, 3)]
+
+
+# --- S4: folders, compression, encodings, commas --------------------------------------------------------------------
+
+
+def test_a_pattern_finds_new_files_as_they_come_and_does_not_miss_those_that_were_read(here: Path) -> None:
+    Path("in").mkdir()
+    reader = Reader("in/**/*.log", follow=True)
+    assert reader.ask() == []
+    Path("in/b.log").write_text("b\n")
+    Path("in/a.log").write_text("a\n")
+    assert reader.texts() == ["a", "b"]
+    Path("in/a.log").unlink()
+    Path("in/sub").mkdir()
+    Path("in/b.log").rename("in/sub/b.log")
+    Path("in/sub/c.log").write_text("c\n")
+    assert reader.texts() == ["c"]
+    reader.resume(follow=False)
+    assert reader.ask() == []
+
+
+def test_files_come_by_name_or_by_time(here: Path) -> None:
+    for number, name in enumerate(["c.log", "a.log", "b.log"]):
+        Path(name).write_text(f"{name}\n")
+        os.utime(name, (number, number))
+    assert Reader("*.log").texts() == ["a.log", "b.log", "c.log"]
+    assert Reader("*.log", order="time").texts() == ["c.log", "a.log", "b.log"]
+
+
+def test_compressed_files_are_decompressed_by_their_suffix(here: Path) -> None:
+    Path("a.gz").write_bytes(gzip.compress(b"gz 1\ngz ") + gzip.compress(b"2\n"))
+    Path("b.bz2").write_bytes(bz2.compress(b"bz2 1\n") + bz2.compress(b"bz2 2\n"))
+    Path("c.xz").write_bytes(lzma.compress(b"xz 1\nxz 2"))
+    with pa.CompressedOutputStream("d.zst", "zstd") as file:
+        file.write(b"zst 1\nzst 2\n")
+    reader = Reader(["a.gz", "b.bz2", "c.xz", "d.zst"])
+    split = reader.spout.plan(3, 1 << 20)
+    assert split is not None
+    assert sum(one.rows for one in split) == 3
+    reader.resume()
+    assert reader.ask() == [
+        (("b.bz2", 2), "bz2 2"),
+        (("c.xz", 1), "xz 1"),
+        (("c.xz", 2), "xz 2"),
+        (("d.zst", 1), "zst 1"),
+        (("d.zst", 2), "zst 2"),
+    ]
+    with pytest.raises(ConfigError, match=r"e\.zip: files that end with \.zip cannot be read"):
+        text_lines(["a.gz", "e.zip"])
+
+
+def test_a_compressed_file_that_is_cut_off_is_reported_and_the_run_goes_on(here: Path) -> None:
+    whole = gzip.compress(lines_of(1000).encode())
+    Path("a.gz").write_bytes(whole[:-20])
+    Path("b.txt").write_text("b\n")
+    reader = Reader(["a.gz", "b.txt"])
+    found = reader.ask()
+    assert [text for _, text in found[:-2]] == lines_of(len(found) - 2).splitlines()
+    assert found[-2][0][:2] == ("a.gz", "damaged")
+    assert "cannot be decompressed" in found[-2][1]
+    assert found[-1] == (("b.txt", 1), "b")
+    follower = Reader(["a.gz"], follow=True)
+    os.utime("a.gz", (4e9, 4e9))
+    assert all(isinstance(message_id[1], int) for message_id, _ in follower.ask())
+    Path("a.gz").write_bytes(whole)
+    follower.ask()
+    assert follower.spout._queue.table.records[0].lines == 1000
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+def test_encodings_are_told_by_their_mark_or_by_name(here: Path, encoding: str) -> None:
+    Path("a.txt").write_bytes("ä\r\n\n€𝄞".encode(encoding))
+    options = {"encoding": encoding} if encoding == "utf-16-le" else {}
+    assert Reader("a.txt", **options).texts() == ["ä", "", "€𝄞"]
+
+
+def test_what_is_no_utf_16_is_rejected_alone(here: Path) -> None:
+    Path("a.txt").write_bytes("good\nbad ".encode("utf-16") + b"\x00\xd8\n\x00" + "good\n".encode("utf-16-le") + b"x")
+    found = Reader("a.txt").ask()
+    assert [message_id for message_id, _ in found] == [("a.txt", n) for n in (1, 2, 3, 4)]
+    assert [text for _, text in found if "not utf-8" not in text] == ["good", "good"]
+
+
+def test_patterns_and_commas_in_names_can_be_set(here: Path, run: Run, write_target: WriteTarget) -> None:
+    target = write_target(TOPOLOGY)
+    Path("a,b.txt").write_text("comma\n")
+    Path("c.txt").write_text("c\n")
+    result = run("run", target, "--runtime", "local", "--set", "paths=a\\,b.txt,c*.txt", "--set", "out=out")
+    assert result.code == 0, result.err
+    assert sorted(row["text"] for row in read_rows(here / "out")) == ["c", "comma"]
+    result = run("check", target, "--set", "paths=a,b.txt", "--set", "out=new")
+    assert "a: No such file" in result.err
+    assert "a,b.txt is there: --set takes a comma that belongs to a name as \\," in result.err
+    result = run("check", target, "--set", "paths=*.log", "--set", "out=new")
+    assert "*.log: no file matches the pattern" in result.err
+
+
+TOPOLOGY = """
+from pathlib import Path
+from tupletree import Topology
+from tupletree.sinks import jsonl
+from tupletree.sources import text_lines
+
+def topology(paths: list[str], out: Path) -> Topology:
+    t = Topology("copy")
+    t.sink("out", jsonl(out)).shuffle(t.spout("lines", text_lines(paths)))
+    return t
+"""
+
+
+# --- S9: another folder ---------------------------------------------------------------------------------------------
+
+
+def test_relative_paths_are_refused_in_another_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.log").write_text("a\n")
+    reader = Reader("a.log")
+    assert reader.texts() == ["a"]
+    (here / "other").mkdir()
+    monkeypatch.chdir(here / "other")
+    with pytest.raises(CheckpointError, match=r"relative paths[\s\S]*here/other[\s\S]*expected"):
+        reader.resume()
+    reader.start(str(here / "a.log"))
+    assert reader.ask() == []
+
+
+# --- both runtimes --------------------------------------------------------------------------------------------------
+
+
+@bolt
+def same(line: Line) -> Line:
+    return line
+
+
+class UpTo(TextLines[Line]):
+    """As if the run were stopped after so many lines."""
+
+    def __init__(self, paths: Any, most: int) -> None:
+        super().__init__(paths, message_type=Line)
+        self.most = most
+
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
+        if self.most <= 0:
+            raise EndOfInput
+        splits = super().plan(min(max_rows, self.most), max_bytes)
+        self.most -= sum(split.rows for split in splits or ())
+        return splits
+
+
+def copy(spout: TextLines[Line], out: Path) -> Topology:
+    t = Topology("copy")
+    t.sink("out", jsonl(out)).shuffle(t.bolt("same", same).shuffle(t.spout("lines", spout)))
+    return t
+
+
+def test_the_local_runtime_reads_folders_and_tells_what_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(lines_of(5000))
+    (tmp_path / "b.log.gz").write_bytes(gzip.compress(lines_of(5000).encode())[:-9])
+    summary = run_locally(copy(text_lines(str(tmp_path / "*.log*")), tmp_path / "out"), tmp_path / "state")
+    rows = [*read_rows(tmp_path / "out")]
+    assert summary.dead == 1
+    assert len({(row["path"], row["number"]) for row in rows}) == len(rows) == summary.acked > 5000
+    (letter,) = deadletters.read(tmp_path / "state")
+    assert letter.message_id[1] == "damaged"
+
+
+@pytest.mark.spark
+def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path, run_topology: RunTopology) -> None:
+    state, out = tmp_path / "state", tmp_path / "out"
+    mon, sun = tmp_path / "mon.log", tmp_path / "sun.log"
+    mon.write_text(lines_of(100))
+    run_topology(copy(UpTo([mon], 40), out), state, epoch_max_messages=30)
+    sizes = [
+        sum(planned.split.rows for planned in read_epoch(state / "epochs", epoch)[0].splits)
+        for epoch in numbered(state / "epochs", ".epoch")
+    ]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 30
+    mon.rename(tmp_path / "mon.log.1")
+    mon.write_text(lines_of(200, "quite another line, of the file that came after "))
+    sun.write_bytes(gzip.compress(b"sun\n"))
+    sun.rename(sun := tmp_path / "sun.log.gz")
+    run_topology(copy(text_lines([sun, mon]), out), state, epoch_max_messages=1000)
+    (tmp_path / "mon.log.1").unlink()
+    with mon.open("a") as file:
+        file.write("appended\n")
+    summary = run_topology(copy(text_lines(str(tmp_path / "*.log*"), follow=False), out), state)
+    assert (summary.acked, summary.dead) == (302, 0)
+    found = sorted((Path(row["path"]).name, row["number"], row["text"]) for row in read_rows(out))
+    expected = [("mon.log", n, text) for n, text in enumerate(lines_of(100).splitlines(), 1)]
+    second = lines_of(200, "quite another line, of the file that came after ") + "appended\n"
+    expected += [("mon.log", n, text) for n, text in enumerate(second.splitlines(), 1)]
+    assert found == sorted([*expected, ("sun.log.gz", 1, "sun")])
+
+
+# --- the position ---------------------------------------------------------------------------------------------------
+
+
+def test_the_position_of_many_files_is_small_and_quickly_taken(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    for number in range(300):
+        Path(f"{number:03}.log").write_text(lines_of(2))
+    reader = Reader("*.log")
+    assert len(reader.ask()) == 600
+    reader.spout.snapshot()
+    position = reader.spout.snapshot()
+    assert len(json.dumps(position)) < 300 * 100
+    assert reader.spout.snapshot()["files"][0] is position["files"][0]
+    reader.resume()
+    assert reader.ask() == []
+
+
+def test_a_position_that_is_none_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="position of a source of files"):
+        FileTable("utf-8").restore({"index": 0, "offset": 3})
