@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
-import logging
 import lzma
 import os
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,6 @@ from tupletree.runtimes import deadletters
 from tupletree.runtimes.spark.journal import numbered, read_epoch
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import Line, text_lines
-from tupletree.sources.file_table import FileTable
 from tupletree.sources.text import TextLines
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split
@@ -479,25 +477,3 @@ def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path, run
     second = lines_of(200, "quite another line, of the file that came after ") + "appended\n"
     expected += [("mon.log", n, text) for n, text in enumerate(second.splitlines(), 1)]
     assert found == sorted([*expected, ("sun.log.gz", 1, "sun")])
-
-
-# --- the position ---------------------------------------------------------------------------------------------------
-
-
-def test_the_position_of_many_files_is_small_and_quickly_taken(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR)
-    for number in range(300):
-        Path(f"{number:03}.log").write_text(lines_of(2))
-    reader = Reader("*.log")
-    assert len(reader.ask()) == 600
-    reader.spout.snapshot()
-    position = reader.spout.snapshot()
-    assert len(json.dumps(position)) < 300 * 100
-    assert reader.spout.snapshot()["files"][0] is position["files"][0]
-    reader.resume()
-    assert reader.ask() == []
-
-
-def test_a_position_that_is_none_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="position of a source of files"):
-        FileTable("utf-8").restore({"index": 0, "offset": 3})

@@ -32,9 +32,10 @@ def bind_parameters(
 
     Text is read as the annotated type: str, int, float, bool, Path, a Literal, any of them or None, and lists, tuples
     and sets of them. A list takes its values from commas, from repeated settings, or both (`\,` is a comma within a
-    value); an empty text is an empty list. Every other parameter may be set once. `name=@FILE` is what a file holds, without its last line break, and
-    `name=$VARIABLE` what the environment does; `@@` and `$$` stand for a text that begins with one of the two. The text
-    of a `Secret` is in no error. Without an annotation the type of the default counts, else it is str.
+    value); an empty text is an empty list. Every other parameter may be set once. `name=@FILE` is what a file holds,
+    without its last line break, and `name=$VARIABLE` what the environment does; `@@` and `$$` stand for a text that
+    begins with one of the two. The text of a `Secret` is in no error. Without an annotation the type of the default
+    counts, else it is str.
 
     Args:
         factory: the function whose parameters are bound.
