@@ -99,15 +99,6 @@ def test_a_pause_of_a_rate_is_not_caught_up() -> None:
     assert [message.message_id for message in spout.next()] == [4, 5]
 
 
-def test_tasks_share_the_numbers_of_a_rate() -> None:
-    clock = ManualClock()
-    spouts = [opened(rate(Number, 8.0, message_type=Number, total=7, clock=clock), n, 2) for n in range(2)]
-    clock.advance(0.5)
-    assert [[message.message_id for message in spout.next()] for spout in spouts] == [[0, 2], [1, 3]]
-    clock.advance(10.0)
-    assert [[message.message_id for message in spout.next()] for spout in spouts] == [[4, 6], [5]]
-
-
 def test_a_rate_resumes_with_the_next_number() -> None:
     clock = ManualClock()
     spout = opened(rate(Number, 8.0, message_type=Number, clock=clock))

@@ -3,7 +3,6 @@
 from tupletree.sources.delta_rows import delta_rows
 from tupletree.sources.items import items
 from tupletree.sources.rate import rate
-from tupletree.sources.rate_splits import rate_splits
 from tupletree.sources.text import Line, text_lines
 
-__all__ = ["Line", "delta_rows", "items", "rate", "rate_splits", "text_lines"]
+__all__ = ["Line", "delta_rows", "items", "rate", "text_lines"]

@@ -1,20 +1,25 @@
-"""Messages at a steady rate: an open-loop load for measuring throughput and latency."""
+"""Messages at a steady rate: an open-loop load for measuring throughput and latency.
+
+Owns which numbers are due; who reads them makes the messages, on Spark a worker.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from tupletree.clock import Clock, SystemClock
 from tupletree.errors import ConfigError, EndOfInput
-from tupletree.topology.components import Emit, Spout, TaskContext
+from tupletree.topology.components import TaskContext
+from tupletree.topology.splits import Split, SplitSpout
 
-__all__ = ["Paced", "Rate", "rate"]
+__all__ = ["BLOCK", "Rate", "rate"]
 
 T = TypeVar("T")
 
-_BATCH = 1000
+BLOCK = 1000
+"""Tasks take turns at so many numbers, so that those of a split stand one after the other."""
 
 
 def rate(
@@ -29,10 +34,12 @@ def rate(
 
     The schedule does not wait for a slow topology: what could not be emitted in time follows at once, so measured
     latency includes the queueing (no coordinated omission; Tene, "How not to measure latency", 2013). Message ids are
-    the numbers. Several tasks share the rate and the numbers. A run that resumes continues with the next number.
+    the numbers. Several tasks share the rate, and the numbers in blocks of 1,000. A run that resumes continues with the
+    next number.
 
     Args:
-        make: number → message; importable by name where the topology is pickled.
+        make: number → message, the same for a number every time: on Spark executors call it, again when an epoch runs
+            again and when a message failed. Importable by name where the topology is pickled.
         per_second: messages per second of all tasks together, above 0; infinity for as many as there is room for.
         message_type: class of the messages.
         total: end after this many; None never ends.
@@ -44,13 +51,8 @@ def rate(
     return Rate(make, per_second, message_type=message_type, total=total, clock=clock)
 
 
-class Paced(Generic[T]):
-    """Numbers that fall due at a steady rate: what `Rate` and `RateSplits` have in common.
-
-    It counts how many numbers its task has taken, and that is the position.
-    """
-
-    _name = "rate"
+class Rate(SplitSpout[T]):
+    """See `rate`. It counts how many numbers its task has taken, and that is the position."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Paced(Generic[T]):
         clock: Clock | None = None,
     ) -> None:
         if not per_second > 0:
-            raise ConfigError("a rate is above 0", where=self._name, got=f"per_second={per_second}")
+            raise ConfigError("a rate is above 0", where="rate", got=f"per_second={per_second}")
         self.make = make
         self.per_second = per_second
         self.message_type = message_type
@@ -88,6 +90,22 @@ class Paced(Generic[T]):
         self._taken = position
         self.activate()
 
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:  # noqa: ARG002 - nothing is known of bytes
+        """Name the numbers that are due and were not named yet."""
+        room = self._due(max_rows)
+        splits: list[Split] = []
+        while room > 0 and (split := self._next(room)) is not None:
+            splits.append(split)
+            self._taken += split.rows
+            room -= split.rows
+        if not splits and self._next(1) is None:
+            raise EndOfInput
+        return splits or None
+
+    def read(self, split: Split) -> Iterator[T]:
+        """Make the messages of these numbers."""
+        return map(self.make, range(split.first, split.first + split.rows))
+
     def _due(self, at_most: int) -> int:
         """How many numbers of this task are due and not taken."""
         if math.isinf(self.per_second):
@@ -96,19 +114,11 @@ class Paced(Generic[T]):
         in_all = self._taken_before + int(elapsed_s * self.per_second / self._tasks)
         return min(at_most, in_all - self._taken)
 
-
-class Rate(Paced[T], Spout[T]):
-    """See `rate`."""
-
-    def next(self) -> Sequence[Emit[T]] | None:
-        """Return the messages that are due and were not returned yet."""
-        number = self._index + self._taken * self._tasks
-        if self.total is not None and number >= self.total:
-            raise EndOfInput
-        due = self._due(_BATCH)
-        if due <= 0:
-            return None
-        end = number + due * self._tasks
-        numbers = range(number, end if self.total is None else min(end, self.total), self._tasks)
-        self._taken += len(numbers)
-        return [Emit(self.make(each), each) for each in numbers]
+    def _next(self, room: int) -> Split | None:
+        """The numbers that come next in the block in hand; None if there are no more."""
+        block, within = divmod(self._taken, BLOCK)
+        first = (block * self._tasks + self._index) * BLOCK + within
+        count = min(room, BLOCK - within)
+        if self.total is not None:
+            count = min(count, self.total - first)
+        return Split(count, first) if count > 0 else None

@@ -7,8 +7,8 @@ import pytest
 from tests.places import Place
 from tupletree.clock import ManualClock
 from tupletree.errors import ConfigError, EndOfInput
-from tupletree.sources import rate_splits
-from tupletree.sources.rate_splits import BLOCK, RateSplits
+from tupletree.sources import rate
+from tupletree.sources.rate import BLOCK, Rate
 from tupletree.topology.splits import read_split
 
 
@@ -18,13 +18,13 @@ class Number(msgspec.Struct, frozen=True):
 
 def opened(
     clock: ManualClock, per_second: float = 10.0, *, task: int = 0, tasks: int = 1, **options: Any
-) -> RateSplits[Number]:
-    spout = rate_splits(Number, per_second, message_type=Number, clock=clock, **options)
+) -> Rate[Number]:
+    spout = rate(Number, per_second, message_type=Number, clock=clock, **options)
     spout.open(Place(task_index=task, parallelism=tasks))
     return spout
 
 
-def numbers(spout: RateSplits[Number], max_rows: int = 10_000) -> Iterator[int]:
+def numbers(spout: Rate[Number], max_rows: int = 10_000) -> Iterator[int]:
     for split in spout.plan(max_rows, 1) or ():
         for index, number in enumerate(read_split(spout, split)):
             assert split.message_id(index) == number.value
@@ -79,4 +79,4 @@ def test_an_endless_rate_gives_as_much_as_there_is_room_for() -> None:
 
 def test_a_rate_is_above_0() -> None:
     with pytest.raises(ConfigError, match="above 0"):
-        rate_splits(Number, 0, message_type=Number)
+        rate(Number, 0, message_type=Number)
