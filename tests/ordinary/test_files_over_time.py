@@ -20,9 +20,11 @@ from tests.places import Place
 from tests.spark.conftest import RunTopology
 from tupletree import Topology, bolt
 from tupletree.clock import ManualClock
+from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput, SourceChangedError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.spark.journal import numbered, read_epoch
+from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import Line, text_lines
 from tupletree.sources.text import TextLines
@@ -408,6 +410,25 @@ def test_relative_paths_are_refused_in_another_folder(here: Path, monkeypatch: p
         reader.resume()
     reader.start(str(here / "a.log"))
     assert reader.ask() == []
+
+
+def test_a_relative_folder_of_a_sink_is_refused_in_another_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "state").mkdir()
+    (here / "other").mkdir()
+    relative = copy(text_lines("/a.log"), Path("out")).build()
+    options = Options(progress_file="progress.jsonl")
+    refuse_other_folder(here / "state", relative, options)
+    refuse_other_folder(here / "state", relative, options)
+    monkeypatch.chdir(here / "other")
+    with pytest.raises(CheckpointError) as raised:
+        refuse_other_folder(here / "state", relative, options)
+    assert f"sink 'out': a relative path means another folder than when the run began\n  got: {here}/other/out" in str(
+        raised.value
+    )
+    assert "option progress_file" in str(raised.value)
+    refuse_other_folder(here / "state", copy(text_lines("/a.log"), here / "out").build(), Options())
+    here.rename(here.with_name("moved"))
+    refuse_other_folder(here.with_name("moved") / "state", relative, options)
 
 
 # --- both runtimes --------------------------------------------------------------------------------------------------

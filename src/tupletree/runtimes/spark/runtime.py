@@ -51,6 +51,7 @@ from tupletree.runtimes.spark.redealing import Redealer
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
 from tupletree.runtimes.spark.spooling import lasting_fingerprint, make_spools
+from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir, unusable
 from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
 from tupletree.runtimes.spark.sweeping import sweep_drafts
@@ -88,6 +89,7 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
     refuse_unnameable(path)
     directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec))
     try:
+        refuse_other_folder(directory.path, spec, request.options)
         folders = {
             **claim_directories(spec, directory.run_id, append=request.append),
             **make_spools(directory.spools, spec),
