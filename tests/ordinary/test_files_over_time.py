@@ -2,96 +2,29 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import json
-import lzma
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from tests.cli.conftest import Run, WriteTarget
 from tests.local.running import run as run_locally
-from tests.places import Place
-from tests.spark.conftest import RunTopology
+from tests.ordinary.reading import LONG, Reader, here, lines_of, no_file_stays_open
+from tests.spark.conftest import RunTopology, StartTopology
 from tupletree import Topology, bolt
-from tupletree.clock import ManualClock
 from tupletree.config import Options
-from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput, SourceChangedError
+from tupletree.errors import CheckpointError, ConnectorError, EndOfInput, SourceChangedError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.spark.journal import numbered, read_epoch
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import Line, text_lines
 from tupletree.sources.text import TextLines
-from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split
 
-LONG = "a line that is long enough to be recognised, number "
-
-
-def lines_of(count: int, what: str = LONG) -> str:
-    return "".join(f"{what}{number}\n" for number in range(1, count + 1))
-
-
-readers: list[Reader] = []
-
-
-@pytest.fixture(autouse=True)
-def no_file_stays_open() -> Iterator[None]:
-    yield
-    while readers:
-        readers.pop().spout.close()
-
-
-class Reader:
-    """A source that is asked, stopped and resumed."""
-
-    def __init__(self, paths: Any, **options: Any) -> None:
-        self.clock = ManualClock(wall=4e9)
-        self.paths, self.options = paths, options
-        self.position: Any = None
-        readers.append(self)
-        self.start()
-
-    def start(self, paths: Any = None, **options: Any) -> None:
-        self.paths, self.options = paths or self.paths, self.options | options
-        self.spout: TextLines[Line] = text_lines(self.paths, clock=self.clock, **self.options)
-        self.spout.open(Place())
-        if self.position is not None:
-            self.spout.restore(json.loads(json.dumps(self.position)))
-
-    def resume(self, paths: Any = None, **options: Any) -> None:
-        self.position = self.spout.snapshot()
-        self.spout.close()
-        self.start(paths, **options)
-
-    def ask(self) -> list[tuple[Any, str]]:
-        """What is there now: ids, and texts or reasons."""
-        found: list[tuple[Any, str]] = []
-        self.clock.advance(2.0)
-        try:
-            while given := self.spout.next():
-                found += [(one.message_id, one.reason if isinstance(one, Reject) else one.value.text) for one in given]
-        except EndOfInput:
-            pass
-        return found
-
-    def texts(self) -> list[str]:
-        return [text for _, text in self.ask()]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, in which the test is."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
-
+__all__ = ["here", "no_file_stays_open"]
 
 # --- S1: another list of files --------------------------------------------------------------------------------------
 
@@ -289,114 +222,6 @@ def test_a_file_that_is_truncated_and_written_while_it_is_followed_is_read_from_
     assert [message_id for message_id, _ in reader.ask()] == [("a.log", 2, n) for n in (1, 2, 3)]
 
 
-# --- S4: folders, compression, encodings, commas --------------------------------------------------------------------
-
-
-def test_a_pattern_finds_new_files_as_they_come_and_does_not_miss_those_that_were_read(here: Path) -> None:
-    Path("in").mkdir()
-    reader = Reader("in/**/*.log", follow=True)
-    assert reader.ask() == []
-    Path("in/b.log").write_text("b\n")
-    Path("in/a.log").write_text("a\n")
-    assert reader.texts() == ["a", "b"]
-    Path("in/a.log").unlink()
-    Path("in/sub").mkdir()
-    Path("in/b.log").rename("in/sub/b.log")
-    Path("in/sub/c.log").write_text("c\n")
-    assert reader.texts() == ["c"]
-    reader.resume(follow=False)
-    assert reader.ask() == []
-
-
-def test_files_come_by_name_or_by_time(here: Path) -> None:
-    for number, name in enumerate(["c.log", "a.log", "b.log"]):
-        Path(name).write_text(f"{name}\n")
-        os.utime(name, (number, number))
-    assert Reader("*.log").texts() == ["a.log", "b.log", "c.log"]
-    assert Reader("*.log", order="time").texts() == ["c.log", "a.log", "b.log"]
-
-
-def test_compressed_files_are_decompressed_by_their_suffix(here: Path) -> None:
-    Path("a.gz").write_bytes(gzip.compress(b"gz 1\ngz ") + gzip.compress(b"2\n"))
-    Path("b.bz2").write_bytes(bz2.compress(b"bz2 1\n") + bz2.compress(b"bz2 2\n"))
-    Path("c.xz").write_bytes(lzma.compress(b"xz 1\nxz 2"))
-    with pa.CompressedOutputStream("d.zst", "zstd") as file:
-        file.write(b"zst 1\nzst 2\n")
-    reader = Reader(["a.gz", "b.bz2", "c.xz", "d.zst"])
-    split = reader.spout.plan(3, 1 << 20)
-    assert split is not None
-    assert sum(one.rows for one in split) == 3
-    reader.resume()
-    assert reader.ask() == [
-        (("b.bz2", 2), "bz2 2"),
-        (("c.xz", 1), "xz 1"),
-        (("c.xz", 2), "xz 2"),
-        (("d.zst", 1), "zst 1"),
-        (("d.zst", 2), "zst 2"),
-    ]
-    with pytest.raises(ConfigError, match=r"e\.zip: files that end with \.zip cannot be read"):
-        text_lines(["a.gz", "e.zip"])
-
-
-def test_a_compressed_file_that_is_cut_off_is_reported_and_the_run_goes_on(here: Path) -> None:
-    whole = gzip.compress(lines_of(1000).encode())
-    Path("a.gz").write_bytes(whole[:-20])
-    Path("b.txt").write_text("b\n")
-    reader = Reader(["a.gz", "b.txt"])
-    found = reader.ask()
-    assert [text for _, text in found[:-2]] == lines_of(len(found) - 2).splitlines()
-    assert found[-2][0][:2] == ("a.gz", "damaged")
-    assert "cannot be decompressed" in found[-2][1]
-    assert found[-1] == (("b.txt", 1), "b")
-    follower = Reader(["a.gz"], follow=True)
-    os.utime("a.gz", (4e9, 4e9))
-    assert all(isinstance(message_id[1], int) for message_id, _ in follower.ask())
-    Path("a.gz").write_bytes(whole)
-    follower.ask()
-    assert follower.spout._queue.table.records[0].lines == 1000
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
-def test_encodings_are_told_by_their_mark_or_by_name(here: Path, encoding: str) -> None:
-    Path("a.txt").write_bytes("ä\r\n\n€𝄞".encode(encoding))
-    options = {"encoding": encoding} if encoding == "utf-16-le" else {}
-    assert Reader("a.txt", **options).texts() == ["ä", "", "€𝄞"]
-
-
-def test_what_is_no_utf_16_is_rejected_alone(here: Path) -> None:
-    Path("a.txt").write_bytes("good\nbad ".encode("utf-16") + b"\x00\xd8\n\x00" + "good\n".encode("utf-16-le") + b"x")
-    found = Reader("a.txt").ask()
-    assert [message_id for message_id, _ in found] == [("a.txt", n) for n in (1, 2, 3, 4)]
-    assert [text for _, text in found if "not utf-8" not in text] == ["good", "good"]
-
-
-def test_patterns_and_commas_in_names_can_be_set(here: Path, run: Run, write_target: WriteTarget) -> None:
-    target = write_target(TOPOLOGY)
-    Path("a,b.txt").write_text("comma\n")
-    Path("c.txt").write_text("c\n")
-    result = run("run", target, "--runtime", "local", "--set", "paths=a\\,b.txt,c*.txt", "--set", "out=out")
-    assert result.code == 0, result.err
-    assert sorted(row["text"] for row in read_rows(here / "out")) == ["c", "comma"]
-    result = run("check", target, "--set", "paths=a,b.txt", "--set", "out=new")
-    assert "a: No such file" in result.err
-    assert "a,b.txt is there: --set takes a comma that belongs to a name as \\," in result.err
-    result = run("check", target, "--set", "paths=*.log", "--set", "out=new")
-    assert "*.log: no file matches the pattern" in result.err
-
-
-TOPOLOGY = """
-from pathlib import Path
-from tupletree import Topology
-from tupletree.sinks import jsonl
-from tupletree.sources import text_lines
-
-def topology(paths: list[str], out: Path) -> Topology:
-    t = Topology("copy")
-    t.sink("out", jsonl(out)).shuffle(t.spout("lines", text_lines(paths)))
-    return t
-"""
-
-
 # --- S9: another folder ---------------------------------------------------------------------------------------------
 
 
@@ -472,7 +297,9 @@ def test_the_local_runtime_reads_folders_and_tells_what_is_damaged(tmp_path: Pat
 
 
 @pytest.mark.spark
-def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path, run_topology: RunTopology) -> None:
+def test_a_run_on_spark_goes_on_whatever_became_of_its_files(
+    tmp_path: Path, run_topology: RunTopology, start_topology: StartTopology
+) -> None:
     state, out = tmp_path / "state", tmp_path / "out"
     mon, sun = tmp_path / "mon.log", tmp_path / "sun.log"
     mon.write_text(lines_of(100))
@@ -489,12 +316,17 @@ def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path, run
     sun.rename(sun := tmp_path / "sun.log.gz")
     run_topology(copy(text_lines([sun, mon]), out), state, epoch_max_messages=1000)
     (tmp_path / "mon.log.1").unlink()
+    handle = start_topology(copy(text_lines(str(tmp_path / "*.log*"), follow=True, poll_interval_s=0.1), out), state)
     with mon.open("a") as file:
-        file.write("appended\n")
-    summary = run_topology(copy(text_lines(str(tmp_path / "*.log*"), follow=False), out), state)
-    assert (summary.acked, summary.dead) == (302, 0)
+        file.write("appended\nnot yet a line")
+    (tmp_path / "wed.log").write_text("came later\n")
+    while handle.progress().acked < 303:
+        with pytest.raises(TimeoutError):
+            handle.wait(0.05)
+    handle.stop()
+    assert handle.progress().dead == 0
     found = sorted((Path(row["path"]).name, row["number"], row["text"]) for row in read_rows(out))
     expected = [("mon.log", n, text) for n, text in enumerate(lines_of(100).splitlines(), 1)]
     second = lines_of(200, "quite another line, of the file that came after ") + "appended\n"
     expected += [("mon.log", n, text) for n, text in enumerate(second.splitlines(), 1)]
-    assert found == sorted([*expected, ("sun.log.gz", 1, "sun")])
+    assert found == sorted([*expected, ("sun.log.gz", 1, "sun"), ("wed.log", 1, "came later")])

@@ -53,7 +53,7 @@ class _Source:
     found: Found | None  # None: it has no name any more, and is held open
     reader: LineReader | None = None
     backlog: int = 0  # its size when it was lined up
-    incomplete: Found | None = None  # a compressed file that lacked its end, as it was then
+    incomplete: Found | None = None  # a compressed file that lacked its end, or that of its last line, as it was then
 
 
 class FileQueue:
@@ -199,6 +199,8 @@ class FileQueue:
         record, reader = source.record, source.reader
         assert reader is not None
         size, mtime_ns, is_read = reader.state()
+        if reader.is_compressed and not is_read:
+            source.incomplete = source.found
         if record.series and (record.size, record.mtime_ns, record.done) != (size, mtime_ns, is_read):
             record.size, record.mtime_ns, record.done = size, mtime_ns, is_read
             self.table.changed(record)

@@ -200,8 +200,8 @@ class LineReader:
             try:
                 status = os.stat(self.path)
             except FileNotFoundError:
-                return self.size, self.mtime_ns, True
-            is_read = (status.st_size, status.st_mtime_ns) == (self.size, self.mtime_ns)
+                return self.size, self.mtime_ns, not any(self._rest)
+            is_read = (status.st_size, status.st_mtime_ns) == (self.size, self.mtime_ns) and not any(self._rest)
             return status.st_size, status.st_mtime_ns, is_read
         status = os.fstat(self._raw.fileno())
         is_read = self._raw.tell() == status.st_size and not any(self._rest)
