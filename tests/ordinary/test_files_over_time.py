@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.local.running import run as run_locally
+from tests.ordinary.conftest import InProcess, begin_in_process
 from tests.ordinary.reading import LONG, Reader, here, lines_of, no_file_stays_open
-from tests.spark.conftest import RunTopology, StartTopology
 from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConnectorError, EndOfInput, SourceChangedError
@@ -296,14 +296,11 @@ def test_the_local_runtime_reads_folders_and_tells_what_is_damaged(tmp_path: Pat
     assert letter.message_id[1] == "damaged"
 
 
-@pytest.mark.spark
-def test_a_run_on_spark_goes_on_whatever_became_of_its_files(
-    tmp_path: Path, run_topology: RunTopology, start_topology: StartTopology
-) -> None:
+def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path, in_process: InProcess) -> None:
     state, out = tmp_path / "state", tmp_path / "out"
     mon, sun = tmp_path / "mon.log", tmp_path / "sun.log"
     mon.write_text(lines_of(100))
-    run_topology(copy(UpTo([mon], 40), out), state, epoch_max_messages=30)
+    in_process(copy(UpTo([mon], 40), out), state, epoch_max_messages=30)
     sizes = [
         sum(planned.split.rows for planned in read_epoch(state / "epochs", epoch)[0].splits)
         for epoch in numbered(state / "epochs", ".epoch")
@@ -314,9 +311,9 @@ def test_a_run_on_spark_goes_on_whatever_became_of_its_files(
     mon.write_text(lines_of(200, "quite another line, of the file that came after "))
     sun.write_bytes(gzip.compress(b"sun\n"))
     sun.rename(sun := tmp_path / "sun.log.gz")
-    run_topology(copy(text_lines([sun, mon]), out), state, epoch_max_messages=1000)
+    in_process(copy(text_lines([sun, mon]), out), state, epoch_max_messages=1000)
     (tmp_path / "mon.log.1").unlink()
-    handle = start_topology(copy(text_lines(str(tmp_path / "*.log*"), follow=True, poll_interval_s=0.1), out), state)
+    handle = begin_in_process(copy(text_lines(str(tmp_path / "*.log*"), follow=True, poll_interval_s=0.1), out), state)
     with mon.open("a") as file:
         file.write("appended\nnot yet a line")
     (tmp_path / "wed.log").write_text("came later\n")
