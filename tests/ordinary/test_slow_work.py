@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,91 @@ def test_a_message_dies_of_its_own_call_or_the_run_says_that_there_is_too_much_w
     if jobs.failed:
         assert "timed out" in timed.notes[0]
         assert max(jobs.seconds) >= timeout_s or pending not in {None, 1}, "too much work at once, or a call too long"
+
+
+class Part(msgspec.Struct, frozen=True):
+    number: int
+    part: int
+
+
+@bolt
+def in_parts(job: Job) -> Iterator[Part]:
+    for part in range(20):
+        yield Part(job.number, part)
+
+
+@bolt
+def plain(part: Part) -> None:
+    """One call per part."""
+
+
+@bolt
+def collecting(part: Part, collector: Collector[Done]) -> None:
+    collector.emit(Done(part.number))
+
+
+@bolt(auto_ack=False)
+def settling(part: Part, collector: Collector[Done]) -> None:
+    collector.emit(Done(part.number))
+    collector.ack(part)
+
+
+@bolt
+def failing(part: Part) -> None:
+    if part.part == 7 and part.number % 2:
+        raise RuntimeError("the seventh")
+
+
+@pytest.mark.parametrize("each", [plain, collecting, settling, failing], ids=lambda one: one.__name__)
+def test_a_message_with_many_slow_parts_is_acked_when_all_of_them_are_worked(each: Any) -> None:
+    jobs = Jobs([0.0] * 4)
+    topology = Topology("parts")
+    parts = topology.bolt("in_parts", in_parts).shuffle(topology.spout("jobs", jobs))
+    unconsumed = Done if each in (collecting, settling) else ()
+    topology.bolt("each", each, parallelism=2, unconsumed=unconsumed).shuffle(parts)
+    options = Options(message_timeout_s=100.0, max_spout_pending=4, max_attempts=1)
+    timed = Timed(topology, options, lambda name, _: 0.5 if name == "each" else 0.0)
+    acked_s: dict[Any, float] = {}
+    jobs.ack = lambda message_id: acked_s.update({message_id: timed.now_s})  # type: ignore[method-assign]
+    timed.to_the_end(300.0)
+    calls = [(part.number, start_s) for name, part, start_s in timed.calls if name == "each"]
+    assert set(acked_s) == ({0, 2} if each is failing else {0, 1, 2, 3})
+    for number, told_s in acked_s.items():
+        starts = [start_s for one, start_s in calls if one == number]
+        assert len(starts) == 20
+        assert told_s == pytest.approx(max(starts) + 0.5), "not before the last part, and at once after it"
+    if each is failing:
+        assert all(sum(one == number for one, _ in calls) < 20 for number in (1, 3)), "the rest is left alone"
+
+
+def test_a_message_object_that_a_bolt_changes_is_changed_for_its_next_attempt(tmp_path: Path) -> None:
+    """See "Differences between the runtimes": the local runtime hands objects on as they are."""
+
+    class Loose(msgspec.Struct):
+        number: int
+
+    class Once(Spout[Loose]):
+        given = False
+
+        def next(self) -> Emit[Loose]:
+            if self.given:
+                raise EndOfInput
+            self.given = True
+            return Emit(Loose(1), 0)
+
+    seen: list[int] = []
+
+    @bolt
+    def changes(loose: Loose) -> None:
+        seen.append(loose.number)
+        loose.number += 100
+        if len(seen) < 3:
+            raise RuntimeError("again")
+
+    topology = Topology("loose")
+    topology.bolt("changes", changes).shuffle(topology.spout("jobs", Once()))
+    run(topology, tmp_path / "state", backoff_initial_ms=1)
+    assert seen == [1, 101, 201]
 
 
 # --- real threads -----------------------------------------------------------------------------------------------------

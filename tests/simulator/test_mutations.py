@@ -126,7 +126,8 @@ def test_acks_that_are_dropped_during_a_drain_are_caught(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SpoutMachine, "drain", drain)
     monkeypatch.setattr(SpoutMachine, "receive", receive)
-    assert "does not end" in caught()
+    broken = caught()
+    assert "does not end" in broken or "still holds rows" in broken, "sinks wait for word of these messages, too"
 
 
 def test_a_failure_that_overtakes_its_opening_and_is_dropped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

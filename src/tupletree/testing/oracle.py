@@ -218,6 +218,16 @@ class Oracle:
                     raise Violation(f"a tuple was emitted into a tree that is complete: {attempt}")
                 attempt.waiting.add(delivery)
 
+    def cut(self, head: Frame, rest: Frame) -> None:
+        """A frame is worked in two parts; if the second has an id of its own, it is another delivery."""
+        if rest.id == head.id:
+            return
+        early = _distinct(head.roots)
+        for root in _distinct(rest.roots):
+            self.attempts[root].waiting.add((rest.task, rest.id))
+            if root not in early:
+                self.attempts[root].waiting.discard((rest.task, head.id))
+
     def worked(self, task: int, worked: Worked) -> None:
         """A bolt settled tuples."""
         for frame_id, roots in worked.done:

@@ -40,6 +40,9 @@ STORY_LENGTH = 60
 WALL_S = 1_700_000_000.0
 STEP_S = 0.01
 MAX_LAST_STEPS = 1000
+CUT_SHARE = 0.2
+"""Of the frames with several tuples: how many are worked in parts, as where calls are slow."""
+
 MAY_LOSE = (Release, Written)
 MAY_REPEAT = (Verdicts, Release, Written, Drop, SinkReset)
 
@@ -214,6 +217,12 @@ class World:
         if isinstance(machine, SinkMachine):
             self.oracle.took(frame.task, frame)
         copy = Frame(frame.task, frame.component, frame.stream, [*frame.values], frame.roots, frame.ends, frame.id)
+        if machine.pace is not None and len(copy.values) > 1 and self.random.random() < CUT_SHARE:
+            copy, rest = machine.cut(copy, self.random.randrange(1, len(copy.values)), self.out)
+            self.oracle.cut(copy, rest)
+            self._call(frame.task, lambda now, out: machine.work(copy, now, out))
+            self._work(rest)
+            return
         self._call(frame.task, lambda now, out: machine.work(copy, now, out))
 
     def _work_at_once(self) -> None:
