@@ -31,7 +31,10 @@ OWN_THREADS = "tupletree-"
 """What the names of a run's threads begin with."""
 
 Redact = Callable[[DeadLetter], DeadLetter]
-"""Called for each dead letter before it is stored: takes out what must not be written down."""
+"""Called for each dead letter before it is stored: takes out what must not be written down.
+
+Dead letters only: epoch logs, state, history and kept frames hold payloads as they are, and logs what errors say.
+"""
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,18 @@ in between. Totals are over the life of the state directory, as in `Progress`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.runtimes.base import Progress, RunHandle
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
@@ -38,6 +42,9 @@ STATES = (
     "failed",
 )
 LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")
+MAX_REQUESTS = 4
+REQUEST_TIMEOUT_S = 5.0
 
 
 class RunCollector(Collector):
@@ -155,6 +162,51 @@ class RunCollector(Collector):
         return gauge
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers a few requests at a time; what comes beyond is closed at once, so that nobody makes it start threads."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away or says nothing is no news."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class has this name
+        """Scrapes are no news."""
+
+
+def _for_this_host(answer: Any) -> Any:
+    """Refuse requests to another host's name: a page in a browser can have its name lead to the loopback address."""
+
+    def checked(environment: dict[str, Any], start_response: Any) -> Any:
+        host = environment.get("HTTP_HOST", LOOPBACK)
+        if host.rpartition(":")[0] in HOSTS or host in HOSTS:
+            return answer(environment, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"metrics are for this host: ask 127.0.0.1 or localhost\n"]
+
+    return checked
+
+
 @contextmanager
 def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int) -> Iterator[int]:
     """Serve the metrics of a run at http://127.0.0.1:PORT/metrics while it is entered.
@@ -174,11 +226,13 @@ def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int) -> 
     registry = CollectorRegistry()
     registry.register(RunCollector(handle, topology, runtime))
     try:
-        server, thread = start_http_server(port, addr=LOOPBACK, registry=registry)
+        server = make_server(LOOPBACK, port, _for_this_host(make_wsgi_app(registry)), _Server, _Handler)
     except OSError as error:
         raise ConfigError(
             "the metrics cannot be served", where=f"{LOOPBACK}:{port}", got=str(error), next_step="choose another port"
         ) from error
+    thread = threading.Thread(target=server.serve_forever, name=f"tupletree-{topology}-metrics", daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:

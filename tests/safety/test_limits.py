@@ -1,0 +1,79 @@
+"""Whoever connects or leaves a variable costs a run neither threads nor its life."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tupletree.runtimes import metrics
+from tupletree.runtimes.base import Progress, RunHandle
+from tupletree.runtimes.reporting import Reporter
+
+
+class Handle(RunHandle):
+    """A run that has numbers, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(Reporter("t", None))
+
+    def progress(self) -> Progress:
+        return Progress(state="processing")
+
+
+for _name in set(RunHandle.__abstractmethods__) - {"progress"}:
+    setattr(Handle, _name, None)
+Handle.__abstractmethods__ = frozenset()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with metrics.serve_metrics(Handle(), "t", "local", 0) as port:  # type: ignore[abstract]
+        yield port
+
+
+def ask(port: int, host: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/metrics", headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:{}", 200), ("localhost:{}", 200), ("localhost", 200), ("evil.example:{}", 403), ("127.0.0.1.x", 403)],
+)
+def test_metrics_are_for_this_host(host: str, status: int, port: int) -> None:
+    assert ask(port, host.format(port)) == status
+
+
+def test_clients_that_say_nothing_take_a_bounded_number_of_threads(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(30)]
+    closed = 0
+    for client in silent[metrics.MAX_REQUESTS :]:  # closed at once: the first ones wait to be heard
+        try:
+            closed += client.recv(1) == b""
+        except OSError:
+            closed += 1
+    assert closed == 30 - metrics.MAX_REQUESTS
+    assert threading.active_count() <= before + metrics.MAX_REQUESTS
+    for client in silent:
+        client.close()
+
+
+@pytest.mark.parametrize(("variables", "survives"), [({}, True), ({"PYTEST_VERSION": "8"}, False)])
+def test_a_crash_is_asked_for_by_tests_only(variables: dict[str, str], survives: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    program = "from tupletree.runtimes.crash import crash_point as c; c('epoch.after_log')"
+    variables = {**environment, "TT_CRASH_AT": "epoch.after_log", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
+    assert (done.returncode == 0) is survives
