@@ -23,6 +23,9 @@ __all__ = ["FileQueue", "Reading"]
 
 logger = logging.getLogger("tupletree.sources")
 
+MAX_TOLD = 1000
+"""So many notes are remembered, so as not to be logged at each look."""
+
 MAX_OPEN = 64
 """So many files that are followed stay open."""
 
@@ -337,8 +340,9 @@ class FileQueue:
                 self.table.changed(record)
 
     def _tell(self, out: Reconciled) -> None:
-        notes = [f"{record.path} is {path} under a new name: reading goes on" for record, path in out.moved]
-        notes += [
+        for record, path in out.moved:
+            logger.info("%s is %s under a new name: reading goes on", record.path, path)
+        notes = [
             f"{found.path} is not the file that was read so far: it is read from its start" for _, found in out.replaced
         ]
         notes += [f"{name} is another name of {first}: it is read once" for name, first in out.aliases.items()]
@@ -349,6 +353,8 @@ class FileQueue:
     def _say(self, note: str) -> None:
         """Log it, once."""
         if note not in self._told:
+            if len(self._told) >= MAX_TOLD:
+                self._told.clear()
             self._told.add(note)
             logger.warning("%s", note)
 
