@@ -25,6 +25,7 @@ JOBS = {
     "local count": "benchmarks.local_count",
     "local latency": "benchmarks.local_latency",
     "local memory": "benchmarks.local_memory",
+    "embedded queue": "benchmarks.queue_embedded",
 }
 """Job name → module with a function `run(spec) -> JobResult`."""
 

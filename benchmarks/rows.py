@@ -22,6 +22,7 @@ from benchmarks.giants_rows import measure_giants
 from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
+from benchmarks.queue_embedded import measure_queue
 from benchmarks.row import Row, Settings
 
 __all__ = ["BENCHMARKS", "Row", "Settings"]
@@ -161,5 +162,6 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "memory": measure_memory,
     "giants": measure_giants,
     **LOCAL_BENCHMARKS,
+    "queue": measure_queue,
 }
 """Name on the command line → what runs it."""

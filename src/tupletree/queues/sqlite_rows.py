@@ -227,6 +227,7 @@ class QueueRows:
             end = self._file.now_ms() + int(lease_s * 1000)
             connection.executemany(_LEASE, ((end, token, row[0]) for row in chosen))
         self.count(connection, queue.number, counts)
+        zero_s = self._file.unix_s(0)
         prefix = f"{self._file.file_id}.{queue.number}.{token}."
         return [
             Delivery(
@@ -234,7 +235,7 @@ class QueueRows:
                 handle=f"{prefix}{seq}",
                 deliveries=deliveries + 1,
                 lease_s=lease_s,
-                published_s=self._file.unix_s(published),
+                published_s=zero_s + published / 1000,
             )
             for seq, _, deliveries, published, *of_message in chosen
         ]
