@@ -29,7 +29,18 @@ from tupletree.deliveries import Delivery, deliveries_of
 from tupletree.effects import Outlet, Output, StateCell, TaskPlace, Worked
 from tupletree.errors import ProcessingError, TupleSettledError, is_outage
 from tupletree.failing import FailureMaker, safe_text, wrong_type
-from tupletree.frames import UNTRACKED, Frame, Root, all_failed, join_segments, roots_of
+from tupletree.frames import (
+    UNTRACKED,
+    Frame,
+    Root,
+    all_failed,
+    carrier,
+    join_segments,
+    made_of,
+    newest,
+    plain_root,
+    roots_of,
+)
 from tupletree.parts import CHECK
 from tupletree.repeating import may_pass
 from tupletree.topology.components import Tick
@@ -334,13 +345,18 @@ class CollectingCall:
         """Turn what was emitted into outputs, without what belongs only to failed roots."""
         failed = worked.failures
         by_target: dict[tuple[str, int | None], list[tuple[Root, list[Any]]]] = {}
-        for emitted in self._emitted:
+        places: dict[tuple[str, int | None], list[int]] = {}  # where in what was emitted, if that matters
+        is_numbered = self._place.numbered
+        for place, emitted in enumerate(self._emitted):
             if not all_failed(emitted.root, failed):
-                pieces = by_target.setdefault((emitted.stream, emitted.direct_task), [])
-                pieces.append((emitted.root, [emitted.value]))
+                target = emitted.stream, emitted.direct_task
+                by_target.setdefault(target, []).append((emitted.root, [emitted.value]))
+                if is_numbered:
+                    places.setdefault(target, []).append(place)
         self._emitted = []
         return [
-            Output(stream, *join_segments(pieces), direct_task) for (stream, direct_task), pieces in by_target.items()
+            Output(stream, *join_segments(pieces), direct_task, places.get((stream, direct_task)))
+            for (stream, direct_task), pieces in by_target.items()
         ]
 
     def _in_call(self, action: str) -> Worked:
@@ -400,11 +416,13 @@ class CollectingCall:
         name = self.stream_for(value, stream)
         # Two anchors with one root make one edge: a root is named once however often it is anchored to.
         found: dict[int, None] = {}
+        made: int | None = None
         if anchors is None:
             assert self._current is not None
             if not self._current.open:
                 raise self.settled_error(self._current.value)
             found = dict.fromkeys(roots_of(self._current.root))
+            made = made_of(self._current.root)
         else:
             listed: dict[int, int] = {}
             for anchor in anchors:
@@ -413,9 +431,13 @@ class CollectingCall:
                     raise self.settled_error(anchor)
                 before = listed.get(id(anchor), 0)
                 listed[id(anchor)] = before + 1
-                found.update(dict.fromkeys(roots_of(held[min(before, len(held) - 1)].root)))
+                anchored = held[min(before, len(held) - 1)].root
+                found.update(dict.fromkeys(roots_of(anchored)))
+                made = newest(made, made_of(anchored))
         roots = tuple(found)
         root: Root = roots[0] if len(roots) == 1 else roots or UNTRACKED
+        if made is not None:
+            root = carrier(plain_root(root), made)
         self._emitted.append(_Emitted(value, root, name, direct_task))
 
     def settled_error(self, anchor: object) -> TupleSettledError:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tupletree.codec import ArrowCodec
-from tupletree.frames import UNTRACKED, Root
+from tupletree.frames import UNTRACKED, Root, carrier, made_of
 
 __all__ = ["Anchors", "ArrowColumns", "Indices", "distinct_rows"]
 
@@ -32,17 +32,22 @@ class Anchors:
         roots: the roots of all segments, one segment after the other; 0 is untracked.
         ends: where each segment ends, in rows.
         widths: how many roots each segment has; None where each has one.
+        made: the number of each segment in the order of making, where its roots carry it (`orders`).
     """
 
     roots: U64
     ends: Indices
     widths: Indices | None = None
+    made: Indices | None = None
 
     @classmethod
     def of(cls, roots: Sequence[Root], ends: Sequence[int]) -> Anchors:
         """From `Frame.roots` and `Frame.ends`."""
         flat, widths = flat_roots(roots)
-        return cls(flat, np.asarray(ends, np.int64), widths)
+        made = None
+        if roots and made_of(roots[0]) is not None:
+            made = np.array([made_of(root) for root in roots], np.int64)
+        return cls(flat, np.asarray(ends, np.int64), widths, made)
 
     def layout(self) -> tuple[list[Root], list[int]]:
         """As `Frame.roots` and `Frame.ends`."""
@@ -52,6 +57,8 @@ class Anchors:
             flat = [
                 flat[start] if stop - start == 1 else tuple(flat[start:stop]) for start, stop in zip([0, *stops], stops)
             ]
+        if self.made is not None:
+            flat = [carrier(root, number) for root, number in zip(flat, self.made.tolist(), strict=True)]
         return flat, self.ends.tolist()
 
     def segments(self) -> Indices:
@@ -65,8 +72,8 @@ class Anchors:
         ends = np.flatnonzero(last) + 1
         picked = segments[last]
         if self.widths is None:
-            return Anchors(self.roots[picked], ends)
-        return Anchors(self._roots_of(picked), ends, self.widths[picked])
+            return Anchors(self.roots[picked], ends, None, self._made_at(picked))
+        return Anchors(self._roots_of(picked), ends, self.widths[picked], self._made_at(picked))
 
     def slice(self, start: int, stop: int) -> Anchors:
         """Of the rows from `start` to `stop`, at least one."""
@@ -75,15 +82,17 @@ class Anchors:
         ends = self.ends[first : last + 1] - start
         ends[-1] = stop - start
         if self.widths is None:
-            return Anchors(self.roots[first : last + 1], ends)
-        return Anchors(self._roots_of(np.arange(first, last + 1)), ends, self.widths[first : last + 1])
+            return Anchors(self.roots[first : last + 1], ends, None, self._made_at(slice(first, last + 1)))
+        segments = np.arange(first, last + 1)
+        return Anchors(self._roots_of(segments), ends, self.widths[first : last + 1], self._made_at(segments))
 
     def whole(self, rows: int) -> Anchors:
         """Of `rows` rows, each anchored to everything that any row here is."""
         roots = np.unique(self.roots[self.roots != UNTRACKED])
+        made = None if self.made is None else self.made.max(keepdims=True)
         if len(roots) <= 1:
-            return Anchors(roots if len(roots) else np.zeros(1, np.uint64), np.array([rows]))
-        return Anchors(roots, np.array([rows]), np.array([len(roots)]))
+            return Anchors(roots if len(roots) else np.zeros(1, np.uint64), np.array([rows]), None, made)
+        return Anchors(roots, np.array([rows]), np.array([len(roots)]), made)
 
     def grouped(self, rows: Indices, groups: Indices, count: int) -> Anchors:
         """Of `count` new rows: number `groups[i]` is anchored to what row `rows[i]` here is, among others.
@@ -91,6 +100,10 @@ class Anchors:
         A new row that nothing is said of, or nothing but untracked rows, is untracked.
         """
         segments = self.segments()[rows]
+        made: Indices | None = None
+        if self.made is not None:
+            made = np.zeros(count, np.int64)
+            np.maximum.at(made, groups, self.made[segments])
         # Each pair once: most rows of a group are alone in their segment, but a line may hold a word twice.
         pairs = _distinct(groups * len(self.ends) + segments)
         groups, segments = np.divmod(pairs, len(self.ends))
@@ -111,7 +124,7 @@ class Anchors:
             roots = np.insert(roots, np.searchsorted(groups, nobody), UNTRACKED)
             widths[nobody] = 1
         ends = np.arange(1, count + 1)
-        return Anchors(roots, ends, None if len(roots) == count else widths)
+        return Anchors(roots, ends, None if len(roots) == count else widths, made)
 
     def alive(self, failed: Container[int]) -> npt.NDArray[np.bool_] | None:
         """Which rows are not anchored to failed roots alone; None if all are. As `frames.all_failed`."""
@@ -123,6 +136,9 @@ class Anchors:
         if self.widths is not None:
             lives = np.logical_or.reduceat(lives, np.cumsum(self.widths) - self.widths)
         return None if lives.all() else lives[self.segments()]
+
+    def _made_at(self, segments: Any) -> Indices | None:
+        return None if self.made is None else self.made[segments]
 
     def _roots_of(self, segments: Indices) -> U64:
         """The roots of these segments, one segment after the other."""
@@ -144,7 +160,9 @@ class Anchors:
             widths = np.concatenate(
                 [part.widths if part.widths is not None else np.ones(len(part.ends), np.int64) for part in parts]
             )
-        return cls(np.concatenate([part.roots for part in parts]), ends, widths)
+        numbers = [part.made for part in parts if part.made is not None]
+        made = np.concatenate(numbers) if len(numbers) == len(parts) else None
+        return cls(np.concatenate([part.roots for part in parts]), ends, widths, made)
 
 
 @dataclass(frozen=True, slots=True)

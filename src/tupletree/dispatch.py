@@ -579,7 +579,10 @@ class BoltTask:
         outputs = []
         for cls in sorted(classes, key=self._stream_of.__getitem__):
             layout = (out, roots, ends) if len(classes) == 1 else select(out, roots, ends, cls)
-            outputs.append(Output(self._stream_of[cls], *layout))
+            output = Output(self._stream_of[cls], *layout)
+            if len(classes) > 1 and self._place.numbered:
+                output.made = [place for place, value in enumerate(out) if type(value) is cls]
+            outputs.append(output)
         return outputs
 
 

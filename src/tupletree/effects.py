@@ -55,7 +55,8 @@ def put_in_hand(state: StateCell, key: Any) -> Any:
 class Output:
     """Tuples that a task emitted on one stream, laid out as in a frame, not yet dealt to tasks.
 
-    `direct_task` is the target of `emit_direct`; None for every other emit.
+    `direct_task` is the target of `emit_direct`; None for every other emit. `made` is `Frame.made` once it is known
+    (`orders`); before, where outputs on several streams were emitted together: where each tuple stood among all.
     """
 
     stream: str
@@ -63,13 +64,14 @@ class Output:
     roots: list[Root]
     ends: list[int]
     direct_task: int | None = None
+    made: Sequence[int] | None = None
 
 
 class ColumnOutput(LaidOut, Output):
     """An output whose tuples are columns."""
 
     def __init__(self, stream: str, columns: Columns) -> None:
-        self.stream, self.columns, self.direct_task = stream, columns, None
+        self.stream, self.columns, self.direct_task, self.made = stream, columns, None, None
 
 
 class Outlet(Protocol):
@@ -141,6 +143,7 @@ class TaskPlace:
     `waits` says that the task is resumed after an outage, which fails no tuple then.
     `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over.
     `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
+    `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
     """
 
     topology: str
@@ -155,6 +158,7 @@ class TaskPlace:
     run_s: float | None = None
     message_timeout_s: float | None = None
     calls: int = 1
+    numbered: bool = False
     attempts: Mapping[int, int] = field(default_factory=dict)
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)

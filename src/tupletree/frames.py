@@ -10,7 +10,7 @@ of ids means that these tuples are anchored to several roots. The same root may 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -20,12 +20,19 @@ __all__ = [
     "Columns",
     "Frame",
     "LaidOut",
+    "MadeRoot",
     "Root",
     "all_failed",
     "apart",
+    "carrier",
     "cut",
     "done_roots",
+    "fewer",
     "join_segments",
+    "made_of",
+    "newest",
+    "picked",
+    "plain_root",
     "roots_of",
     "segments_of",
     "select",
@@ -49,6 +56,7 @@ class Frame:
         roots: one entry per segment.
         ends: where each segment ends in `values`; strictly increasing; `ends[-1] == len(values)`.
         id: the edge id, unsigned 64-bit, nonzero.
+        made: for each tuple its number in the order of making (`orders`); None where the stream carries none.
     """
 
     task: int
@@ -58,6 +66,7 @@ class Frame:
     roots: list[Root]
     ends: list[int]
     id: int
+    made: Sequence[int] | None = None
 
     @property
     def size(self) -> int:
@@ -118,11 +127,57 @@ class ColumnFrame(LaidOut, Frame):
 
     def __init__(self, task: int, component: str, stream: str, columns: Columns, edge: int) -> None:
         self.task, self.component, self.stream, self.columns, self.id = task, component, stream, columns, edge
+        self.made = None
 
     @property
     def size(self) -> int:
         """How many tuples."""
         return len(self.columns)
+
+
+class MadeRoot(int):
+    """A root that carries the number of its tuple in the order of making: see `orders`. Otherwise an int."""
+
+    made: int
+
+
+class _MadeRoots(tuple[int, ...]):  # noqa: SLOT001 - a tuple's subclass can have no slots of its own
+    """The same for a tuple of several roots."""
+
+    made: int
+
+
+def carrier(root: Root, made: int) -> Root:
+    """The root, carrying a number."""
+    laden = _MadeRoots(root) if isinstance(root, tuple) else MadeRoot(root)
+    laden.made = made
+    return laden
+
+
+def made_of(root: Root) -> int | None:
+    """The number that a root carries, if any."""
+    return root.made if isinstance(root, MadeRoot | _MadeRoots) else None
+
+
+def newest(first: int | None, second: int | None) -> int | None:
+    """The higher of two numbers, as far as there are any."""
+    if first is None or second is None:
+        return second if first is None else first
+    return max(first, second)
+
+
+def plain_root(root: Root) -> Root:
+    """The root without a number."""
+    if isinstance(root, tuple):
+        return tuple(map(int, root))
+    return int(root)
+
+
+def fewer(root: Root, kept: Sequence[int]) -> Root:
+    """A root of which these are left, at least one; it keeps its number."""
+    left: Root = kept[0] if len(kept) == 1 else tuple(kept)
+    made = made_of(root)
+    return left if made is None else carrier(left, made)
 
 
 def roots_of(root: Root) -> tuple[int, ...]:
@@ -158,7 +213,7 @@ def apart(frame: Frame) -> Frame:
         roots.extend([root] * len(cuts))
         ends.extend(cuts)
         start = end
-    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id)
+    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id, frame.made)
 
 
 def rest_of(frame: Frame, end: int, index: int) -> tuple[Frame, list[Root]]:
@@ -175,6 +230,7 @@ def rest_of(frame: Frame, end: int, index: int) -> tuple[Frame, list[Root]]:
     at = bisect_left(frame.ends, end)
     roots, ends = frame.roots[at:], [one - index for one in frame.ends[at:]]
     rest = Frame(frame.task, frame.component, frame.stream, frame.values[index:], roots, ends, frame.id)
+    rest.made = None if frame.made is None else frame.made[index:]
     ahead = {one for root in roots for one in roots_of(root)}
     before = dict.fromkeys(one for root in frame.roots[:at] for one in roots_of(root))
     return rest, [one for one in before if one not in ahead]
@@ -189,13 +245,29 @@ def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:
         return ColumnFrame(frame.task, frame.component, frame.stream, columns, frame.id)
     if not any(all_failed(root, failed) for root in frame.roots):
         return frame
-    pieces = [(root, values) for root, values in frame.segments() if not all_failed(root, failed)]
+    return picked(frame, [not all_failed(root, failed) for root in frame.roots])
+
+
+def picked(frame: Frame, keep: Sequence[bool]) -> Frame:
+    """The frame with the segments whose flag is true."""
+    pieces = [piece for piece, wanted in zip(frame.segments(), keep, strict=True) if wanted]
     values, roots, ends = join_segments(pieces)
-    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id)
+    made: list[int] | None = None
+    if frame.made is not None:
+        made = []
+        start = 0
+        for end, wanted in zip(frame.ends, keep, strict=True):
+            if wanted:
+                made += frame.made[start:end]
+            start = end
+    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id, made)
 
 
 def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list[Root], list[int]]:
-    """Lay segments out as a frame does; neighbours with the same root become one segment, empty ones none."""
+    """Lay segments out as a frame does; neighbours with the same root become one segment, empty ones none.
+
+    Roots that carry numbers are told apart by these.
+    """
     values: list[Any] = []
     roots: list[Root] = []
     ends: list[int] = []
@@ -203,7 +275,7 @@ def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list
         if not part:
             continue
         values.extend(part)
-        if roots and roots[-1] == root:
+        if roots and (roots[-1] is root or (roots[-1] == root and made_of(root) is None)):
             ends[-1] = len(values)
         else:
             roots.append(root)
@@ -252,6 +324,8 @@ def cut(frame: Frame, tuples: int) -> tuple[Frame, Frame, set[int]]:
     )
     ends = [end - tuples for end in frame.ends[first:]]
     rest = Frame(frame.task, frame.component, frame.stream, frame.values[tuples:], rest_roots, ends, frame.id)
+    if frame.made is not None:
+        head.made, rest.made = frame.made[:tuples], frame.made[tuples:]
     early = {one for root in head_roots for one in roots_of(root)}
     return head, rest, {one for root in rest_roots for one in roots_of(root) if one in early}
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tupletree.effects import Worked
-from tupletree.frames import UNTRACKED, Frame, Root, join_segments, roots_of
+from tupletree.frames import UNTRACKED, Frame, Root, carrier, fewer, join_segments, made_of, plain_root, roots_of
 
 __all__ = ["HeldFrame", "Holder", "Holdings", "Member", "together", "waits_for"]
 
@@ -218,7 +218,7 @@ class Holdings:
                 if len(kept) == len(tracked):
                     continue
                 if kept:
-                    member.root = kept[0] if len(kept) == 1 else kept
+                    member.root = fewer(member.root, kept)
                 else:
                     gone.append(member)
                     self._remove(member)
@@ -246,9 +246,12 @@ def waits_for(member: Member, waiting: Collection[int]) -> bool:
 
 
 def together(members: Iterable[Member]) -> Root:
-    """The root of what is anchored to all of these; each message once."""
+    """The root of what is anchored to all of these; each message once. It is as new as the newest of them."""
+    members = [*members]
     roots = tuple(dict.fromkeys(root for member in members for root in roots_of(member.root)))
-    return roots[0] if len(roots) == 1 else roots or UNTRACKED
+    whole: Root = roots[0] if len(roots) == 1 else roots or UNTRACKED
+    made = max((number for member in members if (number := made_of(member.root)) is not None), default=None)
+    return whole if made is None else carrier(plain_root(whole), made)
 
 
 def _frame_of(origin: _Origin) -> Frame:

@@ -14,6 +14,7 @@ from tupletree.config import Options
 from tupletree.errors import InternalError
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, TopologySpec
+from tupletree.topology.ordering import makes_values, ordered_streams
 from tupletree.topology.splits import SplitSpout
 
 __all__ = ["ACKER", "NOWHERE", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
@@ -101,6 +102,7 @@ class Plan:
     _stage_of: Mapping[str, int]
     _readers: Mapping[str, int] = field(default_factory=dict)
     _deputies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    _ordered: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def of(cls, spec: TopologySpec, options: Options, partitions: int | None = None, *, deputies: bool = False) -> Plan:
@@ -132,6 +134,7 @@ class Plan:
             _stage_of=stage_of,
             _readers=readers,
             _deputies=_deputies(spec, ranges, executors) if deputies else {},
+            _ordered=ordered_streams(spec),
         )
 
     def tasks_of(self, component: str) -> tuple[Task, ...]:
@@ -173,6 +176,22 @@ class Plan:
     def readers(self, component: str) -> int:
         """How many partitions, from the first on, read a spout's splits; 0 for any component that is not read so."""
         return self._readers.get(component, 0)
+
+    def carries_order(self, component: str, stream: str) -> bool:
+        """Whether the tuples of a stream travel with their order of making; see `orders`."""
+        return (component, stream) in self._ordered
+
+    def makes_order(self, component: str) -> bool:
+        """Whether a spout or bolt makes new values, and does not pass on the order of those that it works on."""
+        return makes_values(self.spec.components[component])
+
+    def passes_order_on(self, component: str) -> bool:
+        """Whether what it emits has the numbers of what it works on."""
+        return not self.makes_order(component) and any(name == component for name, _ in self._ordered)
+
+    def numbers_outputs(self, component: str) -> bool:
+        """Whether it makes values whose order is asked for."""
+        return self.makes_order(component) and any(name == component for name, _ in self._ordered)
 
     def links_from(self, component: str, stream: str) -> tuple[Link, ...]:
         """Who reads a stream, in declaration order."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice, repeat
 from operator import attrgetter, eq, ne, sub
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tupletree.errors import InternalError, ProcessingError, ProcessingTimeoutError
 from tupletree.frames import Root
@@ -39,6 +39,7 @@ class Batch:
     values: list[Any]
     roots: list[Root]
     ends: list[int]
+    made: Sequence[int] | None = None
 
 
 class _Dealer(Protocol):
@@ -82,7 +83,9 @@ class Router:
         direct = [task for link in links if link.grouping.kind == "direct" for task in plan.task_ids_of(link.consumer)]
         return cls(dealers, direct, f"{producer}.{stream}")
 
-    def route(self, values: list[Any], roots: list[Root], ends: list[int]) -> tuple[list[Batch], list[Failed]]:
+    def route(
+        self, values: list[Any], roots: list[Root], ends: list[int], made: Sequence[int] | None = None
+    ) -> tuple[list[Batch], list[Failed]]:
         """Deal a batch.
 
         Order is kept within a target. Neighbours that dealing brings together and that have the same root become one
@@ -92,6 +95,7 @@ class Router:
             values: the tuples.
             roots: one per segment.
             ends: where each segment ends in `values`, strictly increasing.
+            made: see `Frame.made`.
 
         Returns:
             One batch per target task that gets something, consumers in declaration order, and the tuples that failed,
@@ -106,12 +110,26 @@ class Router:
             keep = [position not in failures for position in range(len(values))]
             values, roots, ends = _pick(values, roots, ends, keep)
             choices = [None if choice is None else list(compress(choice, keep)) for choice in choices]
-        if values:
+            made = None if made is None else list(compress(made, keep))
+        if values and made is None:
             for dealer, choice in zip(self.dealers, choices):
                 dealer.deal(batches, choice, values, roots, ends)
+        elif values and made is not None:
+            positions = cast("list[Any]", range(len(values)))  # stand for the tuples, and for their numbers
+            for dealer, choice in zip(self.dealers, choices):
+                dealer.deal(batches, choice, positions, roots, ends)
+            for batch in batches:
+                batch.values, batch.made = _at(values, batch.values), _at(made, batch.values)
         return batches, sorted(failures.items())
 
-    def route_direct(self, task: int, values: list[Any], roots: list[Root], ends: list[int]) -> Batch:
+    def route_direct(
+        self,
+        task: int,
+        values: list[Any],
+        roots: list[Root],
+        ends: list[int],
+        made: Sequence[int] | None = None,
+    ) -> Batch:
         """The batch for one task that the emitter named.
 
         Raises:
@@ -125,7 +143,14 @@ class Router:
                 expected=f"one of {', '.join(map(str, sorted(self._direct_tasks))) or '(nobody reads it directly)'}",
                 next_step="subscribe the consumer with .direct(), or emit without a task",
             )
-        return Batch(task, values, roots, ends)
+        return Batch(task, values, roots, ends, made)
+
+
+def _at(values: Sequence[Any], positions: Sequence[int]) -> Any:
+    """The values at these positions."""
+    if isinstance(positions, range):
+        return values if len(positions) == len(values) else values[positions.start : positions.stop]
+    return [values[position] for position in positions]
 
 
 def _dealer(plan: Plan, link: Link, first: int, here: int, schema: Schema) -> _Dealer:

@@ -161,3 +161,14 @@ def test_a_row_that_does_not_fit_its_class_is_refused_whether_or_not_it_crossed_
     with pytest.raises(SinkRowsError) as refused:
         jsonl(tmp_path).write_candidate(tmp_path / "_tt-1.jsonl", rows)
     assert sorted(row.position for row in refused.value.rows) == [1, 2, 3]
+
+
+def test_rows_say_how_new_they_are_if_asked_whatever_is_in_them(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{}, {"a": "100% {\n}"}, {"b": {}}, {}, {"c": "%d,{,"}]
+    path = tmp_path / "_tt-1.jsonl"
+    jsonl(tmp_path, made=True).write_candidate(path, rows, range(7, 12))
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert lines == [{**row, "_made": number} for row, number in zip(rows, range(7, 12))]
+    with pytest.raises(SinkRowsError) as caught:
+        jsonl(tmp_path, made=True).write_candidate(path, [{"x": '"_made":'}, {"_made": 1}], [1, 2])
+    assert [row.position for row in caught.value.rows] == [1]

@@ -161,9 +161,10 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start_for_all_reasons_at_on
         "'count' does not hold int",
         "'id' needs a value",
         "UNIQUE (count)",
+        "ALTER TABLE counts ADD COLUMN _made BIGINT",
     ):
         assert words in text
-    assert len(caught.value.findings) == 4
+    assert len(caught.value.findings) == 5
 
 
 def test_columns_are_matched_by_name_and_further_ones_may_do_without_a_value(url: str, rows: Rows) -> None:
@@ -234,3 +235,47 @@ def test_a_write_to_a_table_that_another_transaction_holds_is_given_up_as_the_da
         holder.dispose()
         sink.write(batch(1, Count("a", 1)))
     assert rows("SELECT word FROM counts") == [("a",)]
+
+
+def made(number: int, *rows: tuple[Count, int], run: str = "first") -> SinkBatch[Any]:
+    numbers = [one for _, one in rows]
+    return SinkBatch(f"{run}-{number:08d}", [row for row, _ in rows], f"{run}-out-0000", number, run, numbers)
+
+
+def test_the_newest_row_of_a_key_stays_in_whatever_order_rows_come(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts", key="word")) as sink:
+        sink.write(made(1, (Count("a", 3), 3), (Count("b", 1), 9), (Count("a", 2), 2)))
+        sink.write(made(2, (Count("a", 1), 1), (Count("b", 2), 10)))
+    with opened(sql(url, "counts", key="word")) as sink:  # as after a restart
+        sink.write(made(3, (Count("b", 0), 8), (Count("c", 1), 4)))
+    assert sorted(rows("SELECT word, count FROM counts")) == [("a", 3), ("b", 2), ("c", 1)]
+
+
+def test_what_a_later_run_makes_is_newer_and_of_equal_numbers_the_later_row(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts", key="word")) as first, opened(sql(url, "counts", key="word")) as second:
+        first.write(made(1, (Count("a", 1), 1_000), (Count("b", 1), 7)))
+        second.write(made(1, (Count("a", 2), 1), (Count("c", 1), 1), (Count("c", 2), 1), run="second"))
+        first.write(made(2, (Count("a", 3), 999), (Count("b", 2), 7)))
+    assert sorted(rows("SELECT word, count FROM counts")) == [("a", 2), ("b", 2), ("c", 2)]
+    assert sorted(rows("SELECT table_name, run, base FROM tupletree_runs")) == [
+        ("counts", "first", 0),
+        ("counts", "second", 1_000),
+    ]
+
+
+def test_a_table_of_before_takes_the_column_that_the_error_names(url: str, rows: Rows) -> None:
+    rows("CREATE TABLE counts (word VARCHAR(20) PRIMARY KEY, count INTEGER)")
+    rows("INSERT INTO counts VALUES ('a', 5)")
+    with pytest.raises(ConfigError) as caught, opened(sql(url, "counts", key="word")):
+        pass
+    (finding,) = caught.value.findings
+    rows(finding.next_step)
+    with opened(sql(url, "counts", key="word")) as sink:
+        sink.write(made(1, (Count("a", 6), 1)))
+    assert rows("SELECT word, count FROM counts") == [("a", 6)]
+
+
+def test_the_name_of_the_column_is_taken(url: str) -> None:
+    odd = msgspec.defstruct("Odd", [("word", str), ("_made", int)], frozen=True)
+    with pytest.raises(ConfigError, match="give the field another name"), opened(sql(url, "odd", key="word"), odd):
+        pass

@@ -27,6 +27,7 @@ from tupletree.flow.overdue import overdue_of
 from tupletree.flow.owing import OwedEdges
 from tupletree.frames import UNTRACKED, Frame, Root, all_failed, roots_of
 from tupletree.ids import RandomBits
+from tupletree.orders import carried
 from tupletree.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
@@ -205,6 +206,8 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         self.worked += len(frame.values)
         worked = Worked()
+        if self._emitter.ordering.inherits:
+            frame = carried(frame)
         for delivery in deliveries_of(frame):
             try:
                 key = self._key_of(frame, delivery.value)

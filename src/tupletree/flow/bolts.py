@@ -27,6 +27,7 @@ from tupletree.flow.pace import Pace
 from tupletree.frames import Frame, Root, cut, roots_of, without
 from tupletree.holding import Holder
 from tupletree.ids import RandomBits
+from tupletree.orders import Numbers, carried
 from tupletree.plan import Plan, Task
 from tupletree.state.keys import key_functions
 from tupletree.tracking.outages import OutageWait
@@ -94,12 +95,21 @@ class EmittingMachine(Machine):
             component_tasks=plan.component_tasks,
         )
         self._emitter = Emitter(plan, task, random_bits)
+        self.place.numbered = self._emitter.ordering.numbers_outputs
         self._fail = FailureMaker(task.component, task.task_id)
         self._owed: OwedEdges | None = None  # for those that may emit for a message long before they are done with it
         self._random_bits = random_bits
 
+    def number_from(self, numbers: Numbers) -> None:
+        """See `Machine`."""
+        self._emitter.ordering.numbers = numbers
+
     def carry_out(self, worked: Worked, out: Outbox) -> None:
         """Turn what came of a call into frames, deltas and failures."""
+        ordering = self._emitter.ordering
+        if not ordering.is_idle:
+            ordering.settle(worked)
+            worked.outputs = ordering.order(worked.outputs)
         failures = worked.failures
         sent: list[tuple[int, Sequence[Root]]] | None = None if self._owed is None else []
         for output in worked.outputs:
@@ -244,6 +254,8 @@ class BoltMachine(EmittingMachine):
             ones = (one for root in frame.roots for one in roots_of(root) if one in attempts)
             self.place.pinned = {one: attempts.get(one, 1) for one in ones}
         self._out = out
+        if self._emitter.ordering.inherits:
+            frame = carried(frame)
         worked = self._bolt.work(frame)
         self._out = None
         if self._told:

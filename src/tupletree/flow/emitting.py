@@ -14,6 +14,7 @@ from tupletree.flow.deltas import combined
 from tupletree.flow.outbox import Outbox
 from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.ids import RandomBits
+from tupletree.orders import Numbers, Ordering
 from tupletree.plan import Plan, Task
 from tupletree.routing import Batch, Router
 from tupletree.tracking.acker import Delta
@@ -32,9 +33,13 @@ class Emitter:
         plan: where the tasks are.
         task: the emitting task.
         random_bits: draws edge ids.
+
+    Attributes:
+        ordering: how the task treats numbers in the order of making.
     """
 
     def __init__(self, plan: Plan, task: Task, random_bits: RandomBits) -> None:
+        self.ordering = Ordering(plan, task.component, Numbers())
         self._component = task.component
         streams = plan.spec.components[task.component].outputs
         self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in streams}
@@ -51,7 +56,9 @@ class Emitter:
         batches, refused = self._deal(output)
         for batch, edge in zip(batches, self._edges(len(batches))):
             out.frames.append(
-                Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge)
+                Frame(
+                    batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge, batch.made
+                )
             )
             if sent is None:
                 out.add_delta(edge, batch.roots)
@@ -85,7 +92,7 @@ class Emitter:
             if all(value for value, _ in first):  # else some siblings would look like none: draw anew
                 break
         out.frames += [
-            Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge)
+            Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge, batch.made)
             for batch, edge in zip(batches, edges)
         ]
         return first, refused
@@ -95,13 +102,13 @@ class Emitter:
 
     def _deal(self, output: Output) -> tuple[list[Batch], list[Refused]]:
         router = self._routers[output.stream]
-        values, roots, ends = output.values, output.roots, output.ends
+        values, roots, ends, made = output.values, output.roots, output.ends, output.made
         if output.direct_task is not None:
             try:
-                return [router.route_direct(output.direct_task, values, roots, ends)], []
+                return [router.route_direct(output.direct_task, values, roots, ends, made)], []
             except ProcessingError as error:
                 return [], [(root, value, error) for root, value in _rows(output)]
-        batches, errors = router.route(values, roots, ends)
+        batches, errors = router.route(values, roots, ends, made)
         if not errors:
             return batches, []
         rows = [*_rows(output)]

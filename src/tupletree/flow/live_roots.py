@@ -13,7 +13,7 @@ import math
 from collections.abc import Container
 
 from tupletree.flow.pace import Pace
-from tupletree.frames import Frame, Root, join_segments, roots_of
+from tupletree.frames import Frame, Root, picked, roots_of
 
 __all__ = ["LiveRoots"]
 
@@ -65,5 +65,4 @@ class LiveRoots:
         over = [self.is_over(root) for root in roots]
         if not any(over):
             return frame
-        pieces = [piece for piece, gone in zip(frame.segments(), over) if not gone]
-        return Frame(frame.task, frame.component, frame.stream, *join_segments(pieces), frame.id)
+        return picked(frame, [not gone for gone in over])

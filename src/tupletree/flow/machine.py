@@ -11,6 +11,7 @@ from tupletree.flow.outbox import Outbox
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.pace import Pace
 from tupletree.frames import Frame
+from tupletree.orders import Numbers
 from tupletree.plan import Task
 from tupletree.tracking.outages import OutageWait
 
@@ -42,6 +43,9 @@ class Machine:
         self.wait = OutageWait(task.component)
         self.live: LiveRoots | None = None
         self.pace: Pace | None = None
+
+    def number_from(self, numbers: Numbers) -> None:
+        """Take numbers for the order of making from here; call it before `start`."""
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the component."""

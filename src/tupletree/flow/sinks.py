@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from tupletree.effects import TaskPlace
@@ -24,6 +25,7 @@ from tupletree.frames import UNTRACKED, Frame, Root, all_failed, done_roots, roo
 from tupletree.plan import Plan, Task
 from tupletree.sinks.files import SinkRowsError
 from tupletree.topology.components import Sink, SinkBatch
+from tupletree.topology.ordering import asks_for_order
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 
@@ -49,6 +51,7 @@ class _Answer:
     release: Release
     rows: list[Any] = field(default_factory=list)
     row_roots: list[Root] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
     missing: int = 0
     has_rows: bool = False
     refused: dict[int, Failure] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class _Shared:
 
     rows: list[Any]
     roots: tuple[int, ...]
+    made: Sequence[int]
     waiting: set[int]
     live: bool = False
     answers: list[_Answer] = field(default_factory=list)
@@ -73,6 +77,7 @@ class _Batch:
     number: int
     rows: list[Any]
     row_roots: list[Root]
+    made: list[int]
     answers: list[_Answer]
     refused: dict[int, Failure] = field(default_factory=dict)
 
@@ -117,7 +122,10 @@ class SinkMachine(Machine):
             input_types=plan.input_types(task.component),
         )
         self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
+        self._run = run
         self._incarnation = incarnation
+        # Then rows have numbers in the order of making: of rows of one root by root, else beside the rows.
+        self._is_ordered = asks_for_order(plan.spec.components[task.component])
         self._linger_s = linger_s
         self._fail = FailureMaker(task.component, task.task_id)
         self._lost = Failure(
@@ -127,6 +135,8 @@ class SinkMachine(Machine):
             error="rows of it were taken for those of an attempt that had failed",
         )
         self._held: dict[int, list[Any]] = {}
+        self._numbers: dict[int, list[int]] = {}
+        self._made: list[int] = []
         self._shared: dict[int, list[_Shared]] = {}
         self._rows: list[Any] = []
         self._row_roots: list[Root] = []
@@ -184,6 +194,8 @@ class SinkMachine(Machine):
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Hold the rows and ack them."""
+        if self._is_ordered:
+            self._hold_numbers(frame)
         held = self._held
         roots, values = frame.roots, frame.values
         if len(roots) == len(values) and set(map(type, roots)) == ONLY_INT and UNTRACKED not in roots:
@@ -194,9 +206,26 @@ class SinkMachine(Machine):
             self._hold_segments(frame, now)
         out.add_delta(frame.id, done_roots(frame, {}))
 
+    def _hold_numbers(self, frame: Frame) -> None:
+        """Note the numbers of rows with one root, beside the rows: an object per row would cost more than all else."""
+        numbers = self._numbers
+        made = _made_of(frame)
+        start = 0
+        for root, end in zip(frame.roots, frame.ends):
+            if type(root) is int and root:
+                known = numbers.get(root)
+                if known is None:
+                    numbers[root] = [*made[start:end]]
+                else:
+                    known += made[start:end]
+            start = end
+
     def _hold_segments(self, frame: Frame, now: Now) -> None:
         held = self._held
+        made = _made_of(frame) if self._is_ordered else ()
+        end = 0
         for root, values in frame.segments():
+            start, end = end, end + len(values)
             if type(root) is int and root:
                 rows = held.get(root)
                 if rows is None:
@@ -204,12 +233,12 @@ class SinkMachine(Machine):
                 else:
                     rows += values
             elif root == UNTRACKED:
-                self._make_ready(values, [root] * len(values), now)
+                self._make_ready(values, [root] * len(values), made[start:end], now)
             else:
-                self._share(values, roots_of(root))
+                self._share(values, roots_of(root), made[start:end])
 
-    def _share(self, values: list[Any], roots: tuple[int, ...]) -> None:
-        shared = _Shared(values, roots, set(roots))
+    def _share(self, values: list[Any], roots: tuple[int, ...], made: Sequence[int]) -> None:
+        shared = _Shared(values, roots, made, set(roots))
         for root in shared.waiting:
             self._shared.setdefault(root, []).append(shared)
 
@@ -251,6 +280,8 @@ class SinkMachine(Machine):
             if values is not None:
                 rows += values
                 row_roots += [root] * len(values)
+                if self._is_ordered:
+                    answer.made += self._numbers.pop(root)
         if self._shared:
             for root in release.roots:
                 self._let_go(root, now, answer)
@@ -263,6 +294,7 @@ class SinkMachine(Machine):
         for root in roots:
             if self._held.pop(root, None) is not None or root in self._shared:
                 self._dropped[root] = None
+                self._numbers.pop(root, None)
             self._let_go(root, now, None)
         while len(self._dropped) > MAX_DROPPED:
             self._dropped.popitem(last=False)
@@ -279,7 +311,7 @@ class SinkMachine(Machine):
             if shared.waiting:
                 continue
             if shared.live:
-                self._make_ready(shared.rows, [shared.roots] * len(shared.rows), now)
+                self._make_ready(shared.rows, [shared.roots] * len(shared.rows), shared.made, now)
             for waiting in shared.answers:
                 waiting.missing -= 1
                 if not waiting.missing and waiting is not answer:
@@ -287,13 +319,14 @@ class SinkMachine(Machine):
 
     def _complete(self, answer: _Answer, now: Now) -> None:
         (self._answers if answer.has_rows else self._idle).append(answer)
-        self._make_ready(answer.rows, answer.row_roots, now)
+        self._make_ready(answer.rows, answer.row_roots, answer.made, now)
 
-    def _make_ready(self, rows: list[Any], row_roots: list[Root], now: Now) -> None:
+    def _make_ready(self, rows: list[Any], row_roots: list[Root], made: Sequence[int], now: Now) -> None:
         if not self._rows:
             self._ready_since_s = now.monotonic_s
         self._rows += rows
         self._row_roots += row_roots
+        self._made += made
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -357,19 +390,20 @@ class SinkMachine(Machine):
 
     def _next_batch(self) -> _Batch:
         """Everything that is ready."""
-        rows, row_roots, answers = self._rows, self._row_roots, self._answers
-        self._rows, self._row_roots, self._answers, self._hurry = [], [], [], False
+        rows, row_roots, made, answers = self._rows, self._row_roots, self._made, self._answers
+        self._rows, self._row_roots, self._made, self._answers, self._hurry = [], [], [], [], False
         self._batches += bool(rows)
-        return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, answers)
+        return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, made, answers)
 
     def _try(self, batch: _Batch, out: Outbox) -> None:
         """Write a batch, less the rows that the sink refuses. Raises what tells of an outage."""
         while batch.rows:
             try:
-                self.sink.write(SinkBatch(batch.id, batch.rows, self._batch_prefix, batch.number))
+                made = batch.made if self._is_ordered else None
+                prefix, number = self._batch_prefix, batch.number
+                self.sink.write(SinkBatch(batch.id, batch.rows, prefix, number, self._run, made))
             except SinkRowsError as error:
-                kept = self._without(error, batch.rows, batch.row_roots, batch.refused, out)
-                batch.rows, batch.row_roots = kept
+                self._leave_out(error, batch, out)
             except Exception as error:
                 if is_outage(error):
                     raise
@@ -381,29 +415,22 @@ class SinkMachine(Machine):
                 self.rows_written += len(batch.rows)
                 break
 
-    def _without(
-        self,
-        error: SinkRowsError,
-        rows: list[Any],
-        row_roots: list[Root],
-        refused: dict[int, Failure],
-        out: Outbox,
-    ) -> tuple[list[Any], list[Root]]:
-        """The rows of the other messages. A message whose row is refused writes none of this batch."""
+    def _leave_out(self, error: SinkRowsError, batch: _Batch, out: Outbox) -> None:
+        """Keep the rows of the other messages. A message whose row is refused writes none of this batch."""
         positions = set()
         for row in error.rows:
             positions.add(row.position)
-            roots = row_roots[row.position]
+            roots = batch.row_roots[row.position]
             text = f"{row.error_type}: {row.reason}"
-            failure = self._fail.of(rows[row.position], text, FailureKind.PUBLISH)
-            refused.update((root, failure) for root in roots_of(roots) if root not in refused)
+            failure = self._fail.of(batch.rows[row.position], text, FailureKind.PUBLISH)
+            batch.refused.update((root, failure) for root in roots_of(roots) if root not in batch.refused)
             self._note_untracked(int(roots == UNTRACKED), failure, out)
-        kept = [
-            (row, roots)
-            for position, (row, roots) in enumerate(zip(rows, row_roots))
-            if position not in positions and not all_failed(roots, refused)
+        keep = [
+            position not in positions and not all_failed(roots, batch.refused)
+            for position, roots in enumerate(batch.row_roots)
         ]
-        return [row for row, _ in kept], [roots for _, roots in kept]
+        batch.rows, batch.row_roots = list(compress(batch.rows, keep)), list(compress(batch.row_roots, keep))
+        batch.made = list(compress(batch.made, keep))
 
     def _note_untracked(self, rows: int, failure: Failure, out: Outbox) -> None:
         if rows:
@@ -421,3 +448,8 @@ class SinkMachine(Machine):
                     self._refusals.popitem(last=False)
             written = Written(self.task.task_id, self._incarnation, release.number, answer.refused)
             out.mail.append((release.spout_task, written))
+
+
+def _made_of(frame: Frame) -> Sequence[int]:
+    """The numbers of a frame's tuples; 0 is older than all."""
+    return frame.made if frame.made is not None else (0,) * len(frame.values)

@@ -28,6 +28,7 @@ from tupletree.flow.releases import Releases
 from tupletree.flow.shares import ShareDraw
 from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
+from tupletree.orders import Numbers
 from tupletree.plan import ACKER, Plan, Task
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.holding_check import max_pending
@@ -122,6 +123,10 @@ class SpoutMachine(Machine):
         self.is_sated = False
         self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack
+
+    def number_from(self, numbers: Numbers) -> None:
+        """See `Machine`."""
+        self._emitter.ordering.numbers = numbers
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -314,7 +319,8 @@ class SpoutMachine(Machine):
                 out.notes.append(Note(self.task.component, f"an untracked value is lost: {self._wrong_class(value)}"))
         values = [value for value in values if type(value) is self._class]
         if values:
-            refused = self._emitter.send(Output(self._stream, values, [UNTRACKED], [len(values)]), out)
+            output = Output(self._stream, values, [UNTRACKED], [len(values)])
+            refused = self._emitter.send(self._emitter.ordering.order([output])[0], out)
             self.strays += len(refused)
             out.notes += [Note(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused]
 
@@ -355,7 +361,10 @@ class SpoutMachine(Machine):
             kept = [(root, value) for root, value in zip(roots, values) if root not in failures]
             roots, values = [root for root, _ in kept], [value for _, value in kept]
         framed: list[Root] = roots  # type: ignore[assignment]  # the same list, so that its edges add up by identity
-        first, refused = self._emitter.launch(Output(self._stream, values, framed, [*range(1, len(values) + 1)]), out)
+        output = Output(self._stream, values, framed, [*range(1, len(values) + 1)])
+        if not self._emitter.ordering.is_idle:
+            output.made = self.pending.number(roots, self._emitter.ordering.numbers.take)
+        first, refused = self._emitter.launch(output, out)
         for one, value, error in refused:
             self._fail.note(failures, one, value, error)
         opened = sum(len(part) for _, part in first)

@@ -28,6 +28,7 @@ from tupletree.topology.model import TopologySpec
 
 __all__ = [
     "CANDIDATE_PREFIX",
+    "MADE",
     "MARKER_NAME",
     "FileSink",
     "RowError",
@@ -36,6 +37,7 @@ __all__ = [
     "claim_directory",
     "directories_of",
     "publish",
+    "runs_of",
     "sweep",
     "visible_files",
     "written",
@@ -45,6 +47,9 @@ CANDIDATE_PREFIX = "_tt-"
 """Every candidate's name starts with this; readers of data folders skip names that start with `_`."""
 
 MARKER_NAME = "_tupletree.json"
+
+MADE = "_made"
+"""The column that says how new a row's values are, where a sink is asked to say so."""
 
 _MARKER_FORMAT = 1
 _MARKER_MODE = 0o666
@@ -88,22 +93,28 @@ class FileSink(Sink[Any]):
     Args:
         directory: the folder; made when a run claims it.
         message_type: class of the rows, where the format needs a schema; None takes the class of the first row.
+        made: each row is to say how new its values are, in a column `_made`.
     """
 
     promise = "exactly_once"
     gathers = True
     suffix: str = ""
 
-    def __init__(self, directory: str | os.PathLike[str], *, message_type: type | None = None) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, message_type: type | None = None, made: bool = False
+    ) -> None:
         self.directory = Path(directory)
         self.message_type = message_type
+        self.ordered = made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.directory)!r})"
 
     @abstractmethod
-    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+    def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
         """Write all rows to `path` and force them to the disk; an older candidate of this name is replaced.
+
+        `made` holds the number of each row in the order of making, if the sink is `ordered`.
 
         Raises:
             SinkRowsError: rows that the format cannot hold, all of them; then no file is left behind.
@@ -134,7 +145,7 @@ class FileSink(Sink[Any]):
         candidate = self.directory / f"{CANDIDATE_PREFIX}{name}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.write_candidate(candidate, batch.rows)
+            self.write_candidate(candidate, batch.rows, batch.made)
             publish(candidate, self.directory / name)
         except OSError as error:
             raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(candidate)) from error
@@ -243,6 +254,12 @@ def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = F
     for name, folder in folders.items():
         claim_directory(folder, run_identity, sink=name, append=append)
     return {name: str(folder) for name, folder in folders.items()}
+
+
+def runs_of(directory: Path) -> list[str]:
+    """The runs that have written to a folder, the first one first. Raises CheckpointError for a damaged marker."""
+    marker = _read_marker(directory)
+    return marker.runs if marker is not None else []
 
 
 def sweep(directory: Path, is_orphan: Callable[[str], bool]) -> int:

@@ -17,15 +17,16 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import CheckpointError
-from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
+from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import misfits
 
 __all__ = ["JsonLinesSink", "jsonl"]
 
 _encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
 
 
-def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None) -> JsonLinesSink:
+def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None, made: bool = False) -> JsonLinesSink:
     """Write rows to `directory` as JSON Lines files: structs, dataclasses, NamedTuples and dicts as objects.
 
     Dates are ISO 8601 text, bytes are Base64, Decimal and UUID are text, integers of up to 64 bits are written in full.
@@ -35,12 +36,14 @@ def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None
     Args:
         directory: the folder; a run refuses one that another run has filled, unless told to append.
         message_type: class of the rows; for the reader of the topology, JSON needs none.
+        made: each row gets a last field `_made`, an integer: of two rows of a key, the one with the higher number has
+            the value that was made later, whichever message completed first. `read_rows(…, latest_by=…)` goes by it.
 
     Example:
         >>> jsonl("out").suffix
         '.jsonl'
     """
-    return JsonLinesSink(directory, message_type=message_type)
+    return JsonLinesSink(directory, message_type=message_type, made=made)
 
 
 class JsonLinesSink(FileSink):
@@ -48,12 +51,14 @@ class JsonLinesSink(FileSink):
 
     suffix = ".jsonl"
 
-    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+    def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
         """See `FileSink.write_candidate`."""
         faults = misfits(rows)
         if faults:
             raise SinkRowsError(str(path), [*faults, *_faults_beside(path, rows, faults)])
         content = _encode(path, rows)
+        if made is not None:
+            content = _with_made(path, content, made)
         with written(path) as file:
             file.write(content)
 
@@ -75,6 +80,24 @@ class JsonLinesSink(FileSink):
         with written(destination) as file:
             file.writelines(kept)
         return len(kept)
+
+
+def _with_made(path: Path, content: bytes, made: Sequence[int]) -> bytes:
+    """The lines with a last field that says how new they are."""
+    name = f'"{MADE}":'.encode()
+    if name in content:
+        taken = [
+            RowError(position, f"the field {MADE!r} has the name of the one that says how new a row is", "ValueError")
+            for position, line in enumerate(content.splitlines())
+            if MADE in _decoder.decode(line)
+        ]
+        if taken:
+            raise SinkRowsError(str(path), taken)
+    # A line ends with the only "}" before a line feed, so all of them are made at once: a fraction of the price.
+    lines = content.replace(b"%", b"%%").replace(b"}\n", b"," + name + b"%d}\n").replace(b"\n{,", b"\n{")
+    if lines.startswith(b"{,"):  # an object without fields, as above
+        lines = b"{" + lines.removeprefix(b"{,")
+    return lines % tuple(made)
 
 
 def _faults_beside(path: Path, rows: Sequence[Any], known: Sequence[RowError]) -> list[RowError]:

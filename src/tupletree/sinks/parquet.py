@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tupletree.errors import CheckpointError, InternalError
-from tupletree.sinks.files import FileSink, written
+from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import batch_of
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
@@ -21,7 +21,11 @@ __all__ = ["ParquetSink", "parquet"]
 
 
 def parquet(
-    directory: str | os.PathLike[str], *, message_type: type | None = None, compression: Compression = "zstd"
+    directory: str | os.PathLike[str],
+    *,
+    message_type: type | None = None,
+    compression: Compression = "zstd",
+    made: bool = False,
 ) -> ParquetSink:
     """Write rows to `directory` as Parquet files; the columns are the fields of the message class.
 
@@ -32,12 +36,13 @@ def parquet(
         directory: the folder; a run refuses one that another run has filled, unless told to append.
         message_type: class of the rows; None takes the class of a file's first row.
         compression: how pages are packed; zstd reads fast and is small.
+        made: a last column `_made` (int64) says how new each row's values are; see `jsonl`.
 
     Example:
         >>> parquet("out").suffix
         '.parquet'
     """
-    return ParquetSink(directory, message_type=message_type, compression=compression)
+    return ParquetSink(directory, message_type=message_type, compression=compression, made=made)
 
 
 class ParquetSink(FileSink):
@@ -46,19 +51,30 @@ class ParquetSink(FileSink):
     suffix = ".parquet"
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, message_type: type | None = None, compression: Compression = "zstd"
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        message_type: type | None = None,
+        compression: Compression = "zstd",
+        made: bool = False,
     ) -> None:
-        super().__init__(directory, message_type=message_type)
+        super().__init__(directory, message_type=message_type, made=made)
         self.compression = compression
 
-    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+    def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
         """See `FileSink.write_candidate`."""
         import pyarrow as pa
 
         if not rows and self.message_type is None:
             raise InternalError("a Parquet file without rows needs a message class", where=str(path))
         batch = batch_of(self.message_type or type(rows[0]), rows, str(path))
-        self._store(path, pa.Table.from_batches([batch]))
+        table = pa.Table.from_batches([batch])
+        if made is not None:
+            if MADE in table.column_names:
+                reason = f"the field {MADE!r} has the name of the column that says how new a row is"
+                raise SinkRowsError(str(path), (RowError(at, reason, "ValueError") for at in range(len(rows))))
+            table = table.append_column(MADE, pa.array(made, pa.int64()))
+        self._store(path, table)
 
     def write_batches(self, path: Path, batches: Sequence[tuple[type, Any]]) -> bool:
         """As `write_candidate`, for rows that are record batches of their class's codec: (class, batch).

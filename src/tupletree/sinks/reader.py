@@ -6,30 +6,74 @@ It reads the way any other tool would: names that start with `_` or `.` do not e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tupletree.errors import ConnectorError
-from tupletree.sinks.files import visible_files
+from tupletree.sinks.files import MADE, runs_of, visible_files
 
 __all__ = ["read_rows"]
 
 _decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
 
 
-def read_rows(directory: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read_rows(directory: str | os.PathLike[str], *, latest_by: str | Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """The published rows of a sink's folder, file by file in name order.
 
-    Raises ConnectorError if the folder does not exist, or on a file that is neither `.jsonl` nor `.parquet`.
+    Args:
+        directory: the folder.
+        latest_by: a field, or several: only the newest row of each of their values, without its `_made`, in the order
+            in which the values first appear. The sink must have been made with `made=True`. A run that came later to
+            the folder (`--append`) is newer than one that came before.
+
+    Raises:
+        ConnectorError: the folder does not exist; a file is neither `.jsonl` nor `.parquet`; or the newest rows are
+            asked for, and a row does not say how new it is or has no such field.
     """
     folder = Path(directory)
     try:
         paths = visible_files(folder)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConnectorError("no such folder", where=str(folder), next_step="run the topology first") from error
+    names = (latest_by,) if isinstance(latest_by, str) else tuple(latest_by)
+    if names:
+        return iter(_newest(folder, paths, names))
+    return _rows_of(paths)
+
+
+def _newest(folder: Path, paths: list[Path], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    runs = runs_of(folder)
+    found: dict[bytes, tuple[tuple[int, int], dict[str, Any]]] = {}
+    for path in paths:
+        rank = _run_of(path.name, runs)
+        for row in _rows_of([path]):
+            missing = next((name for name in (MADE, *names) if name not in row), None)
+            if missing is not None:
+                raise ConnectorError(
+                    "the newest rows cannot be told",
+                    where=str(path),
+                    got=f"a row without {missing!r}",
+                    next_step="start the sink with made=True" if missing == MADE else "name a field of all rows",
+                )
+            order = rank, row.pop(MADE)
+            key = _encoder.encode([row[name] for name in names])
+            known = found.get(key)
+            if known is None or order >= known[0]:
+                found[key] = order, row
+    return [row for _, row in found.values()]
+
+
+def _run_of(file: str, runs: list[str]) -> int:
+    """Which of these runs a file is from, by its name; -1: none of them."""
+    starts = ((f"part-{run[:8]}-", f"batch-{run}-") for run in runs)
+    return next((number for number, names in enumerate(starts) if file.startswith(names)), -1)
+
+
+def _rows_of(paths: list[Path]) -> Iterator[dict[str, Any]]:
     for path in paths:
         if path.suffix == ".jsonl":
             with path.open("rb") as lines:

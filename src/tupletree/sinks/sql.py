@@ -55,9 +55,12 @@ def sql(
         url: as SQLAlchemy takes it: `sqlite:///file.db`, `postgresql+psycopg://user:password@host/name`. Errors and
             logs show its dialect, host and database only.
         table: its name.
-        key: columns that name a row: a later row with the same key takes the place of an earlier one. Needs a unique
-            constraint on just these columns (a table made here gets them as its primary key), and SQLite or PostgreSQL.
-            Group the sink by `fields` on the key, so that one task writes all rows of a key in their order.
+        key: columns that name a row: the newest row of a key stays, however early or late its message completed. What
+            is newest is decided by the order in which the values were made (by the stateful bolt, window or join that
+            made them, or else by the spout), through retries and restarts; it stands in a column `_made` (BIGINT, may
+            be null) of the table, and a later run is newer than an earlier one (`tupletree_runs`). Needs a unique
+            constraint on just the columns of the key (a table made here gets them as its primary key), and SQLite or
+            PostgreSQL. Of several rows of a key in one batch only the newest is written.
         schema: the database schema of the table; None is the connection's default.
         message_type: class of the rows; None takes that of the one stream the sink reads.
 
@@ -95,6 +98,12 @@ class SqlSink(Sink[Any]):
         self.message_type = message_type
         self._engine: Engine | None = None
         self._target: Target | None = None
+        self._base: int | None = None
+
+    @property
+    def ordered(self) -> bool:  # type: ignore[override]  # it depends on the key
+        """Whether it goes by the order in which values were made: see `Sink`."""
+        return bool(self.key)
 
     def __repr__(self) -> str:
         return f"SqlSink({self.shown_url!r}, {self.table!r})"
@@ -144,10 +153,15 @@ class SqlSink(Sink[Any]):
         assert self._engine is not None, "write comes after open"
         assert self._target is not None, "write comes after open"
         parameters, faults = self._target.parameters(batch.rows)
+        base = self._base
         try:
             with self._engine.begin() as connection:
                 if not self._target.enter(connection, batch.writer or batch.id, batch.number):
                     return
+                if self.key:
+                    if base is None and batch.made is not None:
+                        base = self._target.base_of(connection, batch.run or batch.writer)
+                    parameters = self._target.newest(parameters, batch.made, base or 0)
                 self._insert(connection, parameters, faults)
                 if faults:
                     # Raised inside, so that the transaction is rolled back: all of the batch or nothing.
@@ -155,6 +169,7 @@ class SqlSink(Sink[Any]):
                     raise SinkRowsError(str(self), faults)
         except SQLAlchemyError as error:
             raise self._unreachable(error) from error
+        self._base = base  # committed now
 
     def _insert(
         self, connection: Connection, parameters: list[tuple[int, dict[str, Any]]], faults: list[RowError]

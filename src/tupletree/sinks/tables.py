@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -22,14 +22,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tupletree.errors import ConfigError, ConnectorError, Finding
 from tupletree.payloads import datetime_text, to_jsonable
-from tupletree.sinks.files import RowError
+from tupletree.sinks.files import MADE, RowError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema
 
-__all__ = ["BATCHES", "Target"]
+__all__ = ["BATCHES", "RUNS", "Target"]
 
 BATCHES = "tupletree_batches"
 """The table that says up to which number each writer's batches are there."""
+
+RUNS = "tupletree_runs"
+"""The table that says from which number on each run's values count, table by table."""
 
 _UPSERTS: dict[str, Callable[[sa.Table], postgresql.Insert | sqlite.Insert]] = {
     "postgresql": postgresql.insert,
@@ -62,12 +65,20 @@ class Target:
     Attributes:
         statement: inserts one row, or puts it in the place of the one with its key.
         columns: (field's getter, column, conversion) of each field.
+        batches: which batches are there.
+        checks_late: the database may check constraints at the commit.
+        table: the table itself.
+        runs: from which number on the values of each run count; None without a key.
+        key: the columns that name a row.
     """
 
     statement: sa.Insert
     columns: tuple[tuple[Convert, str, Convert | None], ...]
     batches: sa.Table
     checks_late: bool
+    table: sa.Table
+    runs: sa.Table | None = None
+    key: tuple[str, ...] = ()
 
     @classmethod
     def prepare(
@@ -88,8 +99,9 @@ class Target:
             sa.Column("writer", sa.String(255), primary_key=True),
             sa.Column("number", sa.BigInteger, nullable=False),
         )
+        runs = _runs_table(metadata) if key else None
         wanted = sa.Table(name, metadata, *_columns_for(message, key, dialect))
-        for table in (batches, wanted):
+        for table in (batches, wanted, *([runs] if runs is not None else [])):
             _create(engine, table)
         table = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=engine)
         for column in table.columns:
@@ -99,7 +111,45 @@ class Target:
         if findings:
             raise ConfigError(f"{where}: the table does not fit {hints.text_of(message.cls)}", findings=findings)
         columns = tuple((attrgetter(field), field, fits[field].convert) for field in message.fields)
-        return cls(_statement(table, message, key, dialect), columns, batches, checks_late=dialect == "postgresql")
+        statement = _statement(table, message, key, dialect)
+        return cls(statement, columns, batches, dialect == "postgresql", table, runs, tuple(key))
+
+    def base_of(self, connection: sa.Connection, run: str) -> int:
+        """What to add to a run's numbers, so that what it makes is newer than all that earlier runs made.
+
+        Decided, in the transaction of its rows, when a run first writes to the table; by what stands there and not by a
+        clock. It stays the same when the run is started again.
+        """
+        runs, table = self.runs, self.table
+        assert runs is not None, "only tables with a key go by numbers"
+        name = {"table_name": table.name, "run": run}
+        known = sa.select(runs.c.base).where(runs.c.table_name == table.name, runs.c.run == run)
+        base = connection.execute(known).scalar()
+        if base is None:
+            highest = connection.execute(sa.select(sa.func.max(table.c[MADE]))).scalar() or 0
+            claim = _UPSERTS[connection.dialect.name](runs).values(**name, base=highest)
+            connection.execute(claim.on_conflict_do_nothing(index_elements=["table_name", "run"]))
+            base = connection.execute(known).scalar_one()  # another task of the run may have been faster
+        return int(base)
+
+    def newest(
+        self, parameters: list[tuple[int, dict[str, Any]]], made: Sequence[int] | None, base: int
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Of the rows of a batch the newest of each key, with its number; a statement takes each key only once."""
+        found: dict[Any, tuple[int, dict[str, Any]]] = {}
+        name_of = itemgetter(*self.key)
+        for one in parameters:
+            position, values = one
+            values[MADE] = number = None if made is None else base + made[position]
+            name = name_of(values)
+            try:
+                known = found.get(name)
+            except TypeError:  # JSON
+                name = json.dumps(name, sort_keys=True, default=str)
+                known = found.get(name)
+            if known is None or number is None or number >= known[1][MADE]:
+                found[name] = one
+        return [*found.values()]
 
     def parameters(self, rows: Iterable[Any]) -> tuple[list[tuple[int, dict[str, Any]]], list[RowError]]:
         """(position, column → parameter) of the rows that fit the columns, and what is wrong with the others."""
@@ -151,7 +201,18 @@ def _quoted(name: str) -> sa.sql.quoted_name:
     return sa.sql.quoted_name(name, quote=True)
 
 
+def _runs_table(metadata: sa.MetaData) -> sa.Table:
+    return sa.Table(
+        RUNS,
+        metadata,
+        sa.Column("table_name", sa.String(255), primary_key=True),
+        sa.Column("run", sa.String(255), primary_key=True),
+        sa.Column("base", sa.BigInteger, nullable=False),
+    )
+
+
 def _columns_for(message: Schema, key: Sequence[str], dialect: str) -> list[sa.Column[Any]]:
+    made = [sa.Column(_quoted(MADE), sa.BigInteger, nullable=True)] if key else []
     return [
         sa.Column(
             _quoted(name),
@@ -161,18 +222,18 @@ def _columns_for(message: Schema, key: Sequence[str], dialect: str) -> list[sa.C
             autoincrement=False,
         )
         for name, annotation in message.fields.items()
-    ]
+    ] + made
 
 
 def _statement(table: sa.Table, message: Schema, key: Sequence[str], dialect: str) -> sa.Insert:
-    """An insert of the columns that its parameters name."""
+    """An insert of the columns that its parameters name; with a key, the newer row of it stays."""
     if not key:
         return sa.insert(table)
     insert = _UPSERTS[dialect](table)
-    others = {name: insert.excluded[name] for name in message.fields if name not in key}
-    if not others:
-        return insert.on_conflict_do_nothing(index_elements=list(key))
-    return insert.on_conflict_do_update(index_elements=list(key), set_=others)
+    others = {name: insert.excluded[name] for name in (*message.fields, MADE) if name not in key}
+    there, comes = table.c[MADE], insert.excluded[MADE]
+    is_newer = sa.or_(there.is_(None), comes.is_(None), comes >= there)
+    return insert.on_conflict_do_update(index_elements=list(key), set_=others, where=is_newer)
 
 
 # --- whether a table fits ---------------------------------------------------------------------------------------
@@ -189,6 +250,14 @@ def _check_key(message: Schema, key: Sequence[str], dialect: str, where: str) ->
         for name in key
         if name not in message.fields
     ]
+    if key and MADE in message.fields:
+        findings.append(
+            Finding(
+                f"the field {MADE!r} has the name of the column that says which row of a key is newer",
+                where,
+                next_step="give the field another name",
+            )
+        )
     if key and dialect not in _UPSERTS:
         findings.append(Finding("a key needs SQLite or PostgreSQL", where, got=dialect, next_step="leave key= out"))
     if findings:
@@ -256,7 +325,30 @@ def _does_without(column: sa.Column[Any], table: sa.Table) -> bool:
 
 
 def _key_findings(engine: sa.Engine, table: sa.Table, key: Sequence[str]) -> list[Finding]:
-    if not key or set(key) == {column.name for column in table.primary_key}:
+    if not key:
+        return []
+    return [*_made_findings(table), *_unique_findings(engine, table, key)]
+
+
+def _made_findings(table: sa.Table) -> list[Finding]:
+    column = table.columns.get(MADE)
+    if column is not None and isinstance(column.type, sa.Integer | sa.Numeric):
+        return []
+    return [
+        Finding(
+            f"there is no column {MADE!r}, which says which of two rows of a key is newer"
+            if column is None
+            else f"the column {MADE!r}, which says which of two rows of a key is newer, holds no integers",
+            table.name,
+            got="" if column is None else repr(column.type),
+            expected="BIGINT that may be null",
+            next_step=f"ALTER TABLE {table.name} ADD COLUMN {MADE} BIGINT" if column is None else "",
+        )
+    ]
+
+
+def _unique_findings(engine: sa.Engine, table: sa.Table, key: Sequence[str]) -> list[Finding]:
+    if set(key) == {column.name for column in table.primary_key}:
         return []
     inspector = sa.inspect(engine)
     unique: list[Sequence[str | None]] = [

@@ -25,6 +25,7 @@ from tupletree.flow.outlook import Outlook
 from tupletree.flow.shares import ShareDraw
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.orders import Numbers
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.runtimes.instances import own_instance
 from tupletree.state.cells import ValueCell, cell_of
@@ -73,6 +74,7 @@ class Crew:
         self._outlook = Outlook.of(plan, options)
         self.live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._cells: dict[int, ValueCell[Any]] = {}
+        self._numbers = Numbers()
         sinks = (task.task_id for task in plan.tasks if self.kind_of(task) == "sink")
         self.incarnations = dict.fromkeys(sinks, 1)
 
@@ -94,6 +96,7 @@ class Crew:
         """Make and open a machine for a task, in the place of the one that was there."""
         machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, handover)
         machine.outlook, machine.live = self._outlook, self.live
+        machine.number_from(self._numbers)
         machine.start(now, out)
         return machine
 

@@ -109,6 +109,7 @@ class Oracle:
         attempts: by root.
         messages: by spout task and key.
         rows: sink task → rows that were written, in order.
+        made: (sink task, number, row) of rows with a number in the order of making, as they were written.
     """
 
     def __init__(self, options: Options) -> None:
@@ -116,6 +117,7 @@ class Oracle:
         self.attempts: dict[int, Attempt] = {}
         self.messages: dict[tuple[int, Hashable], Message] = {}
         self.rows: dict[int, list[Any]] = defaultdict(list)
+        self.made: list[tuple[int, int, Any]] = []
         self._options = options
         self._taken: dict[int, dict[int, list[_Row]]] = defaultdict(dict)
         self._open: dict[int, dict[int, Attempt]] = defaultdict(dict)  # acker index → trees it has opened
@@ -249,8 +251,9 @@ class Oracle:
         for root in _distinct(frame.roots):
             self.attempts[root].waiting.discard((sink_task, frame.id))
 
-    def written(self, sink_task: int, rows: Sequence[Any]) -> None:
+    def written(self, sink_task: int, rows: Sequence[Any], made: Sequence[int] | None) -> None:
         """A sink wrote rows."""
+        self.made += [(sink_task, number, row) for number, row in zip(made or (), rows)]
         taken = self._taken[sink_task]
         for value in rows:
             candidates = [row for row in taken.get(id(value), ()) if not row.written]

@@ -56,6 +56,7 @@ class SimulationResult:
         left: spout → ids of messages that were open when the topology stopped; their sources were told.
         attempts: how many went out.
         rows: sink → rows that were written, by task, in order.
+        made: sink → (number, row) in the order of writing, of sinks that are `ordered`: see `SinkBatch.made`.
         faults: fault → how often it happened.
         steps, seconds: how long it took, in steps and in virtual time.
         fingerprint: equal for equal runs, and hardly otherwise.
@@ -67,6 +68,7 @@ class SimulationResult:
     left: Mapping[str, list[MessageId]] = field(default_factory=dict)
     attempts: int = 0
     rows: Mapping[str, list[Any]] = field(default_factory=dict)
+    made: Mapping[str, list[tuple[int, Any]]] = field(default_factory=dict)
     faults: Mapping[str, int] = field(default_factory=dict)
     steps: int = 0
     seconds: float = 0.0
@@ -219,6 +221,9 @@ class _Run:
         rows: dict[str, list[Any]] = {}
         for sink_task, written in sorted(world.oracle.rows.items()):
             rows.setdefault(world.plan.tasks[sink_task].component, []).extend(written)
+        made: dict[str, list[tuple[int, Any]]] = {}
+        for sink_task, number, row in world.oracle.made:
+            made.setdefault(world.plan.tasks[sink_task].component, []).append((number, row))
         return SimulationResult(
             seed=seed,
             acked=by_outcome[Outcome.ACKED],
@@ -226,6 +231,7 @@ class _Run:
             left=by_outcome[Outcome.OPEN],
             attempts=len(world.oracle.attempts),
             rows=rows,
+            made=made,
             faults=Counter(world.happened),
             steps=world.steps,
             seconds=world.now_s - 1000.0,

@@ -65,8 +65,8 @@ class Watch(Protocol):
     def worked(self, task: int, worked: Worked) -> None:
         """A bolt's call came to this; its frames are in the outbox."""
 
-    def written(self, sink_task: int, rows: Sequence[Any]) -> None:
-        """A sink wrote rows."""
+    def written(self, sink_task: int, rows: Sequence[Any], made: Sequence[int] | None) -> None:
+        """A sink wrote rows; `made`: see `SinkBatch`."""
 
 
 class WatchedPending(Pending):
@@ -249,7 +249,7 @@ class WatchedSink(Sink[Any]):
 
     def write(self, batch: SinkBatch[Any]) -> None:
         """See `Sink`."""
-        self._watch.written(self._task, batch.rows)
+        self._watch.written(self._task, batch.rows, batch.made)
 
 
 class _Watched(EmittingMachine):

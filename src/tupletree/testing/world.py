@@ -216,7 +216,8 @@ class World:
         self.note(f"to task {frame.task} {machine.task.component}", frame)
         if isinstance(machine, SinkMachine):
             self.oracle.took(frame.task, frame)
-        copy = Frame(frame.task, frame.component, frame.stream, [*frame.values], frame.roots, frame.ends, frame.id)
+        fields = frame.roots, frame.ends, frame.id, frame.made
+        copy = Frame(frame.task, frame.component, frame.stream, [*frame.values], *fields)
         if machine.pace is not None and len(copy.values) > 1 and self.random.random() < CUT_SHARE:
             copy, rest = machine.cut(copy, self.random.randrange(1, len(copy.values)), self.out)
             self.oracle.cut(copy, rest)

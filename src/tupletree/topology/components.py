@@ -392,12 +392,18 @@ class SinkBatch(Generic[T_co]):
         writer: the run and sink task that it comes from; a restart of the run is the same writer on Spark, and
             another one locally.
         number: batches of one writer come in the order of their numbers, one at a time. On Spark it is the epoch.
+        run: names the run, the same for all its sink tasks; a restart on the same state directory is the same run.
+        made: for each row its number in the order in which values were made, for sinks that are `ordered`; else None.
+            Of two rows of one run and one key the one with the higher number is newer, and of two with the same number
+            the one that comes later. What a later run makes is newer than all of an earlier one.
     """
 
     id: str
     rows: Sequence[T_co]
     writer: str = ""
     number: int = 0
+    run: str = ""
+    made: Sequence[int] | None = None
 
 
 class Sink(Generic[T]):
@@ -410,10 +416,13 @@ class Sink(Generic[T]):
         promise: "at_least_once", or "exactly_once" for a sink that writes a batch which comes again only once; such a
             sink has to name the rows that it refuses.
         gathers: each batch costs much (a file, a transaction), so that rows may wait a moment for more.
+        ordered: batches say in which order their rows' values were made (`SinkBatch.made`). Rows come as their messages
+            complete, so a sink that keeps the last row of a key must go by that.
     """
 
     promise: str = "at_least_once"
     gathers: bool = False
+    ordered: bool = False
 
     def open(self, context: SinkContext) -> None:
         """Acquire what is needed."""

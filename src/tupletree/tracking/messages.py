@@ -95,6 +95,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
         first_s, first_wall_s: first emission, monotonic and since the Unix epoch.
         failure, failed_s: the latest failure and its monotonic time.
         due_s, ticket: place in the retry queue; the ticket is 0 in flight, or AWAITING.
+        made: its number in the order of first emission, if anybody asked for one (`Pending.number`); else 0.
     """
 
     spout_task: int
@@ -110,6 +111,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
     failed_s: float = 0.0
     due_s: float = 0.0
     ticket: int = 0
+    made: int = 0
 
     @property
     def waits(self) -> bool:

@@ -178,6 +178,7 @@ class Pending:
         first_emitted_s: float,
         now_s: float,
         wall_s: float,
+        made: int = 0,
     ) -> None:
         """Put an attempt that a log names in flight again, under the root that the log gave it.
 
@@ -195,7 +196,9 @@ class Pending:
         if message is not None:
             self._forget(message)
         first_s = now_s - max(0.0, wall_s - first_emitted_s)
-        message = Message(spout_task, key, message_id, value, attempt, root, first_s, first_emitted_s, by_source)
+        message = Message(
+            spout_task, key, message_id, value, attempt, root, first_s, first_emitted_s, by_source, made=made
+        )
         task.messages[key] = self._in_flight[root] = message
 
     # --- verdicts ---------------------------------------------------------------------------------------------
@@ -377,6 +380,19 @@ class Pending:
         """When the messages of these roots were first emitted, seconds since the Unix epoch; all are in flight."""
         in_flight = self._in_flight
         return [in_flight[root].first_wall_s for root in roots]
+
+    def number(self, roots: Sequence[int], take: Callable[[int], Sequence[int]]) -> list[int]:
+        """The numbers of messages in the order of their first emission; all of these roots are in flight.
+
+        Args:
+            roots: the latest attempts of the messages, in the order in which they go out.
+            take: gives so many numbers, above 0, for those that have none yet.
+        """
+        messages = [self._in_flight[root] for root in roots]
+        fresh = [message for message in messages if not message.made]
+        for message, number in zip(fresh, take(len(fresh)), strict=True):
+            message.made = number
+        return [message.made for message in messages]
 
     def oldest_first_s(self) -> float | None:
         """When the oldest open message was first emitted (monotonic); None: none is open."""

@@ -51,6 +51,7 @@ class WaitingRecord(msgspec.Struct, frozen=True, kw_only=True):
         due_s: when the runtime tries again (`AT_ONCE`: before all others); None: the source emits it again.
         by_source: whose turn it is after the next failure.
         failure: why the latest attempt failed, if it did.
+        made: see `Message`.
     """
 
     spout_task: int
@@ -62,6 +63,7 @@ class WaitingRecord(msgspec.Struct, frozen=True, kw_only=True):
     first_emitted_s: float
     by_source: bool
     failure: Failure | None
+    made: int = 0
 
 
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +188,7 @@ def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: floa
         record.by_source,
         record.failure,
         failed_s=now_s,
+        made=record.made,
     )
     if record.due_s is None:
         message.ticket = AWAITING
@@ -216,6 +219,7 @@ def _records(messages: list[Message], encode: Encode, now_s: float, wall_s: floa
                 first_emitted_s=message.first_wall_s,
                 by_source=message.by_source,
                 failure=message.failure,
+                made=message.made,
             )
         )
     return records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tupletree.flow.machine import Machine
 from tupletree.flow.outlook import Outlook
 from tupletree.flow.sinks import SinkMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.orders import Numbers
 from tupletree.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.local.executor import Executor, Hub
@@ -50,6 +52,7 @@ class Legacy:
         outages: component → outages that they met.
         strays: errors there that failed no message.
         active: whether spouts may emit.
+        numbers: of values in the order of their making.
     """
 
     handovers: dict[int, Handover] = field(default_factory=dict)
@@ -59,6 +62,7 @@ class Legacy:
     outages: Counter[str] = field(default_factory=Counter)
     strays: int = 0
     active: bool = True
+    numbers: Numbers = field(default_factory=lambda: Numbers(guard=threading.Lock()))
 
 
 @dataclass
@@ -175,6 +179,7 @@ class _Maker:
     def make(self, task: Task, kind: str) -> Machine:
         machine = self._made(task, kind)
         machine.outlook, machine.live = self._outlook, self._live
+        machine.number_from(self._legacy.numbers)
         return machine
 
     def _made(self, task: Task, kind: str) -> Machine:

@@ -197,7 +197,8 @@ class Accounts:
         for root, value in unsettled.items():
             task, message_id = rows.named(root)
             times = {"first_emitted_s": header.time_s, "now_s": now_s, "wall_s": wall_s}
-            self.pending.adopt(root, task, message_id, value, attempt=1, **times)
+            made = rows.made_of(root, header.epoch)
+            self.pending.adopt(root, task, message_id, value, attempt=1, made=made, **times)
 
     def reader_of(self, component: str) -> SplitSpout[Any]:
         """A spout of this component that reads.

@@ -90,6 +90,8 @@ class _Offer:
     roots: list[Root]
     path: Path
     ledger: _Ledger
+    run: str
+    made: list[int] | None = None
     failed_calls: int = 0
 
     def remaining(self, start: int, end: int) -> list[int]:
@@ -188,7 +190,7 @@ class CalledSinks:
         component = self._components[output.sink]
         spool = file_sink_of(self._plan.spec, component)
         assert isinstance(spool, Spool)
-        rows = spool.read(candidate)
+        rows, made = spool.read(candidate)
         # Of a task that is no more, now that the sink has fewer: another one calls, under the name of the first.
         tasks = self._plan.tasks_of(output.sink)
         task = tasks[output.task_index % len(tasks)]
@@ -202,6 +204,8 @@ class CalledSinks:
             roots=read_sidecar(sidecar_of(candidate), len(rows)),
             path=ledger_path,
             ledger=_ledger_at(ledger_path),
+            run=self._run_id,
+            made=made,
         )
         self._offer(offer, "", 0, len(rows))
         refused = offer.ledger.refused
@@ -252,7 +256,8 @@ class CalledSinks:
         attempt = 0
         maker = FailureMaker(offer.task.component, offer.task.task_id)
         while rows := offer.remaining(start, end):
-            batch = SinkBatch(batch_id, [offer.rows[row] for row in rows], offer.writer, offer.epoch)
+            made = None if offer.made is None else [offer.made[row] for row in rows]
+            batch = SinkBatch(batch_id, [offer.rows[row] for row in rows], offer.writer, offer.epoch, offer.run, made)
             attempt += 1
             crash_point("publish.before_call")
             try:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -41,7 +41,8 @@ class SpoutTask:
     """One spout task in the driver: the user's object and what it gave that has no epoch yet.
 
     `number` is what the accounts and the journal call it: the task's id at the first start on the state directory. The
-    id itself changes when other components get more tasks or fewer.
+    id itself changes when other components get more tasks or fewer. `made`, where the stream carries it: the numbers of
+    `roots` in the order of making, then those of `untracked`.
     """
 
     task: Task
@@ -52,6 +53,7 @@ class SpoutTask:
     roots: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
     rejected: dict[int, Reject] = field(default_factory=dict)
     untracked: list[Any] = field(default_factory=list)
     planned: list[Split] = field(default_factory=list)
@@ -170,7 +172,11 @@ class Dealer:
             return []
         values, roots = self._of_class(spout, values, roots, failures)
         ends = list(range(1, len(values) + 1))
-        batches, refused = self._routers[spout.number].route(values, roots, ends)
+        made: Sequence[int] | None = None
+        if spout.made:
+            made_of, others = dict(zip(spout.roots, spout.made)), iter(spout.made[len(spout.roots) :])
+            made = [made_of[cast("int", root)] if root else next(others) for root in roots]
+        batches, refused = self._routers[spout.number].route(values, roots, ends, made)
         for position, error in refused:
             self._note(spout, failures, roots[position], values[position], error)
         frames: list[Frame] = []
@@ -178,7 +184,18 @@ class Dealer:
             for piece in _chunks(batch):
                 self._sequence += 1
                 edge = mix64(epoch, 0, -1, spout.task.task_id, piece.task, self._sequence)
-                frames.append(Frame(piece.task, spout.name, spout.stream, piece.values, piece.roots, piece.ends, edge))
+                frames.append(
+                    Frame(
+                        piece.task,
+                        spout.name,
+                        spout.stream,
+                        piece.values,
+                        piece.roots,
+                        piece.ends,
+                        edge,
+                        piece.made,
+                    )
+                )
         return frames
 
     def _note(
@@ -251,5 +268,6 @@ def _chunks(batch: Batch) -> list[Batch]:
     for start in range(0, len(batch.values), FRAME_TUPLES):
         values = batch.values[start : start + FRAME_TUPLES]
         roots = batch.roots[start : start + FRAME_TUPLES]
-        pieces.append(Batch(batch.task, values, roots, list(range(1, len(values) + 1))))
+        made = None if batch.made is None else batch.made[start : start + FRAME_TUPLES]
+        pieces.append(Batch(batch.task, values, roots, list(range(1, len(values) + 1)), made))
     return pieces

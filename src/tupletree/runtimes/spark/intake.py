@@ -19,7 +19,9 @@ from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.failing import safe_text
+from tupletree.orders import Numbers
 from tupletree.runtimes.reporting import Steps
+from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
 from tupletree.runtimes.spark.journal import EpochHeader, Messages
@@ -292,10 +294,17 @@ class Intake:
         failures: dict[int, Failure] = {}
         dealt = Dealt()
         columns = _Columns()
+        numbers = Numbers(wire.first_number(epoch))
         for task_id, spout in self._spouts.items():
             header.untracked += len(spout.untracked)
             header.fresh += spout.fresh
+            is_ordered = self._dealer.plan.carries_order(spout.name, spout.stream)
+            if is_ordered:
+                with self._accounts.lock:
+                    spout.made = self._accounts.pending.number(spout.roots, numbers.take)
             columns.add(spout, self._accounts)
+            if is_ordered:
+                spout.made += numbers.take(len(spout.untracked))
             header.unsendable += self._dealer.deal(epoch, spout, failures, dealt)
             # Everything pulled is in this epoch, so the position behind it is the one of now.
             spout.position = spout.spout.snapshot()
@@ -303,7 +312,7 @@ class Intake:
                 self._accounts.positions[task_id] = spout.position
             if spout.ended:
                 self._accounts.ended.add(task_id)
-            spout.ids, spout.roots, spout.values, spout.attempts = [], [], [], []
+            spout.ids, spout.roots, spout.values, spout.attempts, spout.made = [], [], [], [], []
             spout.rejected, spout.untracked, spout.fresh = {}, [], 0
         header.splits = self._placed(header)
         header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
@@ -357,6 +366,7 @@ class _Columns:
         self.roots = array("Q")
         self.attempts = array("I")
         self.first_emitted = array("d")
+        self.made = array("q")
 
     def add(self, spout: SpoutTask, accounts: Accounts) -> None:
         count = len(spout.roots)
@@ -365,6 +375,13 @@ class _Columns:
         self.roots.extend(spout.roots)
         self.attempts.extend(spout.attempts)
         self.first_emitted.extend(accounts.pending.first_emitted_s(spout.roots))
+        if spout.made:
+            self._pad(len(self.roots) - count)
+            self.made.extend(spout.made)
+
+    def _pad(self, count: int) -> None:
+        """Messages of spouts that number nothing have 0."""
+        self.made.extend([0] * (count - len(self.made)))
 
     def retried(self) -> dict[int, int]:
         """Root → attempt, of those beyond the first."""
@@ -372,6 +389,8 @@ class _Columns:
 
     def encode(self) -> bytes:
         """The columns as a section of the log."""
+        if self.made:
+            self._pad(len(self.roots))
         try:
             return msgspec.msgpack.encode(self._messages(self.ids, plain=False))
         except (UnicodeEncodeError, OverflowError):  # lone surrogates, integers beyond 64 bits
@@ -385,4 +404,5 @@ class _Columns:
             roots=self.roots.tobytes(),
             attempts=self.attempts.tobytes(),
             first_emitted_s=self.first_emitted.tobytes(),
+            made=self.made.tobytes(),
         )

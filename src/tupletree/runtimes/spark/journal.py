@@ -67,6 +67,7 @@ class Messages(msgspec.Struct, kw_only=True):
         roots: packed u64.
         attempts: packed u32.
         first_emitted_s: packed f64, seconds since the Unix epoch.
+        made: their numbers in the order of first emission, packed i64; empty where nobody asks for them.
     """
 
     tasks: bytes = b""
@@ -75,6 +76,7 @@ class Messages(msgspec.Struct, kw_only=True):
     roots: bytes = b""
     attempts: bytes = b""
     first_emitted_s: bytes = b""
+    made: bytes = b""
 
 
 class EpochHeader(msgspec.Struct, kw_only=True):

@@ -18,8 +18,9 @@ import msgspec
 
 from tupletree.codec import ArrowCodec
 from tupletree.durable import pack, read_container, write_file
-from tupletree.frames import Frame, Root, join_segments, roots_of, segments_of
+from tupletree.frames import Frame, Root, fewer, join_segments, roots_of, segments_of
 from tupletree.holding import HeldFrame, Holder
+from tupletree.orders import carried, released
 from tupletree.runtimes.spark import wire
 
 __all__ = ["Kept", "KeptFiles", "KeptPart", "KeptReport", "TaskKeep", "files_of", "kept_after", "missing_files"]
@@ -164,7 +165,8 @@ class KeptFiles:
 class TaskKeep:
     """One task's kept frames during one run.
 
-    Make it with `of`; `split` says what the task gets, and `update` what is kept after it.
+    Make it with `of`; `split` says what the task gets, and `update` what is kept after it. `carries`: the task works on
+    frames whose roots carry their numbers in the order of making (`orders`); they are kept, too.
     """
 
     component: str
@@ -174,6 +176,7 @@ class TaskKeep:
     codecs: Codecs
     version: Kept
     memory: bytes = b""
+    carries: bool = False
     _stored: dict[Key, _Stored] = field(default_factory=dict)
     _parked: list[tuple[Frame, float]] = field(default_factory=list)
     _waits: bool = False
@@ -223,6 +226,8 @@ class TaskKeep:
             head.task = self.task_id
             codec = self.codecs[head.component, head.stream]
             frame = wire.decode_frame(head, stored.body, codec)
+            if self.carries:
+                frame = carried(frame)
             self._shapes[key] = len(frame.values), list(frame.roots)
             live, waiting = _split(frame, gone, parked)
             for piece in (live, waiting):
@@ -311,7 +316,7 @@ class TaskKeep:
         known = self._stored.get(key)
         head = wire.decode_head(known.head) if known is not None else None
         source, sequence = (head.source, head.sequence) if head is not None else (0, 0)
-        return wire.encode_frame(frame, self.codecs[frame.component, frame.stream], 0, source, sequence, fail)
+        return wire.encode_frame(released(frame), self.codecs[frame.component, frame.stream], 0, source, sequence, fail)
 
     @staticmethod
     def _note(edges: dict[int, set[int]], frame: Frame) -> None:
@@ -356,7 +361,7 @@ def _split(frame: Frame, gone: Collection[int], parked: Collection[int]) -> tupl
         kept = tuple(one for one in tracked if one not in gone)
         if tracked and not kept:
             continue
-        left: Root = root if len(kept) == len(tracked) else kept[0] if len(kept) == 1 else kept
+        left = root if len(kept) == len(tracked) else fewer(root, kept)
         (waiting if any(one in parked for one in kept) else live).append((left, values))
     return _with(frame, live), _with(frame, waiting)
 

@@ -30,7 +30,7 @@ import msgspec
 import tupletree
 from tupletree.durable import DECODE_ERRORS, open_file
 from tupletree.effects import TaskPlace
-from tupletree.frames import Frame, Root, apart, join_segments, roots_of
+from tupletree.frames import Frame, Root, apart, picked, roots_of
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 __all__ = ["Blame", "DeadlyWorkError", "Marker", "MarkingPlace", "Suspicions", "sweep_marks"]
@@ -148,16 +148,16 @@ class Suspicions:
         dropped: list[tuple[Any, Blame]] = []
         position = 0
         for frame in map(apart, frames):
-            pieces: list[tuple[Root, list[Any]]] = []
+            keep: list[bool] = []
             for root, values in frame.segments():
                 if not roots_of(root):
                     position += 1
                     if position - 1 in blamed:
                         dropped.append((values[0], blamed[position - 1]))
+                        keep.append(False)
                         continue
-                pieces.append((root, values))
-            values, roots, ends = join_segments(pieces)
-            kept.append(Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id))
+                keep.append(True)
+            kept.append(picked(frame, keep))
         return kept, dropped
 
 

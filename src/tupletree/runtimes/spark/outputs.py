@@ -179,15 +179,18 @@ class OutputChooser:
         if others or first.keep is not None:
             candidate = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{version}-{task_index:04d}-kept{spool.suffix}"
             rows: list[Any] = []
+            made: list[int] = []
             roots: list[Root] = []
             for piece in pieces:
-                read = spool.read(folder / piece.candidate)
+                read, numbers = spool.read(folder / piece.candidate)
                 rows += read if piece.keep is None else compress(read, piece.keep)
+                numbers = numbers or [0] * len(read)
+                made += numbers if piece.keep is None else compress(numbers, piece.keep)
                 sidecar = sidecar_of(folder / piece.candidate)
                 roots += piece.roots or read_sidecar(sidecar, piece.rows)
                 if piece.keep is None:
                     chosen.dropped += [folder / piece.candidate, sidecar]
-            spool.write_candidate(folder / candidate, rows)
+            spool.write_candidate(folder / candidate, rows, made if spool.ordered else None)
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(sidecar_of(folder / candidate), layout, lasting=True)
             changed.add(folder)

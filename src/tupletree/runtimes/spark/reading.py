@@ -6,7 +6,7 @@ what bolts emit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any
@@ -28,7 +28,7 @@ __all__ = ["as_report", "error_of", "rows_of"]
 def rows_of(
     planned: PlannedSplit, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]
 ) -> Iterator[Worked]:
-    """What reading a split gives, in parts that make frames of the usual size.
+    """What reading a split gives, in parts that make frames of the usual size; `Output.made` is the number of the row.
 
     Args:
         planned: the split.
@@ -45,32 +45,36 @@ def rows_of(
     while values := list(islice(rows, FRAME_TUPLES)):
         count = len(values)
         roots: list[Root] = root_ids(planned.key + index, count).tolist() if planned.key else [UNTRACKED] * count
+        made: Sequence[int] = range(index, index + count)
         index += count
         worked = Worked()
         if skip or {*map(type, values)} != {stream.schema.cls}:
-            values, roots = _sendable(values, roots, stream, fail, skip, worked)
+            values, roots, made = _sendable(values, roots, made, stream, fail, skip, worked)
         if values:
-            worked.outputs.append(Output(stream.name, values, roots, list(range(1, len(values) + 1))))
+            worked.outputs.append(Output(stream.name, values, roots, list(range(1, len(values) + 1)), made=made))
         yield worked
 
 
 def _sendable(
     values: list[Any],
     roots: list[Root],
+    made: Sequence[int],
     stream: StreamSpec,
     fail: FailureMaker,
     skip: AbstractSet[int],
     worked: Worked,
-) -> tuple[list[Any], list[Root]]:
+) -> tuple[list[Any], list[Root], list[int]]:
     kept_values: list[Any] = []
     kept_roots: list[Root] = []
+    kept_made: list[int] = []
     expected = stream.schema.cls
-    for value, root in zip(values, roots, strict=True):
+    for value, root, number in zip(values, roots, made, strict=True):
         if root in skip:
             continue
         if type(value) is expected:
             kept_values.append(value)
             kept_roots.append(root)
+            kept_made.append(number)
         elif root == UNTRACKED:
             lost = value.reason if isinstance(value, Reject) else wrong_class(value, expected)
             fail.stray(worked, value.payload if isinstance(value, Reject) else value, lost)
@@ -79,7 +83,7 @@ def _sendable(
             worked.failures[root] = rejection(value, fail)
         else:
             fail.note(worked.failures, root, value, wrong_class(value, expected))
-    return kept_values, kept_roots
+    return kept_values, kept_roots, kept_made
 
 
 def as_report(error: TupletreeError, component: str) -> Unreadable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ class LoggedMessage:
     root: int
     attempt: int
     first_emitted_s: float
+    made: int = 0
 
 
 def recover(
@@ -174,13 +176,14 @@ def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
     columns = _messages.decode(section)
     id_of = id_from_plain if columns.ids_are_plain else _id_from_msgpack
     return [
-        LoggedMessage(task, id_of(stored), root, attempt, first_s)
-        for task, stored, root, attempt, first_s in zip(
+        LoggedMessage(task, id_of(stored), root, attempt, first_s, made)
+        for task, stored, root, attempt, first_s, made in zip(
             array("I", columns.tasks),
             columns.ids,
             array("Q", columns.roots),
             array("I", columns.attempts),
             array("d", columns.first_emitted_s),
+            array("q", columns.made) if columns.made else repeat(0, len(columns.ids)),
             strict=True,
         )
     ]
@@ -320,7 +323,8 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
         open_rows = rows.among([tree.root for tree in accounts.trees.all()])
         values = rows.read(open_rows, accounts.reader_of)
         for root in open_rows:
-            message = LoggedMessage(*rows.named(root), root, accounts.trees.attempt_of(root), header.time_s)
+            attempt, made = accounts.trees.attempt_of(root), rows.made_of(root, epoch)
+            message = LoggedMessage(*rows.named(root), root, attempt, header.time_s, made)
             _adopt(message, values, accounts, clock)
 
 
@@ -376,6 +380,7 @@ def _adopt(message: LoggedMessage, values: Mapping[int, Any], accounts: Accounts
         first_emitted_s=message.first_emitted_s,
         now_s=clock.monotonic(),
         wall_s=clock.wall(),
+        made=message.made,
     )
 
 

@@ -122,7 +122,11 @@ class Redealer:
         A message may stand in the frames of several readers, and counts once. Untracked tuples have no root to tell
         that by: all that one reader got are taken, and of a reader that got copies of all, one task's.
         """
-        given = {spout.number: replace(spout, roots=[], values=[], untracked=[], rejected={}) for spout in self._spouts}
+        given = {
+            spout.number: replace(spout, roots=[], values=[], made=[], untracked=[], rejected={})
+            for spout in self._spouts
+        }
+        made_of: dict[int, int] = {}
         seen: set[int] = set()
         for _, offset, head_length, body_length in header.frames:
             head = wire.decode_head(body[offset : offset + head_length])
@@ -130,19 +134,27 @@ class Redealer:
             codec = self._codecs[head.component, head.stream]
             frame = wire.decode_frame(head, body[start : start + body_length], codec)
             reader = self._reader_of_untracked(head.component, head.stream, header.tasks)
+            ends = iter(frame.ends)
             for root, values in frame.segments():
+                end = next(ends)
+                made = () if frame.made is None else frame.made[end - len(values) : end]
                 if root == UNTRACKED:
                     if head.task in reader:
                         owner = next(one for one in given.values() if one.name == head.component)
                         owner.untracked += values
+                        owner.made += made
                 elif isinstance(root, int) and root not in seen:
                     seen.add(root)
                     given[task_of[root]].roots.append(root)
                     given[task_of[root]].values += values
+                    if made:
+                        made_of[root] = made[0]
         order = {root: position for position, root in enumerate(task_of)}
         for spout in given.values():
             pairs = sorted(zip(spout.roots, spout.values, strict=True), key=lambda pair: order[pair[0]])
             spout.roots, spout.values = [root for root, _ in pairs], [value for _, value in pairs]
+            if made_of:
+                spout.made = [*(made_of.get(root, 0) for root in spout.roots), *spout.made]
         return given
 
     def _reader_of_untracked(self, component: str, stream: str, tasks: Tasks) -> range:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tupletree.runtimes.spark.wire import PlannedSplit
+from tupletree.runtimes.spark.wire import PlannedSplit, first_number
 from tupletree.topology.components import MessageId, Reject
 from tupletree.topology.splits import SplitSpout, read_split
 from tupletree.tracking.ledger import Entries
@@ -96,6 +96,11 @@ class Rows:
         """The spout task and the message id of a row."""
         planned, index = self._place_of(root)
         return planned.task, planned.split.message_id(index)
+
+    def made_of(self, root: int, epoch: int) -> int:
+        """The number of a row of this epoch in the order of making."""
+        planned, index = self._place_of(root)
+        return first_number(epoch, planned.ordinal) + index
 
     def read(self, roots: Collection[int], spout_of: Callable[[str], SplitSpout[Any]]) -> dict[int, Any]:
         """The values of these rows, read again; of a rejected one, its payload.

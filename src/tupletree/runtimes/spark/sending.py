@@ -18,6 +18,7 @@ from tupletree.errors import PermanentError, ProcessingError
 from tupletree.failing import FailureMaker
 from tupletree.frames import ColumnFrame, Frame, Root, segments_of
 from tupletree.ids import mix64
+from tupletree.orders import Numbers, Ordering
 from tupletree.plan import Plan, Task
 from tupletree.routing import Router
 from tupletree.runtimes.spark import wire
@@ -45,6 +46,7 @@ class Exits:
         edges: the ledger.
         fail: (maker, root, tuple, error): a tuple failed.
         call_max_bytes: what one call may emit.
+        numbers: of what is made here, in the order of making.
     """
 
     shelf: Shelf
@@ -54,6 +56,7 @@ class Exits:
     edges: Edges
     fail: Callable[[FailureMaker, Root, object, BaseException | str], None]
     call_max_bytes: int
+    numbers: Numbers
 
 
 @dataclass(slots=True)
@@ -78,6 +81,9 @@ class Sender:
         task, component: who sends.
         exits: where to.
         sends_in: the partition it sends in, if that is not the one where its task lives.
+
+    Attributes:
+        ordering: how the task treats numbers in the order of making.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class Sender:
         self._task = task
         self._component = component.name
         self._exits = exits
+        self.ordering = Ordering(plan, component.name, exits.numbers)
         self._fail = partial(exits.fail, FailureMaker(component.name, task.task_id))
         self._routers = {stream: Router.of(plan, task.task_id, stream, sends_in) for stream in component.outputs}
         self._sequence = 0
@@ -119,7 +126,7 @@ class Sender:
 
     def send(self, outputs: list[Output]) -> None:
         """See `effects.Outlet`; what cannot be dealt fails."""
-        for output in outputs:
+        for output in self.ordering.order(outputs):
             frames, refused = self._route(output)
             for root, value, error in refused:
                 self._fail(root, value, error)
@@ -129,7 +136,7 @@ class Sender:
 
     def hold(self, outputs: list[Output]) -> None:
         """See `effects.Outlet`; a tuple that cannot be dealt fails the call."""
-        for output in outputs:
+        for output in self.ordering.order(outputs):
             frames, refused = self._route(output)
             if refused:
                 raise refused[0][2]
@@ -165,15 +172,15 @@ class Sender:
             parts, errors = route_columns(router, output.columns)
             frames: list[Frame] = [ColumnFrame(task, *source, columns, 0) for task, columns in parts]
         else:
-            values, roots, ends = output.values, output.roots, output.ends
+            values, roots, ends, made = output.values, output.roots, output.ends, output.made
             if output.direct_task is not None:
                 try:
-                    batches, errors = [router.route_direct(output.direct_task, values, roots, ends)], []
+                    batches, errors = [router.route_direct(output.direct_task, values, roots, ends, made)], []
                 except ProcessingError as error:
                     return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
             else:
-                batches, errors = router.route(values, roots, ends)
-            frames = [Frame(one.task, *source, one.values, one.roots, one.ends, 0) for one in batches]
+                batches, errors = router.route(values, roots, ends, made)
+            frames = [Frame(one.task, *source, one.values, one.roots, one.ends, 0, one.made) for one in batches]
         if not errors:
             return frames, []
         owners = [root for root, part in segments_of(output.values, output.roots, output.ends) for _ in part]

@@ -46,6 +46,7 @@ class SinkTask:
         self._values: list[Any] = []
         self._roots: list[Root] = []
         self._ends: list[int] = []
+        self._made: list[int] = []
         self._columns: list[ArrowColumns] = []
         self.weight = 0
 
@@ -64,7 +65,7 @@ class SinkTask:
         if not frame.size:
             return
         self.weight += weight_of(frame, 0 if isinstance(frame, ColumnFrame) else _length_of(frame.values))
-        if isinstance(frame, ColumnFrame) and not self._values:
+        if isinstance(frame, ColumnFrame) and not self._values and not self._sink.ordered:
             self._columns.append(frame.columns)
             return
         self._unfold()
@@ -79,6 +80,8 @@ class SinkTask:
     def _add(self, frame: Frame) -> None:
         offset = len(self._values)
         self._values.extend(frame.values)
+        if self._sink.ordered:
+            self._made.extend(frame.made if frame.made is not None else [0] * len(frame.values))
         self._roots.extend(frame.roots)
         self._ends.extend([offset + end for end in frame.ends] if offset else frame.ends)
 
@@ -92,13 +95,16 @@ class SinkTask:
         if not self._values:
             return None
         try:
-            self._sink.write_candidate(path, self._values)
+            self._sink.write_candidate(path, self._values, self._numbers())
         except SinkRowsError as refused:
             self._drop(refused, fail)
             if not self._values:
                 return None
-            self._sink.write_candidate(path, self._values)
+            self._sink.write_candidate(path, self._values, self._numbers())
         return self._report(task_index, wire.pack_layout(self._roots, self._ends))
+
+    def _numbers(self) -> list[int] | None:
+        return self._made if self._sink.ordered else None
 
     def _batches(self) -> list[tuple[type, pa.RecordBatch]]:
         return [(one.codec.schema.cls, one.batch) for one in self._columns]
@@ -111,9 +117,10 @@ class SinkTask:
 
     def _drop(self, refused: SinkRowsError, fail: FailRoot) -> None:
         errors = {row.position: f"{row.error_type}: {row.reason}" for row in refused.rows}
-        frame = Frame(0, "", "", self._values, self._roots, self._ends, 0)
+        frame = Frame(0, "", "", self._values, self._roots, self._ends, 0, self._numbers())
         wire.drop_positions(frame, errors, fail)
         self._values, self._roots, self._ends = frame.values, frame.roots, frame.ends
+        self._made = [*(frame.made or ())]
 
 
 def part_text(part: int) -> str:

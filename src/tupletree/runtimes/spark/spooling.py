@@ -6,6 +6,7 @@ the epoch is committed (`calling`). Rows come back as values of their own class.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import compress, groupby
 from pathlib import Path
@@ -20,6 +21,7 @@ from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import codec_of
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
+from tupletree.topology.ordering import asks_for_order
 
 __all__ = ["Spool", "called_sinks", "file_sink_of", "lasting_fingerprint", "make_spools"]
 
@@ -33,7 +35,10 @@ class _Run(msgspec.Struct, array_like=True):
 
 
 class _Header(msgspec.Struct):
+    """`made`: bytes of the rows' numbers in the order of making, which come last."""
+
     runs: list[_Run]
+    made: int = 0
 
 
 class Spool(FileSink):
@@ -41,15 +46,16 @@ class Spool(FileSink):
 
     Args:
         classes: the classes of the sink's input streams, in the order of its inputs.
+        ordered: see `Sink`.
     """
 
     suffix = ".rows"
 
-    def __init__(self, classes: Sequence[type]) -> None:
-        super().__init__("")
+    def __init__(self, classes: Sequence[type], *, ordered: bool = False) -> None:
+        super().__init__("", made=ordered)
         self.classes = tuple(dict.fromkeys(classes))
 
-    def write_candidate(self, path: Path, rows: Sequence[Any]) -> None:
+    def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
         """See `FileSink.write_candidate`."""
         runs: list[_Run] = []
         sections: list[bytes] = []
@@ -72,11 +78,12 @@ class Spool(FileSink):
         if faults:
             raise SinkRowsError(str(path), faults)
         with written(path, mode=0o600) as file:
-            file.writelines(pack(_Header(runs), sections))
+            numbers = b"" if made is None else array("q", made).tobytes()
+            file.writelines(pack(_Header(runs, len(numbers)), [*sections, numbers]))
 
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
         """See `FileSink.filter_candidate`."""
-        rows = self.read(source)
+        rows, made = self.read(source)
         if len(rows) != len(keep):
             raise CheckpointError(
                 "a candidate file has the wrong number of rows",
@@ -85,18 +92,19 @@ class Spool(FileSink):
                 expected=f"{len(keep)} rows",
             )
         kept = list(compress(rows, keep))
-        self.write_candidate(destination, kept)
+        self.write_candidate(destination, kept, None if made is None else list(compress(made, keep)))
         return len(kept)
 
-    def read(self, path: Path) -> list[Any]:
-        """The rows of a candidate. Raises CheckpointError for a damaged one."""
+    def read(self, path: Path) -> tuple[list[Any], list[int] | None]:
+        """The rows of a candidate, and their numbers if they have any. Raises CheckpointError for a damaged one."""
         header, body = read_container(path, _Header)
         rows: list[Any] = []
         start = 0
         for run in header.runs:
             rows += self._codec(self.classes[run.cls]).decode(body[start : start + run.length])
             start += run.length
-        return rows
+        made = array("q", bytes(body[start : start + header.made])).tolist() if header.made else None
+        return rows, made
 
     def _codec(self, cls: type) -> ArrowCodec[Any]:
         # What is of another class is refused by the codec, row by row.
@@ -108,7 +116,7 @@ def file_sink_of(spec: TopologySpec, component: ComponentSpec) -> FileSink:
     if isinstance(component.body, FileSink):
         return component.body
     streams = (spec.components[entry.component].outputs[entry.stream] for entry in component.inputs)
-    return Spool([stream.schema.cls for stream in streams])
+    return Spool([stream.schema.cls for stream in streams], ordered=asks_for_order(component))
 
 
 def called_sinks(spec: TopologySpec) -> list[ComponentSpec]:

@@ -27,6 +27,7 @@ from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.holding import HeldFrame, Holder
 from tupletree.logs import follow_environment
+from tupletree.orders import Numbers, carried
 from tupletree.plan import Task
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.alarm import Alarm
@@ -142,6 +143,7 @@ class StageRun:
             edges=self._edges,
             fail=self._fail,
             call_max_bytes=control.call_max_bytes,
+            numbers=Numbers(wire.first_number(control.epoch)),
         )
 
     @property
@@ -187,6 +189,7 @@ class StageRun:
             fail = FailureMaker(component.name, task.task_id)
             try:
                 for worked in rows_of(planned, component, fail, self._left_out):
+                    sender.ordering.number_rows(worked, wire.first_number(self._control.epoch, planned.ordinal))
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.take()
             except TupletreeError as error:
@@ -220,7 +223,9 @@ class StageRun:
         component = self._program.component(self._plan.tasks[task_id].component)
         decode = wire.decode_columns if takes_columns(component) else wire.decode_frame
         codecs = self._program.codecs
-        return lambda head, body: decode(head, body, codecs[head.component, head.stream])
+        return lambda head, body: (wire.decode_frame if head.made else decode)(
+            head, body, codecs[head.component, head.stream]
+        )
 
     def _place(self, component: ComponentSpec, task: Task) -> TaskPlace:
         fields: dict[str, Any] = {
@@ -235,6 +240,7 @@ class StageRun:
             "run_s": self._control.ran_s,
             "message_timeout_s": self._control.timeout_s,
             "calls": self._control.calls,
+            "numbered": self._plan.numbers_outputs(component.name),
             "attempts": self._control.attempts,
             "component_tasks": self._plan.component_tasks,
         }
@@ -333,6 +339,8 @@ class StageRun:
             kept = without(frame, self._skip) if self._skip else frame
             if not kept.size:
                 continue
+            if sender.ordering.inherits:
+                kept = carried(kept)
             if is_stateful:
                 self._touched.append(wire.frame_roots(kept))
             for part in bolt.parts(kept, sender) if isinstance(bolt, TASKS) else (bolt.work(kept),):
@@ -362,6 +370,7 @@ class StageRun:
             return None, [], []
         codecs = self._program.codecs
         keep = TaskKeep.of(component.name, task.task_id, task.index, self._kept_files, codecs, version)
+        keep.carries = self._plan.passes_order_on(component.name)
         return keep, *keep.split(self._gone, self._parked)
 
     def _keep(
@@ -372,6 +381,7 @@ class StageRun:
             self._kept_roots.append(wire.root_array(roots))
 
     def _carry_out(self, worked: Worked, component: ComponentSpec, sender: Sender) -> None:
+        sender.ordering.settle(worked)
         self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts

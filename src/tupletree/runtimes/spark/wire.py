@@ -52,6 +52,7 @@ __all__ = [
     "decode_split",
     "encode_frame",
     "encode_split",
+    "first_number",
     "frame_roots",
     "halves",
     "length_of",
@@ -89,6 +90,10 @@ SEVERAL = 64
 LONG_BYTES = 16 * 1024
 """How a value is measured: its length counts if it is long, else what it adds to a frame."""
 
+EPOCH_BITS = 31
+SPLIT_BITS = 20
+"""See `first_number`."""
+
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 NO_ROOTS: U64 = np.empty(0, np.uint64)
 Row = tuple[int, int, Any, Any]
@@ -98,7 +103,8 @@ Row = tuple[int, int, Any, Any]
 class FrameHead(msgspec.Struct, array_like=True):
     """A frame less its values. `source` and `sequence` order the frames of one task within a run.
 
-    `ends` is empty where every segment holds one tuple, `widths` where every segment has one root.
+    `ends` is empty where every segment holds one tuple, `widths` where every segment has one root. `made` holds the
+    tuples' numbers in the order of making, or the first of them where they run on.
     """
 
     task: int
@@ -110,6 +116,7 @@ class FrameHead(msgspec.Struct, array_like=True):
     roots: bytes
     ends: bytes = b""
     widths: bytes = b""
+    made: bytes = b""
 
 
 class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
@@ -232,17 +239,18 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
     middle = frame.size // 2
     if isinstance(frame, ColumnFrame):
         parts = [frame.columns.slice(0, middle), frame.columns.slice(middle, frame.size)]
-        first, second = (ColumnFrame(frame.task, frame.component, frame.stream, part, 0) for part in parts)
-        return first, second
+        left, right = (ColumnFrame(frame.task, frame.component, frame.stream, part, 0) for part in parts)
+        return left, right
     cut = bisect_left(frame.ends, middle)
     is_cut_within = frame.ends[cut] != middle
     later = cut if is_cut_within else cut + 1
     ends = [*frame.ends[:cut], middle]
     rest = [end - middle for end in frame.ends[later:]]
-    return (
-        Frame(frame.task, frame.component, frame.stream, frame.values[:middle], frame.roots[: cut + 1], ends, 0),
-        Frame(frame.task, frame.component, frame.stream, frame.values[middle:], frame.roots[later:], rest, 0),
-    )
+    first = Frame(frame.task, frame.component, frame.stream, frame.values[:middle], frame.roots[: cut + 1], ends, 0)
+    second = Frame(frame.task, frame.component, frame.stream, frame.values[middle:], frame.roots[later:], rest, 0)
+    if frame.made is not None:
+        first.made, second.made = frame.made[:middle], frame.made[middle:]
+    return first, second
 
 
 def pack_layout(roots: Sequence[Root], ends: Sequence[int]) -> tuple[bytes, bytes, bytes]:
@@ -311,8 +319,29 @@ def encode_frame(
                 return None
             body = codec.encode(frame.values)
         roots, ends, widths = pack_layout(frame.roots, frame.ends)
-    head = FrameHead(frame.task, frame.component, frame.stream, frame.id, source, sequence, roots, ends, widths)
+    made = b"" if frame.made is None else _pack_made(frame.made)
+    head = FrameHead(frame.task, frame.component, frame.stream, frame.id, source, sequence, roots, ends, widths, made)
     return place, FRAME, _encoder.encode(head), body
+
+
+def _pack_made(made: Sequence[int]) -> bytes:
+    return array("q", made[:1] if isinstance(made, range) else made).tobytes()
+
+
+def _unpack_made(made: bytes, count: int) -> Sequence[int] | None:
+    if not made:
+        return None
+    numbers = array("q", made)
+    return range(numbers[0], numbers[0] + count) if len(numbers) == 1 else numbers.tolist()
+
+
+def first_number(epoch: int, ordinal: int = 0) -> int:
+    """The first number of an epoch: each has 2**31, of which each piece of a source that is read has 2**20.
+
+    A number says when a value was made by the run that counts: in which epoch, and where in its task's work there. So
+    all that one epoch makes is newer than what any before it made, whoever made it.
+    """
+    return 1 + (epoch << EPOCH_BITS) + (ordinal << SPLIT_BITS)
 
 
 def _drop_unencodable(frame: Frame, codec: ArrowCodec[Any], fail: FailRoot) -> None:
@@ -323,21 +352,24 @@ def _drop_unencodable(frame: Frame, codec: ArrowCodec[Any], fail: FailRoot) -> N
 def drop_positions(frame: Frame, errors: Mapping[int, BaseException | str], fail: FailRoot) -> None:
     """Take the tuples at these positions out of a frame and fail their roots; a root that failed goes as a whole."""
     bad: set[int] = set()
-    pieces: list[tuple[Root, list[Any]]] = []
+    pieces: list[tuple[Root, list[int]]] = []
     start = 0
     for root, end in zip(frame.roots, frame.ends, strict=True):
-        kept: list[Any] = []
+        kept: list[int] = []
         for position in range(start, end):
             if position in errors:
                 fail(root, frame.values[position], errors[position])
                 bad.update(roots_of(root))
             else:
-                kept.append(frame.values[position])
+                kept.append(position)
         if kept:
             pieces.append((root, kept))
         start = end
     alive = [(root, kept) for root, kept in pieces if not all_failed(root, bad)]
-    frame.values, frame.roots, frame.ends = join_segments(alive)
+    positions, frame.roots, frame.ends = join_segments(alive)
+    frame.values = [frame.values[position] for position in positions]
+    if frame.made is not None:
+        frame.made = [frame.made[position] for position in positions]
 
 
 def decode_head(head: bytes | memoryview) -> FrameHead:
@@ -348,7 +380,9 @@ def decode_head(head: bytes | memoryview) -> FrameHead:
 def decode_frame(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> Frame:
     """A row back as a frame."""
     roots, ends = unpack_layout(head.roots, head.ends, head.widths)
-    return Frame(head.task, head.component, head.stream, codec.decode(body), roots, ends, head.id)
+    values = codec.decode(body)
+    made = _unpack_made(head.made, len(values))
+    return Frame(head.task, head.component, head.stream, values, roots, ends, head.id, made)
 
 
 def decode_columns(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> ColumnFrame:
