@@ -25,6 +25,7 @@ LONG_FILES: dict[str, str] = {
     "src/tupletree/tracking/pending.py": "one state machine over one set of dictionaries",
     "src/tupletree/flow/spouts.py": "one machine: what a spout task may emit and what becomes of it is one state",
     "src/tupletree/runtimes/local/executor.py": "one loop: its parts share the outbox, the queue and the clock",
+    "src/tupletree/collecting.py": "the rules of verdicts are one class, over the tuples in one task's hands",
     "src/tupletree/routing.py": "the groupings are a class each, and share what deals tuples",
 }
 """Path → why this file may be longer than MAX_FILE_LINES."""
