@@ -95,9 +95,9 @@ def test_with_all_defaults_a_thousand_messages_through_a_bolt_of_half_a_second_a
     assert timed.notes == []
 
 
-def test_two_hundred_calls_that_take_five_times_the_timeout_together_are_all_acked(tmp_path: Path) -> None:
+def test_two_hundred_calls_that_take_twice_the_timeout_together_are_all_acked(tmp_path: Path) -> None:
     jobs = Jobs([0.01] * 200)
-    summary = run(topology_of(jobs, sleeps), tmp_path / "state", message_timeout_s=0.4)
+    summary = run(topology_of(jobs, sleeps), tmp_path / "state", message_timeout_s=1.0)
     assert (summary.acked, summary.failed) == (200, 0)
     gaps = [later - earlier for earlier, later in zip(sorted(jobs.acked.values()), sorted(jobs.acked.values())[1:])]
     assert max(gaps) < 0.3, "each is told soon after its call"
@@ -259,13 +259,13 @@ def test_a_message_object_that_a_bolt_changes_is_changed_for_its_next_attempt(tm
 def test_reset_timeout_counts_at_once_also_within_one_long_call(tmp_path: Path) -> None:
     @bolt
     def long(job: Job, collector: Collector[Done]) -> None:
-        for _ in range(8):
+        for _ in range(12):
             time.sleep(0.1)
             collector.reset_timeout(job)
 
     topology = Topology("long")
     topology.bolt("long", long, unconsumed=Done).shuffle(topology.spout("jobs", Jobs([0.0])))
-    summary = run(topology, tmp_path / "state", message_timeout_s=0.3, max_attempts=1)
+    summary = run(topology, tmp_path / "state", message_timeout_s=0.6, max_attempts=1)
     assert (summary.acked, summary.failed) == (1, 0)
 
 
@@ -317,6 +317,13 @@ def test_a_stop_waits_for_one_call_and_what_was_worked_before_is_acked(tmp_path:
     assert time.monotonic() - before_s < 0.8
     assert 2 <= len(jobs.acked) <= 6
     assert len(jobs.acked) + len(jobs.failed) == 10
+
+
+def test_calls_are_not_named_as_stuck_because_there_are_many(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = Jobs([0.05] * 40)
+    run(topology_of(jobs, sleeps), tmp_path / "state", max_spout_pending=40, processing_timeout_s=0.9)
+    assert len(jobs.acked) == 40
+    assert "at one step" not in caplog.text
 
 
 def test_four_tasks_of_a_blocking_bolt_work_side_by_side(tmp_path: Path) -> None:
