@@ -410,6 +410,57 @@ def test_once_nothing_is_tried_again_the_watermark_is_where_it_would_have_been()
     assert [value.numbers for value, _ in bench.emitted] == [[1]]
 
 
+def test_time_in_which_no_process_runs_does_not_count_as_waiting_for_an_attempt() -> None:
+    bench = Bench(summary_bolt(length_s=10, timestamp="at", retry_hold_s=10.0))
+    bench.place.run_s = 50.0
+    bench.take([Event("a", 1.0, 1)], now_s=1000.0)
+    bench.place.retrying_since_s = 1000.0
+    bench.place.run_s = 51.0
+    bench.take([Event("a", 30.0, 2)], now_s=1001.0)
+    bench.restart()
+    bench.place.run_s = 52.0
+    bench.pass_to(4600.0)
+    bench.restart()
+    bench.place.run_s = 59.0
+    bench.pass_to(4607.0)
+    assert bench.emitted == [], "nine seconds of ten, and an hour in which nothing ran"
+    bench.restart()
+    bench.place.run_s = 61.5
+    bench.pass_to(4609.5)
+    assert [value.numbers for value, _ in bench.emitted] == [[1]]
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_step_of_the_clock_makes_no_attempt_wait_longer_and_no_input_idle(step_s: float) -> None:
+    bench = Bench(summary_bolt(length_s=10, timestamp="at", retry_hold_s=10.0, idle_s=100.0))
+    for second in range(20):
+        bench.place.run_s = float(second)
+        bench.place.retrying_since_s = 10_000.0 if second >= 1 else None
+        if second == 1:
+            bench.take([Event("a", 1.0, 1), Event("a", 30.0, 2)], now_s=10_001.0)
+        else:
+            bench.pass_to(10_000.0 + second + (step_s if second >= 5 else 0.0))
+        waits = 1 <= second <= 11
+        assert bool(bench.emitted) is (second >= 1 and not waits), second
+
+
+def test_a_tuple_of_a_later_attempt_is_not_late_and_its_window_is_called_for_all_that_come_again() -> None:
+    bench = Bench(summary_bolt(length_s=10, slide_s=5, timestamp="at"))
+    bench.place.attempts = {1: 2, 2: 2}
+    bench.take([Event("a", 50.0, 9)], now_s=1000.0)
+    bench.pass_to(1001.0)
+    bench.place.retrying_since_s = 999.0
+    bench.take([Event("a", 7.0, 1)], now_s=1002.0)
+    assert bench.emitted == [], "another one may come again"
+    bench.take([Event("a", 6.0, 2)], now_s=1003.0)
+    bench.place.retrying_since_s = None
+    bench.restart()
+    bench.pass_to(1004.0)
+    assert [(value.start_s, value.numbers) for value, _ in bench.emitted] == [(0.0, [2, 1]), (5.0, [2, 1])]
+    assert sorted(bench.acked) == [1, 2]
+    assert not bench.failed
+
+
 def test_a_silent_input_goes_on_with_the_clock_when_it_is_allowed_to() -> None:
     bench = Bench(summary_bolt(length_s=10, timestamp="at", lag_s=2.0, idle_s=30.0))
     bench.take([Event("a", 5.0, 1)], now_s=1000.0)

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import RunTopology, StartTopology
+from tests.spark.tapped import HANG_S, wait_until
 from tupletree import Spout, TaskContext, Topology, Window, bolt, join_bolt, testing, window_bolt
+from tupletree.clock import SystemClock
 from tupletree.errors import EndOfInput
+from tupletree.runtimes.spark import runtime
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
 from tupletree.topology.components import Emit
@@ -266,3 +269,50 @@ def test_one_failure_around_joins_and_windows_on_spark_changes_no_row(
     assert Counter(row["start"] for row in rows["w3"]) == Counter({row["start"]: 1 for row in rows["w3"]})
     expected = {float(start): sorted(f"n{at}" for at in range(start, start + 5)) for start in range(0, 20, 5)}
     assert {row["start"]: row["names"] for row in rows["w4"]} == expected
+
+
+class Stepped(SystemClock):
+    """The machine's clock, after somebody set it."""
+
+    by_s = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.by_s
+
+
+@pytest.mark.spark
+def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_changes_a_window(
+    tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W5 and W8: a message waits for its next attempt over a downtime longer than `retry_hold_s`."""
+    monkeypatch.setattr(runtime, "SystemClock", Stepped)
+
+    @bolt
+    def flaky(pay: Pay, context: TaskContext) -> Pay:
+        if pay.m == 3 and context.attempt <= 2:
+            raise RuntimeError("twice")
+        return pay
+
+    @window_bolt(length_s=5, timestamp="at", retry_hold_s=2.0, extend_timeout=True)
+    def gather(window: Window[Pay]) -> Held:
+        return Held(window.start_s, [str(one.m) for one in window])
+
+    def topology() -> Topology:
+        t = Topology("stopped")
+        passed = t.bolt("flaky", flaky).shuffle(t.spout("pays", Pays(20, 0.1)))
+        t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("gather", gather).global_(passed))
+        return t
+
+    options = {"backoff_initial_ms": 1500.0, "backoff_max_ms": 1500.0, "message_timeout_s": 6.0}
+    first = start_topology(topology(), tmp_path / "state", **options)
+    wait_until(first, lambda progress: progress.failed >= 1)
+    first.stop(10.0)
+    first.wait(HANG_S)
+    time.sleep(2.5)
+    monkeypatch.setattr(Stepped, "by_s", -3600.0)
+    summary = start_topology(topology(), tmp_path / "state", **options).wait(HANG_S)
+    assert (summary.acked, summary.failed, summary.dead) == (20, 2, 0)
+    rows = [(row["start"], row["names"]) for row in read_rows(tmp_path / "out")]
+    assert sorted(rows) == [
+        (float(start), [str(m) for m in range(start - 10, start - 5)]) for start in range(10, 30, 5)
+    ]
