@@ -66,7 +66,7 @@ class Epochs:
         bench: Bench,
         script: Script,
         delay: Callable[[int, int], int] = lambda number, attempt: 1 + number % 2,
-        max_attempts: int = 6,
+        max_attempts: int = 30,
     ) -> None:
         self.bench = bench
         self.script = script

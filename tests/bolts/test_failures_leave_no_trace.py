@@ -16,7 +16,7 @@ import pytest
 
 from tests.bolts.bench import Bench, Event, Other
 from tests.bolts.epochs import Epochs, Script
-from tupletree import Window, join_bolt, window_bolt
+from tupletree import Window, batch_bolt, join_bolt, window_bolt
 
 Failing = tuple[str, Any]
 """(where, what): before the holder, inside it, or behind it."""
@@ -76,6 +76,15 @@ def counts(story: Story, **settings: Any) -> Bench:
         numbers = tuple(one.number for one in window)
         story.meet(len(numbers))
         return Row(len(numbers), numbers)
+
+    return Bench(gather)
+
+
+def batches(story: Story) -> Bench:
+    @batch_bolt(size=3, max_age_s=2.0)
+    def gather(events: list[Event]) -> Row:
+        story.meet(len(events))
+        return Row(len(events), tuple(one.number for one in events))
 
     return Bench(gather)
 
@@ -221,13 +230,24 @@ def test_each_tuple_is_in_as_many_count_windows_as_without_failures(slide: int |
         assert all(times == 1 for times in new.values())
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_many_messages_with_many_failures_and_kills_lose_and_double_nothing(seed: int) -> None:
+def test_each_tuple_is_in_one_batch_that_counts() -> None:
+    for number, (parts, failures) in enumerate(itertools.product(splits(EVENTS), failures_of((1, 2), range(4)))):
+        story = Story(failures, kill=number % 5)
+        bench = batches(story)
+        run = told(bench, story, parts, number % 3)
+        assert Counter(one for row in run.published.elements() for one in row.numbers) == Counter(range(4))
+
+
+SIZES = [*((seed, 600) for seed in range(3)), *(pytest.param(seed, 5000, marks=pytest.mark.nightly) for seed in (7, 8))]
+
+
+@pytest.mark.parametrize(("seed", "count"), SIZES)
+def test_many_messages_with_many_failures_and_kills_lose_and_double_nothing(seed: int, count: int) -> None:
     rng = random.Random(seed)
-    events = [Event("k", float(at), at) for at in range(600)]
-    starts = [float(start) for start in range(-40, 600, 20)]
-    failures: list[Failing] = [("before", rng.randrange(600)) for _ in range(25)]
-    failures += [(rng.choice(("inside", "behind")), rng.choice(starts)) for _ in range(12)]
+    events = [Event("k", float(at), at) for at in range(count)]
+    starts = [float(start) for start in range(-40, count, 20)]
+    failures: list[Failing] = [("before", rng.randrange(count)) for _ in range(count // 25)]
+    failures += [(rng.choice(("inside", "behind")), rng.choice(starts)) for _ in range(count // 50)]
     story = Story(failures)
     story.script.kills = {rng.randrange(1, 60) for _ in range(6)}
     parts = []
@@ -237,22 +257,22 @@ def test_many_messages_with_many_failures_and_kills_lose_and_double_nothing(seed
         events = events[size:]
     bench = windows(story, length_s=60.0, slide_s=20.0, retry_hold_s=3600.0)
     run = told(bench, story, parts, seed % 3)
-    expected = in_windows([Event("k", float(at), at) for at in range(600)], 60.0, 20.0)
+    expected = in_windows([Event("k", float(at), at) for at in range(count)], 60.0, 20.0)
     assert run.published == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_many_pairs_with_many_failures_and_kills_lose_and_double_nothing(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "count"), SIZES)
+def test_many_pairs_with_many_failures_and_kills_lose_and_double_nothing(seed: int, count: int) -> None:
     rng = random.Random(seed)
-    lefts = [Event(str(number % 5), number / 2, number) for number in range(0, 300, 2)]
-    rights = [Other(str(number % 5), number / 2, number) for number in range(1, 300, 2)]
+    lefts = [Event(str(number % 5), number / 2, number) for number in range(0, count, 2)]
+    rights = [Other(str(number % 5), number / 2, number) for number in range(1, count, 2)]
     expected_by_key: Counter[Pair] = Counter()
     for key in "01234":
         one, other = [event for event in lefts if event.key == key], [event for event in rights if event.key == key]
         expected_by_key += in_pairs(one, other, 7.0, outer=True)
     pairs = [pair.what for pair in expected_by_key]
-    failures: list[Failing] = [("before", rng.randrange(300)) for _ in range(20)]
-    failures += [(rng.choice(("inside", "behind")), rng.choice(pairs)) for _ in range(25)]
+    failures: list[Failing] = [("before", rng.randrange(count)) for _ in range(count // 30)]
+    failures += [(rng.choice(("inside", "behind")), rng.choice(pairs)) for _ in range(count // 25)]
     story = Story(failures)
     story.script.kills = {rng.randrange(1, 60) for _ in range(6)}
     both: list[Any] = sorted([*lefts, *rights], key=lambda one: one.at)

@@ -14,7 +14,7 @@ from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.tapped import HANG_S, wait_until
 from tupletree import Spout, TaskContext, Topology, Window, bolt, join_bolt, testing, window_bolt
 from tupletree.clock import SystemClock
-from tupletree.errors import EndOfInput
+from tupletree.errors import CheckpointError, EndOfInput
 from tupletree.runtimes.spark import runtime
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
@@ -50,17 +50,17 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Pays(Spout[Pay]):
-    """Payments of one key, one each `every_s`; those after the last are of another."""
+    """Payments of one key, one each `every_s`; `ends`: with the last the input is over."""
 
-    def __init__(self, count: int, every_s: float) -> None:
-        self.count, self.every_s = count, every_s
+    def __init__(self, count: int, every_s: float, *, ends: bool = True) -> None:
+        self.count, self.every_s, self.ends = count, every_s, ends
         self.next_number = 0
         self.due_s = 0.0
 
     def next(self) -> Emit[Pay] | None:
-        if self.next_number == self.count:
+        if self.next_number == self.count and self.ends:
             raise EndOfInput
-        if time.monotonic() < self.due_s:
+        if self.next_number == self.count or time.monotonic() < self.due_s:
             return None
         self.due_s = time.monotonic() + self.every_s
         m = self.next_number
@@ -316,3 +316,37 @@ def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_c
     assert sorted(rows) == [
         (float(start), [str(m) for m in range(start - 10, start - 5)]) for start in range(10, 30, 5)
     ]
+
+
+@pytest.mark.spark
+def test_a_drain_on_spark_ends_windows_and_another_parallelism_may_follow(
+    tmp_path: Path, start_topology: StartTopology
+) -> None:
+    """W7: a stop keeps what windows hold, for the next start; a drain leaves nothing open."""
+
+    @window_bolt(length_s=100, timestamp="at", extend_timeout=True)
+    def gather(window: Window[Pay]) -> Held:
+        return Held(window.start_s, [str(one.m) for one in window])
+
+    def topology(parallelism: int) -> Topology:
+        t = Topology("drained")
+        pays = t.spout("pays", Pays(6, 0.0, ends=False))
+        t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("gather", gather, parallelism=parallelism).shuffle(pays))
+        return t
+
+    first = start_topology(topology(2), tmp_path / "state")
+    wait_until(first, lambda progress: progress.open == 6 and progress.epoch >= 0)
+    first.stop(10.0)
+    assert first.wait(HANG_S).acked == 0
+    with pytest.raises(CheckpointError, match="tupletree drain"):
+        start_topology(topology(1), tmp_path / "state").wait(HANG_S)
+    second = start_topology(topology(2), tmp_path / "state")
+    wait_until(second, lambda progress: progress.state == "processing")
+    second.drain(30.0)
+    summary = second.wait(HANG_S)
+    assert (summary.acked, summary.open) == (6, 0)
+    assert sorted(name for row in read_rows(tmp_path / "out") for name in row["names"]) == [str(m) for m in range(6)]
+    third = start_topology(topology(1), tmp_path / "state")
+    wait_until(third, lambda progress: progress.state == "processing")
+    third.stop(1.0)
+    assert third.wait(HANG_S).dead == 0

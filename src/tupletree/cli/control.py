@@ -33,7 +33,7 @@ def drain_command(
         float | None, typer.Option("--timeout-s", metavar="SECONDS", min=0, help="At most. \\[default: as it runs]")
     ] = None,
 ) -> None:
-    """End a run in order, as SIGTERM does: pull nothing more, settle what is in flight, close."""
+    """End a run with nothing open: pull nothing more, end windows and batches, settle what is in flight, close."""
     _ask(state_dir, "drain", timeout_s)
 
 

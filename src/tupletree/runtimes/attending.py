@@ -170,7 +170,7 @@ class Attendant:
         if wish.wish == "drain":
             # It waits for the end, and so does the main loop.
             limit_s = wish.drain_timeout_s
-            threading.Thread(target=self._handle.stop, args=(limit_s,), name="tupletree-drain", daemon=True).start()
+            threading.Thread(target=self._handle.drain, args=(limit_s,), name="tupletree-drain", daemon=True).start()
         else:
             (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
 

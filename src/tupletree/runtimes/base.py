@@ -155,8 +155,17 @@ class RunHandle(ABC):
         Args:
             drain_timeout_s: how long to wait for what is in flight; None takes the option. Returns as soon as it is
                 settled. Called by the run itself (a callback of a source, a sink, a progress listener) it returns at
-                once: the run cannot end before its caller has returned.
+                once: the run cannot end before its caller has returned. What windows, joins and batches hold stays open
+                on Spark, for the next start.
         """
+
+    def drain(self, drain_timeout_s: float | None = None) -> None:
+        """As `stop`, and end windows, joins and batches with what they hold, so that no message is left open.
+
+        Retries go on meanwhile. What is open when the time is up stays open, as with `stop`. A local run keeps nothing
+        for a next start, so that its `stop` does the same.
+        """
+        self.stop(drain_timeout_s)
 
     @abstractmethod
     def pause(self) -> None:

@@ -107,12 +107,19 @@ class Loop:
         self._last_drained = False
         self._look_ahead()
         self._stop_at_s: float | None = None
+        self._flushes = False
         self._active = self._wanted_active = active
 
     # --- from other threads -----------------------------------------------------------------------------------
 
-    def stop(self, at_s: float) -> None:
-        """Pull no more, and end when what is in flight is settled, or at this time (monotonic)."""
+    def stop(self, at_s: float, *, flush: bool = False) -> None:
+        """Pull no more, and end when what is in flight is settled, or at this time (monotonic).
+
+        Args:
+            at_s: when to end at the latest.
+            flush: go on until no message is open: holders flush, as at the end of the input, and retries go on.
+        """
+        self._flushes = flush
         self._stop_at_s = at_s
         self._wake.set()
 
@@ -155,8 +162,9 @@ class Loop:
             if self._settling.fault is not None:
                 raise self._settling.fault
             now_s = self._clock.monotonic()
-            stopping = self._stop_at_s is not None
-            if not stopping and self._settling.is_warm:
+            ending = self._stop_at_s is not None
+            stopping = ending and not self._flushes
+            if not ending and self._settling.is_warm:
                 self._activate()
                 useful = self._replays.read_inbox() or useful
                 useful = (self._active and self._pull()) or useful
@@ -166,7 +174,7 @@ class Loop:
                 useful = True
             elif ahead == 0 and self._is_finished(stopping=stopping):
                 return
-            if stopping and now_s >= (self._stop_at_s or 0.0):
+            if ending and now_s >= (self._stop_at_s or 0.0):
                 logger.warning("the drain ran out of time: epoch %d stays open and runs again", accounts.settled + 1)
                 return
             if useful:
@@ -194,7 +202,7 @@ class Loop:
             return False
         if ahead == 1:
             return not stopping and (intake.is_full or (intake.has_ended and intake.buffered > 0))
-        if not stopping and self._active:
+        if not stopping and (self._active or self._flushes):
             intake.add_due(now_s)
         if intake.buffered:
             return True
@@ -226,7 +234,8 @@ class Loop:
         """Whether holders are to flush: nothing else will come, and they have not been told since something came."""
         accounts = self._accounts
         is_under_way = self._has_parked or self._kept_due_s == -math.inf
-        if not accounts.kept or self._last_drained or is_under_way or not self._intake.has_ended:
+        may_come = not (self._intake.has_ended or self._flushes)
+        if not accounts.kept or self._last_drained or is_under_way or may_come:
             return False
         with accounts.lock:
             return accounts.pending.next_due_s() is None and not any(
@@ -240,7 +249,8 @@ class Loop:
             return False
         if stopping:
             return True
-        return intake.has_ended and accounts.is_idle() and not self._replays.has_accepted
+        nothing_comes = intake.has_ended or self._flushes
+        return nothing_comes and accounts.is_idle() and not self._replays.has_accepted
 
     def _cut(self) -> None:
         epoch = self._next_epoch

@@ -82,8 +82,8 @@ class Redealer:
                 "this parallelism can change only while no message is open",
                 where=str(self._directory.path),
                 got="; ".join(stuck),
-                expected="a topology that was drained",
-                next_step="start it with the parallelism of before, let it settle what is open, and change it then",
+                expected="no open message: a stop keeps what windows and batches hold, a drain ends them",
+                next_step="start it with the parallelism of before, end it with `tupletree drain`, and change it then",
             )
 
     def is_due(self, header: EpochHeader) -> bool:

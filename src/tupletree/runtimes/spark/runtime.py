@@ -130,6 +130,7 @@ class SparkRun(RunHandle):
         self._meter = Meter(self._clock)
         self._loop: Loop | None = None
         self._stop_at_s: float | None = None
+        self._flushes = False  # the stop is a drain
         self._fault: BaseException | None = None
         self._ended = threading.Event()
         self._state = "created"
@@ -230,13 +231,21 @@ class SparkRun(RunHandle):
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """See `RunHandle.stop`. A later call may only shorten the time."""
+        self._end(drain_timeout_s, flush=False)
+
+    def drain(self, drain_timeout_s: float | None = None) -> None:
+        """See `RunHandle.drain`."""
+        self._end(drain_timeout_s, flush=True)
+
+    def _end(self, drain_timeout_s: float | None, *, flush: bool) -> None:
         limit_s = self._options.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         at_s = self._clock.monotonic() + limit_s
+        self._flushes = flush and (self._stop_at_s is None or self._flushes)
         self._stop_at_s = at_s if self._stop_at_s is None else min(at_s, self._stop_at_s)
         self._stop_asked.set()
         loop = self._loop
         if loop is not None:
-            loop.stop(self._stop_at_s)
+            loop.stop(self._stop_at_s, flush=self._flushes)
         if not is_own_thread():
             self._ended.wait(min(limit_s + 10.0, threading.TIMEOUT_MAX))
 
@@ -390,7 +399,7 @@ class SparkRun(RunHandle):
             self._was_up = True
             self._policy.started(self._clock.monotonic())
             if self._stop_at_s is not None:  # asked for before there was a loop
-                loop.stop(self._stop_at_s)
+                loop.stop(self._stop_at_s, flush=self._flushes)
             loop.set_active(active=self._active)
             loop.run()
         finally:
