@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -274,3 +275,17 @@ def write_status(folder: Path, *, updated_s: float, error: str = "", **more: Any
     who = {"process": 1, "host": "h", **more}
     status = Status(topology="t", runtime="spark", started_s=0.0, updated_s=updated_s, error=error, **who)
     (folder / "status.json").write_bytes(msgspec.json.encode(status))
+
+
+def test_a_process_of_this_machine_is_alive_whatever_its_clock_says() -> None:
+    status = Status(
+        topology="t",
+        runtime="spark",
+        process=os.getpid(),
+        host=socket.gethostname(),
+        started_s=0.0,
+        updated_s=time.time() - 3600.0,
+        process_began=began(os.getpid()),
+    )
+    assert status.is_alive(time.time())
+    assert not msgspec.structs.replace(status, process_began=1).is_alive(time.time())

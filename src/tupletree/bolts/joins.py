@@ -73,7 +73,7 @@ class JoinTask(TimedTurns):
 
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
-        turn, now_us = Turn(self._turns), self._now_us()
+        turn, now_us, ran_us = Turn(self._turns), self._now_us(), self._ran_us()
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             if not member.open:
                 continue
@@ -84,10 +84,9 @@ class JoinTask(TimedTurns):
                 turn.refuse(member, error)
                 continue
             if self._time_of is not None:
-                self._watermark.saw(member.source, time_us, self._ran_us())
+                self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
-            is_retried = self._place.attempt_of(member.root) > 1
-            if time_us < self._over_us and not is_retried:
+            if time_us < self._over_us and self._place.attempt_of(member.root) == 1:
                 turn.too_late(member, self._spec.late, self._reason(time_us))
             else:
                 entered = self._enter(key, member, time_us)

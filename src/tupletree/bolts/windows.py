@@ -73,6 +73,7 @@ class TimeWindowTask(WindowCalls, TimedTurns):
     def work(self, frame: Frame) -> Worked:
         """Hold a frame's tuples in their windows; those that came too late are settled."""
         turn, now_us, over_us = Turn(self._turns), self._now_us(), self._over_us
+        ran_us = self._ran_us()
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             try:
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
@@ -81,11 +82,12 @@ class TimeWindowTask(WindowCalls, TimedTurns):
                 turn.refuse(member, error)
                 continue
             if self._time_of is not None:
-                self._watermark.saw(member.source, time_us, self._ran_us())
+                self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
-            if self._place.attempt_of(member.root) > 1 and self._first_end(time_us) <= over_us:
+            is_behind = self._first_end(time_us) <= over_us
+            if is_behind and self._place.attempt_of(member.root) > 1:
                 self._come_again(key, member, time_us)
-            elif self._last_end(time_us) <= over_us:
+            elif is_behind and self._last_end(time_us) <= over_us:
                 turn.too_late(member, self._spec.late, self._reason(time_us))
             else:
                 self._enter(key, member, time_us, over_us)

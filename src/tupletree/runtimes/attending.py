@@ -82,14 +82,13 @@ class Status(msgspec.Struct, kw_only=True):
 
     def is_alive(self, now_s: float) -> bool:
         """Whether a process that writes it is there; on this machine its process is looked at, too."""
-        # One from the future was left before the clock was set back: a process that is there has written it anew.
-        return not self.ended and abs(now_s - self.updated_s) < STALE_AFTER_S and not self._is_gone()
-
-    def _is_gone(self) -> bool:
-        """Whether its process is known to have ended. One that has its number now began at another time."""
-        if self.host != socket.gethostname() or not self.process_began:
+        if self.ended:
             return False
-        return began(self.process) != self.process_began
+        if self.host == socket.gethostname() and self.process_began:
+            # Whatever its clock says, or was set to. Another process that has its number now began at another time.
+            return began(self.process) == self.process_began
+        # One from the future was left before the clock was set back: a process that is there has written it anew.
+        return abs(now_s - self.updated_s) < STALE_AFTER_S
 
 
 class _Wish(msgspec.Struct, forbid_unknown_fields=True):
