@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -141,7 +141,8 @@ class TaskPlace:
     by it, for it neither goes back nor goes on while no process runs; None: as `epoch_time_s`.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
     `waits` says that the task is resumed after an outage, which fails no tuple then.
-    `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over.
+    `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over. `again` are first attempts
+    that come later than others of their time all the same: of replayed dead letters, and of messages that were put off.
     `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
     `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
     """
@@ -160,6 +161,7 @@ class TaskPlace:
     calls: int = 1
     numbered: bool = False
     attempts: Mapping[int, int] = field(default_factory=dict)
+    again: Collection[int] = ()
     root: Root | None = None
     component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
     input_types: tuple[type, ...] = ()
@@ -197,6 +199,10 @@ class TaskPlace:
     def attempt(self) -> int:
         """Attempt of the message in hand; attempts that the runtime did not name, and untracked ones, are first."""
         return 0 if self.root is None else self.attempt_of(self.root)
+
+    def comes_again(self, root: Root) -> bool:
+        """Whether a tuple is of a message that did not just come from its source; see `again`."""
+        return self.attempt_of(root) > 1 or (bool(self.again) and any(one in self.again for one in roots_of(root)))
 
     def attempt_of(self, root: Root) -> int:
         """Attempt of a tuple: of several roots, the highest."""

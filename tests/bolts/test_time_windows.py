@@ -461,6 +461,16 @@ def test_a_tuple_of_a_later_attempt_is_not_late_and_its_window_is_called_for_all
     assert not bench.failed
 
 
+def test_a_replayed_dead_letter_is_not_late() -> None:
+    bench = Bench(summary_bolt(length_s=10, timestamp="at"))
+    bench.take([Event("a", 5.0, 1), Event("a", 50.0, 2)], now_s=1000.0)
+    bench.place.again = {3}
+    bench.take([Event("a", 7.0, 3), Event("a", 8.0, 4)], now_s=1001.0)
+    bench.pass_to(1002.0)
+    assert [(value.start_s, value.numbers) for value, _ in bench.emitted] == [(0.0, [1]), (0.0, [3])]
+    assert [*bench.failed] == [4]
+
+
 def test_a_silent_input_goes_on_with_the_clock_when_it_is_allowed_to() -> None:
     bench = Bench(summary_bolt(length_s=10, timestamp="at", lag_s=2.0, idle_s=30.0))
     bench.take([Event("a", 5.0, 1)], now_s=1000.0)

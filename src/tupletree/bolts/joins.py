@@ -86,7 +86,7 @@ class JoinTask(TimedTurns):
             if self._time_of is not None:
                 self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
-            if time_us < self._over_us and self._place.attempt_of(member.root) == 1:
+            if time_us < self._over_us and not self._place.comes_again(member.root):
                 turn.too_late(member, self._spec.late, self._reason(time_us))
             else:
                 entered = self._enter(key, member, time_us)

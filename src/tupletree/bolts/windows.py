@@ -85,7 +85,7 @@ class TimeWindowTask(WindowCalls, TimedTurns):
                 self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
             is_behind = self._first_end(time_us) <= over_us
-            if is_behind and self._place.attempt_of(member.root) > 1:
+            if is_behind and self._place.comes_again(member.root):
                 self._come_again(key, member, time_us)
             elif is_behind and self._last_end(time_us) <= over_us:
                 turn.too_late(member, self._spec.late, self._reason(time_us))

@@ -268,6 +268,7 @@ class Engine:
             time_s=header.time_s,
             left_out=wire.pack_roots(settlement.left_out),
             attempts={**accounts.trees.attempts, **record.attempts},
+            again=frozenset(header.again),
             state=accounts.state,
             checked=sorted(settlement.checked),
             state_directory=str(self._directory.state),

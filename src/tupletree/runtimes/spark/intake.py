@@ -85,6 +85,7 @@ class Intake:
         clock: Clock,
         retell: Callable[[AlreadySettled], None],
     ) -> None:
+        self._again: list[int] = []  # first attempts in the buffer that come again
         self._accounts = accounts
         self._spouts = {spout.number: spout for spout in spouts}
         self._clock = clock
@@ -265,6 +266,8 @@ class Intake:
             due = self._accounts.pending.due(now_s, max(0, self._epoch_limit() - self.buffered))
         for emission in due:
             self._append(self._spouts[emission.spout_task], emission)
+            if emission.attempt == 1:
+                self._again.append(emission.root)
         return len(due)
 
     def cut(
@@ -289,8 +292,10 @@ class Intake:
             partitions=self._dealer.plan.partitions,
             ticks=[*ticks],
             drain=drain,
+            again=self._again,
             tasks=self._dealer.tasks,
         )
+        self._again = []
         failures: dict[int, Failure] = {}
         dealt = Dealt()
         columns = _Columns()

@@ -93,6 +93,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
         messages: how many tracked messages it holds.
         untracked: how many untracked messages went in.
         fresh: how many messages stand in an epoch for the first time.
+        again: roots of first attempts that come again all the same: replayed dead letters, and what was put back.
         unsendable: messages that are in no frame because they failed already.
         tasks: component → first id and number of the tasks that the frames are addressed to.
         positions: spout task → where it stands after this epoch.
@@ -112,6 +113,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     messages: int = 0
     untracked: int = 0
     fresh: int = 0
+    again: list[int] = []
     unsendable: list[Unsendable] = []
     tasks: dict[str, tuple[int, int]] = {}
     positions: dict[int, Any] = {}

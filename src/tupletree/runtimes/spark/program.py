@@ -45,6 +45,7 @@ class Control(msgspec.Struct, kw_only=True):
         time_s: the epoch's time.
         left_out: roots that this run must not touch, packed unsigned 64-bit.
         attempts: root → attempt number, for those beyond the first.
+        again: see `TaskPlace`.
         state: component → segments of the committed version.
         checked: components whose values are checked after each tuple.
         state_directory: where state files are.
@@ -75,6 +76,7 @@ class Control(msgspec.Struct, kw_only=True):
     time_s: float
     left_out: bytes = b""
     attempts: dict[int, int] = {}
+    again: frozenset[int] = frozenset()
     state: dict[str, list[StateFile]] = {}
     checked: list[str] = []
     state_directory: str = ""

@@ -242,6 +242,7 @@ class StageRun:
             "calls": self._control.calls,
             "numbered": self._plan.numbers_outputs(component.name),
             "attempts": self._control.attempts,
+            "again": self._control.again,
             "component_tasks": self._plan.component_tasks,
         }
         if self._marker.is_marking:
@@ -284,12 +285,11 @@ class StageRun:
             if not arrivals:  # no message fails of it, so nobody would hear
                 logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
             self._close(bolt, task)
-            if keep is not None:
-                memory = None
-                if holder is not None:
-                    keep.restore(holder, held, self._parked, self._gone)
-                    held, memory = holder.held(), holder.memory()
-                self._keep(keep, held, memory, keep.version.due_s, fail)
+            if keep is not None and holder is not None:
+                keep.restore(holder, held, self._parked, self._gone)
+                self._keep(keep, holder.held(), holder.memory(), keep.version.due_s, fail)
+            elif keep is not None:
+                self._keep(keep, held, None, keep.version.due_s, fail)
             return
         frames = self._fail_killers(task, arrivals, held, fail)
         try:
