@@ -59,6 +59,8 @@ class Redealer:
     def check(self, before: Tasks, accounts: Accounts, *, is_settled: bool) -> None:
         """Refuse another parallelism for what belongs to a task by its index, unless nothing is open.
 
+        Then tasks of windows and joins begin anew, without the watermark of before.
+
         Args:
             before: the tasks that the newest epoch was dealt to.
             accounts: as the settle entries tell them.
@@ -75,7 +77,9 @@ class Redealer:
             changed = f"{name}: parallelism changed from {before[name][1]} to {count}"
             if _has_task_state(self._plan.spec.components[name]) and not is_drained:
                 stuck.append(f"{changed}, and it has state per task")
-            if accounts.kept.get(name):
+            if accounts.kept.get(name) and is_drained:
+                del accounts.kept[name]  # no tuples: watermarks of tasks that are others now
+            elif accounts.kept.get(name):
                 stuck.append(f"{changed}, and its tasks hold tuples")
         if stuck:
             raise CheckpointError(
