@@ -284,7 +284,7 @@ class Stepped(SystemClock):
 def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_changes_a_window(
     tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W5 and W8: a message waits for its next attempt over an hour in which nothing runs; then the clock is set back."""
+    """W5 and W8: a message waits for its next attempt while nothing runs for an hour; then the clock is set back."""
     monkeypatch.setattr(runtime, "SystemClock", Stepped)
 
     @bolt
