@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.spark.conftest import RunTopology, StartTopology
+from tests.ordinary.conftest import begin_in_process
+from tests.spark.conftest import RunTopology
 from tests.spark.tapped import HANG_S, wait_until
 from tupletree import Spout, TaskContext, Topology, Window, bolt, join_bolt, testing, window_bolt
 from tupletree.clock import SystemClock
@@ -280,9 +281,8 @@ class Stepped(SystemClock):
         return super().wall() + self.by_s
 
 
-@pytest.mark.spark
 def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_changes_a_window(
-    tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W5 and W8: a message waits for its next attempt while nothing runs for an hour; then the clock is set back."""
     monkeypatch.setattr(runtime, "SystemClock", Stepped)
@@ -304,12 +304,12 @@ def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_c
         return t
 
     options = {"backoff_initial_ms": 1500.0, "backoff_max_ms": 1500.0, "message_timeout_s": 6.0}
-    first = start_topology(topology(), tmp_path / "state", **options)
+    first = begin_in_process(topology(), tmp_path / "state", **options)
     wait_until(first, lambda progress: progress.failed >= 1)
     first.stop(10.0)
     first.wait(HANG_S)
     monkeypatch.setattr(Stepped, "by_s", 3600.0)
-    second = start_topology(topology(), tmp_path / "state", **options)
+    second = begin_in_process(topology(), tmp_path / "state", **options)
     wait_until(second, lambda progress: progress.state == "processing")
     monkeypatch.setattr(Stepped, "by_s", -3600.0)
     summary = second.wait(HANG_S)
@@ -320,10 +320,7 @@ def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_c
     ]
 
 
-@pytest.mark.spark
-def test_a_drain_on_spark_ends_windows_and_another_parallelism_may_follow(
-    tmp_path: Path, start_topology: StartTopology
-) -> None:
+def test_a_drain_on_spark_ends_windows_and_another_parallelism_may_follow(tmp_path: Path) -> None:
     """W7: a stop keeps what windows hold, for the next start; a drain leaves nothing open."""
 
     @window_bolt(length_s=100, timestamp="at", extend_timeout=True)
@@ -336,19 +333,19 @@ def test_a_drain_on_spark_ends_windows_and_another_parallelism_may_follow(
         t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("gather", gather, parallelism=parallelism).shuffle(pays))
         return t
 
-    first = start_topology(topology(2), tmp_path / "state")
+    first = begin_in_process(topology(2), tmp_path / "state")
     wait_until(first, lambda progress: progress.open == 6 and progress.epoch >= 0)
     first.stop(10.0)
     assert first.wait(HANG_S).acked == 0
     with pytest.raises(CheckpointError, match="tupletree drain"):
-        start_topology(topology(1), tmp_path / "state").wait(HANG_S)
-    second = start_topology(topology(2), tmp_path / "state")
+        begin_in_process(topology(1), tmp_path / "state").wait(HANG_S)
+    second = begin_in_process(topology(2), tmp_path / "state")
     wait_until(second, lambda progress: progress.state == "processing")
     second.drain(30.0)
     summary = second.wait(HANG_S)
     assert (summary.acked, summary.open) == (6, 0)
     assert sorted(name for row in read_rows(tmp_path / "out") for name in row["names"]) == [str(m) for m in range(6)]
-    third = start_topology(topology(1), tmp_path / "state")
+    third = begin_in_process(topology(1), tmp_path / "state")
     wait_until(third, lambda progress: progress.state == "processing")
     third.stop(1.0)
     assert third.wait(HANG_S).dead == 0
