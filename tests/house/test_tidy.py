@@ -27,7 +27,7 @@ LONG_FILES: dict[str, str] = {
     "src/tupletree/runtimes/local/executor.py": "one loop: its parts share the outbox, the queue and the clock",
     "src/tupletree/collecting.py": "the rules of verdicts are one class, over the tuples in one task's hands",
     "src/tupletree/routing.py": "the groupings are a class each, and share what deals tuples",
-    "src/tupletree/runtimes/spark/runtime.py": "one handle: what others ask of a run, and how its parts are put together",
+    "src/tupletree/runtimes/spark/runtime.py": "one handle: what is asked of a run, and how its parts are made",
 }
 """Path → why this file may be longer than MAX_FILE_LINES."""
 
