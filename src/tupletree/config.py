@@ -24,6 +24,10 @@ __all__ = ["OptionInfo", "Options", "describe_options", "resolve_options"]
 ENVIRONMENT_PREFIX = "TUPLETREE_"
 
 
+_LONGEST = {"seconds": 31_536_000.0, "milliseconds": 31_536_000_000.0}
+"""A year: a longer wait is a mistake, and `none` is what means for ever."""
+
+
 def _option(
     default: float | str | None,
     unit: str,
@@ -40,7 +44,7 @@ def _option(
         "storm": storm,
         "at_least": at_least,
         "above": above,
-        "at_most": at_most,
+        "at_most": _LONGEST.get(unit) if at_most is None else at_most,
     }
     return field(default=default, metadata=metadata)
 
@@ -303,7 +307,7 @@ class _Declared:
             return " or ".join(self.choices)
         kind = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         bounds = [
-            f"{word} {bound:g}"
+            f"{word} {bound:g}" if bound < 1e6 else f"{word} {bound:,.0f}"
             for word, bound in (("at least", self.at_least), ("above", self.above), ("at most", self.at_most))
             if bound is not None
         ]

@@ -170,7 +170,7 @@ def test_the_table_describes_every_option() -> None:
     assert all(row.meaning and row.unit and row.type and row.default for row in table)
     by_name = {row.name: row for row in table}
     assert by_name["message_timeout_s"].type == "float or none"
-    assert by_name["message_timeout_s"].expected == "a number above 0 or none"
+    assert by_name["message_timeout_s"].expected == "a number above 0 and at most 31,536,000 or none"
     assert by_name["max_spout_pending"].default == "none"
     assert by_name["acker_tasks"].storm_alias == "topology.acker.tasks"
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tupletree.config import resolve_options
+from tupletree.errors import ConfigError
 from tupletree.runtimes import metrics
 from tupletree.runtimes.base import Progress, RunHandle
 from tupletree.runtimes.reporting import Reporter
@@ -77,3 +79,10 @@ def test_a_crash_is_asked_for_by_tests_only(variables: dict[str, str], survives:
     variables = {**environment, "TT_CRASH_AT": "epoch.after_log", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     done = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
     assert (done.returncode == 0) is survives
+
+
+@pytest.mark.parametrize("option", ["drain_timeout_s", "message_timeout_s", "backoff_max_ms"])
+@pytest.mark.parametrize("value", [-5.0, 1e308, float("inf"), float("nan")])
+def test_no_option_takes_a_time_before_now_or_beyond_all_bounds(option: str, value: float) -> None:
+    with pytest.raises(ConfigError, match="at most 31,536,000"):
+        resolve_options(code={option: value})
