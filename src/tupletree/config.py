@@ -12,6 +12,7 @@ import re
 import tomllib
 import types
 import typing
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -22,6 +23,10 @@ from tupletree.errors import ConfigError, Finding
 __all__ = ["OptionInfo", "Options", "describe_options", "resolve_options"]
 
 ENVIRONMENT_PREFIX = "TUPLETREE_"
+KUBERNETES = re.compile(
+    r"TUPLETREE_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes sets in every pod beside a Service whose name begins with tupletree."""
 
 
 _LONGEST = {"seconds": 31_536_000.0, "milliseconds": 31_536_000_000.0}
@@ -250,7 +255,8 @@ def resolve_options(
     Args:
         code: what the topology sets; numbers, None, or text as on the command line.
         file: a TOML file with a table `[tupletree]`; other tables are left alone.
-        environment: variables; those that start with `TUPLETREE_` are settings, all others are left alone.
+        environment: variables; those that start with `TUPLETREE_` are settings, all others are left alone. A name that
+            is no option is a warning.
         command_line: `key=value` texts of `--option`, in order; of the same key the last one wins.
         call: what a program gives to `run`, as in `code`.
 
@@ -283,6 +289,7 @@ class _Setting:
     key: str
     value: Any
     may_repeat: bool = False
+    may_be_foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -436,11 +443,18 @@ def _line_of(key: str, text: str) -> str:
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Setting]:
     for variable, value in sorted(environment.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
+        if variable.startswith(ENVIRONMENT_PREFIX) and not KUBERNETES.fullmatch(variable):
             key = variable.removeprefix(ENVIRONMENT_PREFIX)
             yield _Setting(
-                f"environment variable {variable}", key if key.startswith("TOPOLOGY_") else key.lower(), value
+                f"environment variable {variable}",
+                key if key.startswith("TOPOLOGY_") else key.lower(),
+                value,
+                may_be_foreign=True,
             )
+
+
+def _advice(finding: Finding) -> str:
+    return f" ({finding.next_step})" if finding.next_step else ""
 
 
 def _from_command_line(command_line: Sequence[str], findings: list[Finding]) -> Iterator[_Setting]:
@@ -458,7 +472,12 @@ def _read_place(settings: Iterator[_Setting], findings: list[Finding]) -> dict[s
     for setting in settings:
         name = _name_of(setting.key)
         if name is None:
-            findings.append(_unknown(setting))
+            unknown = _unknown(setting)
+            if setting.may_be_foreign:
+                # Containers and shells have variables that nobody here chose: no reason not to start.
+                warnings.warn(f"ignored: {unknown.where}: {unknown.what}{_advice(unknown)}", stacklevel=2)
+            else:
+                findings.append(unknown)
             continue
         if name in values and not setting.may_repeat:
             findings.append(

@@ -25,7 +25,9 @@ __all__ = [
     "MessageContext",
     "TextLines",
     "follow_environment",
+    "json_line",
     "log_to_stderr",
+    "writes_json",
 ]
 
 VARIABLE = "TT_LOG"
@@ -83,18 +85,28 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See the class."""
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, object] = {
-            "time": f"{seconds}.{int(record.msecs):03d}Z",
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        line = _json_head(record.created, record.levelname, record.name, record.getMessage())
         if getattr(record, "component", ""):
             line.update((name, getattr(record, name)) for name in _FIELDS)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+def json_line(message: str, *, level: str = "INFO", logger: str = "tupletree.run", **more: object) -> str:
+    """A line as `JsonLines` writes them, for what is said on stderr besides the log."""
+    return json.dumps({**_json_head(time.time(), level, logger, message), **more}, default=str)
+
+
+def writes_json() -> bool:
+    """Whether the log on stderr is one of JSON lines."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def _json_head(created_s: float, level: str, logger: str, message: str) -> dict[str, object]:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created_s))
+    moment = f"{seconds}.{int(created_s % 1.0 * 1000):03d}Z"
+    return {"time": moment, "level": level, "logger": logger, "message": message}
 
 
 def log_to_stderr(level: int, style: LogFormat = "text", *, for_workers: bool = True) -> None:

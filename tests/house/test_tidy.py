@@ -20,6 +20,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
 LONG_FILES: dict[str, str] = {
+    "src/tupletree/config.py": "one table of options, with the reading of each place that may set them",
     "src/tupletree/testing/world.py": "one world: steps, effects and faults share all of its state",
     "src/tupletree/dispatch.py": "one class with four hot loops, each of which says what an error leaves behind",
     "src/tupletree/tracking/pending.py": "one state machine over one set of dictionaries",
@@ -31,7 +32,9 @@ LONG_FILES: dict[str, str] = {
 }
 """Path → why this file may be longer than MAX_FILE_LINES."""
 
-LONG_FUNCTIONS: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {
+    "src/tupletree/cli/run.py:run_command": "its parameters are the options of the command, three lines each",
+}
 """`path:qualified name` → why this function may be longer than MAX_FUNCTION_LINES."""
 
 MAY_UNPICKLE: dict[str, str] = {

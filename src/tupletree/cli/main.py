@@ -88,4 +88,6 @@ def _say(text: str, *, debug: bool) -> None:
     """One block on stderr, after the traceback if that was asked for."""
     if debug:
         print(escape_block(traceback.format_exc()), file=sys.stderr)
-    print(f"error: {text}", file=sys.stderr)
+    from tupletree.logs import json_line, writes_json
+
+    print(json_line(text, level="ERROR") if writes_json() else f"error: {text}", file=sys.stderr)

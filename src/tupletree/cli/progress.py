@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from tupletree.escaping import escape
+from tupletree.logs import json_line
 
 if TYPE_CHECKING:
     from tupletree.runtimes.base import Progress
@@ -81,12 +83,14 @@ class ProgressDisplay:
     Args:
         topology, runtime: what runs where, for the title.
         console: where to; stderr by default.
+        as_json: lines of JSON, as the log's, with the numbers under `progress`.
     """
 
-    def __init__(self, topology: str, runtime: str, console: Console | None = None) -> None:
+    def __init__(self, topology: str, runtime: str, console: Console | None = None, *, as_json: bool = False) -> None:
+        self._as_json = as_json
         self._console = console or Console(stderr=True)
         self._foreign: ForeignLines | None = None
-        if console is None and self._console.is_terminal and os.isatty(2):
+        if console is None and not as_json and self._console.is_terminal and os.isatty(2):
             # A live table and another writer on one terminal tear each other apart.
             self._foreign = ForeignLines(self._say_foreign)
             self._console = Console(file=self._foreign.terminal)
@@ -95,7 +99,7 @@ class ProgressDisplay:
         self._next_line_s = 0.0
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._as_json:
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,
@@ -121,10 +125,14 @@ class ProgressDisplay:
             self._live.update(self._table(progress), refresh=True)
         elif time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
-            self.say(progress_line(progress))
+            self.say(progress_line(progress), progress)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, progress: Progress | None = None) -> None:
         """Print a line that stays."""
+        if self._as_json:
+            numbers: dict[str, Any] = {} if progress is None else {"progress": asdict(progress)}
+            print(json_line(text, **numbers), file=sys.stderr, flush=True)
+            return
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _say_foreign(self, line: str) -> None:

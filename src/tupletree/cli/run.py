@@ -69,20 +69,24 @@ def run_command(
         typer.Option(metavar="FILE", help="Local runtime: go on from the state in this file, and leave it there."),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Let sinks add to what another run wrote.")] = False,
-    summary: Annotated[SummaryFormat, typer.Option(help="json: the last line on stdout is one object.")] = (
-        SummaryFormat.TEXT
-    ),
+    summary: Annotated[
+        SummaryFormat | None,
+        typer.Option(help="json: the last line on stdout is one object. \\[default: as --log-format]"),
+    ] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="Level of the logs on stderr.")] = "warning",
     log_format: Annotated[LogStyle, typer.Option(help="json: an object per line.")] = LogStyle.TEXT,
     metrics_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", min=0, max=65_535, help="Serve Prometheus metrics on 127.0.0.1."),
+        typer.Option(metavar="PORT", min=0, max=65_535, help="Serve Prometheus metrics at this port."),
     ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where; others than 127.0.0.1 let other hosts read them.")
+    ] = "127.0.0.1",
 ) -> None:
     """Run a topology until its input has ended and every message is settled, or until it is interrupted.
 
     Progress and logs go to stderr, results to stdout. With --summary json whatever the topology prints goes to
-    stderr too. SIGINT and SIGTERM drain what is in flight; a second one stops at once.
+    stderr too. SIGINT, SIGTERM and SIGHUP drain what is in flight; a second one stops at once.
 
     Exit code: 0 everything acked; 3 finished with dead letters; 4 stopped with open messages; 2 usage, topology or
     option error; 1 runtime failure; 130 interrupted.
@@ -94,6 +98,8 @@ def run_command(
     from tupletree.runtimes import base
 
     _log_to_stderr(log_level, log_format)
+    as_json = log_format is LogStyle.JSON
+    summary = summary or (SummaryFormat.JSON if as_json else SummaryFormat.TEXT)
     with real_stdout(diverted=summary is SummaryFormat.JSON) as results:
         topology, reference = load_target(target, settings or ())
         resolved = options_of(topology.build().options, config, options or ())
@@ -109,8 +115,8 @@ def run_command(
                 state_snapshot=state_snapshot,
             )
             with (
-                _metrics(handle, topology.name, runtime.value, metrics_port),
-                ProgressDisplay(topology.name, runtime.value) as display,
+                _metrics(handle, topology.name, runtime.value, metrics_port, metrics_host),
+                ProgressDisplay(topology.name, runtime.value, as_json=as_json) as display,
             ):
                 ended = wait_for(handle, display, interruption, resolved.drain_timeout_s)
                 if ended.open:
@@ -130,25 +136,30 @@ def exit_code_of(ended: Summary, *, interrupted: bool) -> int:
 
 
 def _metrics(
-    handle: RunHandle, topology: str, runtime: str, port: int | None
+    handle: RunHandle, topology: str, runtime: str, port: int | None, host: str
 ) -> contextlib.AbstractContextManager[Any]:
     if port is None:
         return contextlib.nullcontext()
     from tupletree.runtimes.metrics import serve_metrics
 
-    return serve_metrics(handle, topology, runtime, port)
+    return serve_metrics(handle, topology, runtime, port, host)
 
 
 class Interruption:
-    """Counts SIGINT and SIGTERM while it is entered; the second one raises KeyboardInterrupt where the program is."""
+    """Counts SIGINT, SIGTERM and SIGHUP while it is entered; the second one raises KeyboardInterrupt in the program.
+
+    SIGHUP, a terminal that was closed, is left alone where it is ignored, as under nohup.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and (name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:

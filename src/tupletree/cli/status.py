@@ -8,6 +8,8 @@ import textwrap
 import time
 from typing import TYPE_CHECKING
 
+import typer
+
 from tupletree.cli.arguments import Json, StateDir
 from tupletree.escaping import escape, escape_json
 
@@ -20,7 +22,10 @@ __all__ = ["print_status", "status_command"]
 
 
 def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Show where a run stands: its state, who runs it, and the account of its messages."""
+    """Show where a run stands: its state, who runs it, and the account of its messages.
+
+    Exit code: 0 a process runs it, or it has ended; 1 it failed, or its process is gone.
+    """
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes.attending import status_of
 
@@ -32,6 +37,8 @@ def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
         print(escape_json(json.dumps({**msgspec.to_builtins(status), "alive": status.is_alive(time.time())})))
     else:
         print_status(place, status)
+    if status.error or not (status.ended or status.is_alive(time.time())):
+        raise typer.Exit(1)
 
 
 def print_status(place: Path, status: Status) -> None:

@@ -6,6 +6,8 @@ in between. Totals are over the life of the state directory, as in `Progress`.
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,6 +47,8 @@ LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 MAX_REQUESTS = 4
 REQUEST_TIMEOUT_S = 5.0
+
+logger = logging.getLogger("tupletree.runtimes")
 
 
 class RunCollector(Collector):
@@ -208,29 +212,37 @@ def _for_this_host(answer: Any) -> Any:
 
 
 @contextmanager
-def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int) -> Iterator[int]:
-    """Serve the metrics of a run at http://127.0.0.1:PORT/metrics while it is entered.
+def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int, host: str = LOOPBACK) -> Iterator[int]:
+    """Serve the metrics of a run at http://HOST:PORT/metrics while it is entered.
 
     Args:
         handle: the run.
         topology: a label of every metric.
         runtime: another one.
         port: 0 takes a free one.
+        host: an address of this machine. Whoever reaches it can read the metrics: there is no password, so another
+            than loopback is named in a warning.
 
     Yields:
         The port.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is taken, or this machine has no such address.
     """
     registry = CollectorRegistry()
     registry.register(RunCollector(handle, topology, runtime))
     try:
-        server = make_server(LOOPBACK, port, _for_this_host(make_wsgi_app(registry)), _Server, _Handler)
+        answer = make_wsgi_app(registry)
+        server = make_server(host, port, _for_this_host(answer) if _is_loopback(host) else answer, _Server, _Handler)
     except OSError as error:
         raise ConfigError(
-            "the metrics cannot be served", where=f"{LOOPBACK}:{port}", got=str(error), next_step="choose another port"
+            "the metrics cannot be served",
+            where=f"{host}:{port}",
+            got=str(error),
+            next_step="choose another port or address",
         ) from error
+    if not _is_loopback(host):
+        logger.warning("metrics are served on %s: whoever reaches this machine can read them", host)
     thread = threading.Thread(target=server.serve_forever, name=f"tupletree-{topology}-metrics", daemon=True)
     thread.start()
     try:
@@ -239,3 +251,10 @@ def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int) -> 
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
