@@ -244,12 +244,16 @@ class JoinTask(TimedTurns):
         for side in (LEFT, RIGHT):
             times, entries = group.times[side], group.entries[side]
             gone = entries[: bisect_left(times, reached_us - self._within_us)]
-            stay = [] if at_once else [one for one in gone if self._may_come(one.reopened_us)]
-            times[: len(gone)], entries[: len(gone)] = [one.time_us for one in stay], stay
+            if not gone:
+                continue
+            del times[: len(gone)], entries[: len(gone)]
+            reopened = [] if at_once else [one for one in gone if one.reopened_us is not None]
+            stay = [one for one in reopened if self._may_come(one.reopened_us)]
             if stay:
+                times[:0], entries[:0] = [one.time_us for one in stay], stay
                 self._again.add(key)
                 due_us = reached_us + 1
-                gone = [one for one in gone if not self._may_come(one.reopened_us)]
+                gone = [one for one in gone if one not in stay]
             if self._waiting:
                 self._exits_put_off += [one for one in gone if self._must_stay(one)]
                 gone = [one for one in gone if not self._must_stay(one)]
