@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.queues.clocks import Host, ManualHostClock, without_disk
-from tupletree.errors import ConfigError, ConnectorError, UnusableDataError, is_outage
+from tupletree.errors import ConfigError, ConnectorError, ProcessingTimeoutError, UnusableDataError, is_outage
 from tupletree.queues import Failure, Message, sqlite, sqlite_rows
 from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
 
@@ -345,6 +345,20 @@ def test_a_ledger_in_the_same_file_decides_what_is_published(broker: SqliteBroke
         broker.settle(acks=[delivery.handle], within=finish)
         counts.append(broker.depth("complete").ready)
     assert counts == [0, 0, 1]
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ProcessingTimeoutError])
+def test_an_interruption_undoes_the_transaction_and_leaves_the_queue_usable(
+    broker: SqliteBroker, interruption: type[BaseException]
+) -> None:
+    def interrupt(transaction: SqliteTransaction) -> None:
+        transaction.publish("q", [Message(id="undone")])
+        raise interruption
+
+    with pytest.raises(interruption):
+        broker.settle(publish={"q": [Message(id="undone, too")]}, within=interrupt)
+    publish(broker, "a")
+    assert leased(broker) == ["a"]
 
 
 @pytest.mark.nightly

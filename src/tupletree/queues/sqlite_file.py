@@ -220,8 +220,9 @@ class QueueFile:
                     where=self.where,
                     next_step="use the transaction that `within` is given",
                 )
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                # Within, as a signal may raise after any step, and a transaction must not be left open.
+                connection.execute("BEGIN IMMEDIATE")
                 self._check_in_place()
                 yield connection
                 connection.execute("COMMIT")
