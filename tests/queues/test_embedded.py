@@ -286,6 +286,15 @@ def test_a_large_body_is_not_written_again_by_a_lease_and_leaves_with_the_ack(br
     assert connection.execute("SELECT count(*) FROM tupletree_queue_bodies").fetchone() == (0,)
 
 
+def test_a_batch_with_known_ids_stores_the_others_in_their_order(broker: SqliteBroker) -> None:
+    publish(broker, "7", "120")
+    batch = [Message(id=str(number), body=b"x" * (3000 if number % 60 == 0 else 10)) for number in range(203)]
+    assert broker.publish("q", batch) == 201
+    assert broker.publish("q", batch) == 0
+    assert broker.depth("q").ready == 203
+    assert leased(broker, 300) == ["7", "120", *(str(number) for number in range(203) if number not in {7, 120})]
+
+
 def test_a_queue_that_keeps_no_order_cannot_be_made_to(broker: SqliteBroker) -> None:
     with pytest.raises(ConfigError, match="cannot be changed"):
         broker.declare("q", ordered=True)

@@ -28,9 +28,14 @@ _PROMOTED_AT_ONCE = 1000
 _LIVE = (READY, DELAYED, LEASED, WAITING)
 _COLUMNS = {READY: "ready", DELAYED: "delayed", LEASED: "leased", WAITING: "waiting", DEAD: "dead"}
 
+_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT = """INSERT INTO tupletree_queue_messages
-    (queue, id, state, due, published, ordered, key, head, size, ref, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (queue, id, state, due, published, ordered, key, head, size, ref, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (queue, id) DO NOTHING"""
+_ROWS_AT_ONCE = 50
+# A statement for 50 rows takes two thirds of the time of 50 statements. 550 parameters: old builds take 999.
+_INSERT_MANY = _INSERT.replace(_ROW, ", ".join([_ROW] * _ROWS_AT_ONCE))
 _FORGET = "DELETE FROM tupletree_queue_messages WHERE queue = ? AND id = ? AND state = 5 AND due <= ?"
 _SWEEP = """DELETE FROM tupletree_queue_messages WHERE seq IN (
     SELECT seq FROM tupletree_queue_messages WHERE queue = ? AND state = 5 AND due <= ? LIMIT ?)"""
@@ -146,7 +151,7 @@ class QueueRows:
             if large:
                 new += sum(_insert_large(connection, row, counts) for row in run)
             else:
-                inserted = connection.executemany(_INSERT, run).rowcount
+                inserted = _insert_small(connection, list(run))
                 counts.move(None, state, inserted)
                 new += inserted
         return new
@@ -445,6 +450,18 @@ class QueueRows:
 
 def _state_and_large(row: tuple[Any, ...]) -> tuple[int, bool]:
     return row[2], row[8] > INLINE_BYTES
+
+
+def _insert_small(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Rows with their bodies, in their order; how many were new."""
+    new = 0
+    many = len(rows) - len(rows) % _ROWS_AT_ONCE
+    for start in range(0, many, _ROWS_AT_ONCE):
+        values = list(itertools.chain.from_iterable(rows[start : start + _ROWS_AT_ONCE]))
+        new += connection.execute(_INSERT_MANY, values).rowcount
+    if many < len(rows):
+        new += connection.executemany(_INSERT, rows[many:]).rowcount
+    return new
 
 
 def _insert_large(connection: sqlite3.Connection, row: tuple[Any, ...], counts: Counts) -> int:
