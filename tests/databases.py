@@ -6,14 +6,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-__all__ = ["missing_postgres", "postgres_server", "query"]
+__all__ = ["Postgres", "missing_postgres", "postgres", "postgres_server", "query"]
 
 
 def _programs() -> Path | None:
@@ -33,9 +34,37 @@ def missing_postgres() -> str:
     return ""
 
 
+@dataclass
+class Postgres:
+    """A server that can be stopped and started. Clients reach it through a socket in `folder`."""
+
+    folder: str
+    control: Callable[..., None]
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy."""
+        return f"postgresql+psycopg://postgres@/postgres?host={self.folder}"
+
+    def stop(self) -> None:
+        """As a server that crashes: its connections break."""
+        self.control("-m", "immediate", "stop")
+
+    def start(self) -> None:
+        """Start it; returns when it takes connections."""
+        self.control("start")
+
+
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """A server that nobody reaches but through a socket in a folder of its own; yields that folder."""
+    with postgres() as server:
+        yield server.folder
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """As `postgres_server`; yields the server."""
     programs = _programs()
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="tt-pg-"))  # short: a socket's path has about 100 characters
@@ -54,14 +83,17 @@ def postgres_server() -> Iterator[str]:
             **account,
         )
         options = " ".join(f"-c {name}={value or chr(39) * 2}" for name, value in settings.items())
-        control = [str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", str(folder / "log")]
-        subprocess.run([*control, "-o", options, "start"], check=True, capture_output=True, cwd=folder, **account)
+        command = [str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options]
+
+        def control(*arguments: str) -> None:
+            subprocess.run([*command, *arguments], check=True, capture_output=True, cwd=folder, **account)
+
+        server = Postgres(str(folder), control)
+        server.start()
         try:
-            yield str(folder)
+            yield server
         finally:
-            subprocess.run(
-                [*control, "-m", "immediate", "stop"], check=True, capture_output=True, cwd=folder, **account
-            )
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

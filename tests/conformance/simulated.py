@@ -11,6 +11,7 @@ from tupletree import Topology
 from tupletree.config import Options
 from tupletree.payloads import to_jsonable
 from tupletree.plan import Plan
+from tupletree.testing.away import Away
 from tupletree.testing.conformance import Ended, Gap, Need, RuntimeUnderTest
 from tupletree.testing.faults import Faults
 from tupletree.testing.world import World
@@ -28,7 +29,7 @@ class SimulatedRuntime(RuntimeUnderTest):
 
     def run(self, topology: Topology, options: Options, state_dir: Path) -> Ended:
         spec = topology.build()
-        world = World(Plan.of(spec, options), options, {}, Random(self.seed), Faults.none())
+        world = World(Plan.of(spec, options), options, {}, Random(self.seed), Faults.none(), Away(spec))
         try:
             self._to_the_end(world)
         finally:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
+from tests.databases import missing_postgres, postgres, query
 from tests.flow.driving import Driver
 from tests.local.running import begin
 from tupletree import (
+    AsyncSpout,
     Bolt,
     Collector,
     Emit,
@@ -33,7 +37,7 @@ from tupletree import (
 )
 from tupletree.clock import ManualClock
 from tupletree.errors import ConnectorError, OutageLimitError
-from tupletree.sinks import jsonl
+from tupletree.sinks import jsonl, sql
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
 from tupletree.tracking.outages import LONGEST_PAUSE_S
 from tupletree.tracking.outcomes import Failure
@@ -355,6 +359,136 @@ def test_an_async_bolt_whose_service_is_away_fails_no_message(work: Any, away_s:
     assert len(SERVICE.refused) <= 14 + away_s / LONGEST_PAUSE_S * 2
 
 
+class Broker(Numbers):
+    """Is away in turns: for `next`, `ack` and `fail`."""
+
+    def next(self) -> Emit[M]:
+        SERVICE.call("next")
+        return super().next()
+
+    def ack(self, message_id: Any) -> None:
+        SERVICE.call("ack")
+        super().ack(message_id)
+        if message_id in {3, 7}:
+            SERVICE.goes_away()
+
+    def fail(self, message_id: Any, failure: Failure) -> None:
+        SERVICE.call("fail")
+        super().fail(message_id, failure)
+
+
+@pytest.mark.parametrize("away_s", [0.3, AWAY_S])
+def test_a_spout_whose_broker_is_away_goes_on_when_it_is_back_and_others_do_not_wait(away_s: float) -> None:
+    source, other = Broker(50), Numbers(2_000)
+    t = topology(source)
+    same_of = t.bolt("same", same)
+    t.sink("out", Plain()).shuffle(same_of.shuffle(t.spout("s", source)).shuffle(t.spout("other", other)))
+    driver = Driver(t)
+    set_service(away_s, lambda: driver.now_s)
+    began_s = driver.now_s
+    while len(other.acked) < 2_000:
+        driver.settle()
+        driver.now_s += 0.01
+    assert driver.now_s < began_s + away_s
+    driver.run()
+    assert sorted(source.acked) == list(range(50))
+    assert not source.failed
+    counters = driver.spouts[0].pending.counters
+    assert (counters.acked, counters.failed) == (50, 0)
+    assert driver.spouts[0].wait.count == 2  # the broker is away again while what it is to hear is told
+
+
+def test_a_source_that_replays_by_itself_hears_of_its_failures_after_the_outage() -> None:
+    class Again(Broker):
+        def __init__(self, n: int) -> None:
+            super().__init__(n)
+            self.again: list[int] = []
+
+        def next(self) -> Emit[M]:
+            if self.again:
+                return Emit(M(self.again[0]), self.again.pop(0))
+            return super().next()
+
+        def fail(self, message_id: Any, failure: Failure) -> None:
+            super().fail(message_id, failure)
+            self.again.append(message_id)
+
+    failed: list[int] = []
+
+    @bolt
+    def flaky(m: M) -> R:
+        if m.n % 5 == 0 and m.n not in failed:
+            failed.append(m.n)
+            SERVICE.goes_away()
+            raise ValueError("once")
+        return R(m.n)
+
+    source, sink = Again(20), Plain()
+    t = topology(source)
+    t.sink("out", sink).shuffle(t.bolt("flaky", flaky).shuffle(t.spout("s", source, replay="source")))
+    driver = Driver(t)
+    set_service(0.0, lambda: driver.now_s)
+    SERVICE.away_s = AWAY_S
+    driver.run()
+    assert sorted(row.n for row in sink.rows) == list(range(20))
+    assert sorted(source.acked) == list(range(20))
+
+
+def test_an_async_spout_whose_broker_is_away_goes_on_when_it_is_back() -> None:
+    class AsyncBroker(AsyncSpout[M]):
+        i = 0
+
+        async def next(self) -> Emit[M]:
+            await asyncio.sleep(0.01)
+            SERVICE.call("next")
+            if self.i >= 30:
+                raise EndOfInput
+            self.i += 1
+            return Emit(M(self.i - 1), self.i - 1)
+
+        async def ack(self, message_id: Any) -> None:
+            SERVICE.call("ack")
+            heard.append(message_id)
+            if message_id in {3, 7}:
+                SERVICE.goes_away()
+
+    heard: list[int] = []
+    t = Topology("async", options={"message_timeout_s": 0.5, "max_attempts": 1})
+    t.sink("out", Plain()).shuffle(t.bolt("same", same).shuffle(t.spout("s", AsyncBroker())))
+    set_service(0.0, time.monotonic)
+    SERVICE.away_s = 0.7
+    handle = begin(t, Path(tempfile.mkdtemp()) / "state")
+    summary = handle.wait(20.0)
+    assert sorted(heard) == list(range(30))
+    assert (summary.acked, summary.failed) == (30, 0)
+    assert handle.progress().outage_counts["s"] >= 2
+
+
+def test_acks_that_raise_something_else_are_all_told_after_the_restart(tmp_path: Path) -> None:
+    raised: list[int] = []
+    heard: list[int] = []
+
+    class Bad(Numbers):
+        def ack(self, message_id: Any) -> None:
+            heard.append(message_id)
+            if message_id == 3 and not raised:
+                raised.append(3)
+                raise ConnectionError("no connector error")
+
+        def snapshot(self) -> int:
+            return self.i
+
+        def restore(self, position: int) -> None:
+            self.i = position
+
+    source = Bad(10)
+    t = Topology("bad")
+    t.sink("out", Plain()).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
+    summary = begin(t, tmp_path / "state").wait(20.0)
+    assert summary.acked == 10
+    assert set(heard) == set(range(10))
+
+
 def test_rows_that_a_sink_refuses_stay_refused_when_it_goes_away_before_the_others_are_written() -> None:
     from tupletree.sinks.files import RowError, SinkRowsError
 
@@ -476,3 +610,47 @@ def test_a_stop_during_an_outage_ends_when_its_time_is_up_and_drops_nothing(tmp_
     assert 0.4 < time.monotonic() - began_s < 3.0
     summary = handle.wait(5.0)
     assert (summary.acked, summary.dead, summary.open) == (0, 0, 50)
+
+
+@pytest.mark.parametrize("away_s", [2.0, pytest.param(20.0, marks=pytest.mark.nightly)])
+def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row(tmp_path: Path, away_s: float) -> None:
+    """A bolt that asks it, and the SQL sink."""
+    if reason := missing_postgres():
+        pytest.skip(reason)
+    with postgres() as server:
+        engine = sa.create_engine(server.url, pool_pre_ping=True)
+
+        @bolt
+        def looks_up(m: M) -> R:
+            time.sleep(0.001)
+            if m.n % 10 == 0:
+                try:
+                    with engine.connect() as connection:
+                        connection.execute(sa.text("select 1"))
+                except sa.exc.DBAPIError as error:
+                    raise ConnectorError("the database is away", got=str(error)) from error
+            return R(m.n)
+
+        source = Numbers(3_000)
+        t = Topology("database")
+        t.sink("out", sql(server.url, "rows", message_type=R)).shuffle(
+            t.bolt("looks_up", looks_up).shuffle(t.spout("s", source))
+        )
+        handle = begin(t, tmp_path / "state", message_timeout_s=1.0, max_attempts=1)
+        while not handle.progress().acked:
+            time.sleep(0.01)
+        server.stop()
+        stopped_s = time.monotonic()
+        while time.monotonic() - stopped_s < away_s:
+            time.sleep(0.05)
+        assert {one.component for one in handle.progress().outages} == {"out", "looks_up"}
+        assert handle.progress().state == "waiting"
+        server.start()
+        back_s = time.monotonic()
+        while handle.progress().outages:
+            time.sleep(0.01)
+        assert time.monotonic() - back_s < 2.0 + LONGEST_PAUSE_S  # two of them, one behind the other
+        summary = handle.wait(60.0)
+        assert (summary.acked, summary.failed, summary.dead) == (3_000, 0, 0)
+        assert query(server.url, "select count(*), count(distinct n) from rows") == [(3_000, 3_000)]
+        engine.dispose()

@@ -21,7 +21,7 @@ from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
 
-MOST_SEEDS = 200
+MOST_SEEDS = 400
 
 
 def caught() -> str:
@@ -179,3 +179,9 @@ def test_a_verdict_on_an_old_attempt_that_is_applied_to_the_new_one_is_caught(
     else:
         monkeypatch.setattr(Pending, "ack_many", ack_many)
         assert "acked" in caught()
+
+
+@pytest.mark.parametrize("where", ["tupletree.dispatch.is_outage", "tupletree.flow.sinks.is_outage"])
+def test_an_outage_that_fails_messages_is_caught(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(where, lambda _: False)
+    assert "an outage failed" in caught()

@@ -209,7 +209,7 @@ def test_a_sink_that_takes_nothing_ends_the_run_and_the_next_start_calls_it_with
 
     calls = Calls(be_down)
     with pytest.raises(ConnectorError, match="the service is down"):
-        run_topology(numbers_topology("down", calls, tmp_path), tmp_path / "state", max_attempts=2, max_restarts=0)
+        run_topology(numbers_topology("down", calls, tmp_path), tmp_path / "state", max_attempts=2, outage_limit_s=0.5)
     assert calls.taken == []
     assert HEARD["down"].acked == []
     first = calls.offered[0]
@@ -274,7 +274,7 @@ def test_a_message_whose_row_is_refused_while_another_row_of_it_waits_dies_when_
         t.sink("totals", jsonl(tmp_path / "totals")).shuffle(totals)
         return t
 
-    settings = {"epoch_max_messages": 2, "max_spout_pending": 20, "max_attempts": 1, "max_restarts": 0}
+    settings = {"epoch_max_messages": 2, "max_spout_pending": 20, "max_attempts": 1, "outage_limit_s": 0.5}
     with pytest.raises(ConnectorError, match="when all is complete"):
         run_topology(topology(), tmp_path / "state", **settings)
     # Zero is complete by then, and refused, but the total that it is part of waits for three: it cannot be dead yet.

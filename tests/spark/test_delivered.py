@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from tupletree import Topology
+from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.errors import CheckpointError
 from tupletree.plan import Plan
 from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.calling import CalledSinks
 from tupletree.runtimes.spark.journal import OutputFile
+from tupletree.runtimes.spark.outages import Outages
 from tupletree.runtimes.spark.sinking import sidecar_of, write_sidecar
 from tupletree.runtimes.spark.spooling import Spool, lasting_fingerprint, make_spools
 from tupletree.sinks import foreach, jsonl, parquet
@@ -58,9 +60,14 @@ class Starts:
 
     def start(self) -> CalledSinks:
         called = CalledSinks(
-            self.plan, "0123456789", self.spools, RetryPolicy.from_options(Options(max_attempts=1)), self.slow_s
+            self.plan,
+            "0123456789",
+            self.spools,
+            RetryPolicy.from_options(Options(max_attempts=1)),
+            self.slow_s,
+            Outages(SystemClock(), None),
         )
-        called.open(0.0)
+        called.open(0.0, may_wait=False)
         return called
 
     def candidate(self, *numbers: int) -> OutputFile:

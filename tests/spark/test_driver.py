@@ -30,6 +30,7 @@ from tupletree.runtimes.spark.intake import EpochRecord, Intake
 from tupletree.runtimes.spark.journal import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
 from tupletree.runtimes.spark.loop import Loop
 from tupletree.runtimes.spark.marks import Marker
+from tupletree.runtimes.spark.outages import Outages
 from tupletree.runtimes.spark.program import Control, Program, codecs_of
 from tupletree.runtimes.spark.recovery import Recovered
 from tupletree.runtimes.spark.runtime import SparkRun
@@ -77,7 +78,7 @@ class Source:
         next_epoch = len(records)
         return Loop(
             intake, self.accounts, unused, unused, unused, ticks, Meter(clock), [self.spout], records, next_epoch,
-            self.directory, {}, self.options, clock, told, lambda _, __: None, active=True,
+            self.directory, {}, self.options, clock, told, lambda _, __: None, Outages(clock, None), active=True,
         )  # fmt: skip
 
     def record(self, epoch: int) -> EpochRecord:

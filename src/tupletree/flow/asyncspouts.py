@@ -15,13 +15,15 @@ from functools import partial
 from typing import Any
 
 from tupletree.config import Options
-from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.flow.handover import Handover
 from tupletree.flow.mail import Finished, Mail, Now
-from tupletree.flow.outbox import Outbox
+from tupletree.flow.outbox import Note, Outbox
+from tupletree.flow.source_calls import SourceCalls
 from tupletree.flow.spouts import SpoutMachine
 from tupletree.plan import Plan, Task
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.verdicts import Released
 
@@ -46,6 +48,8 @@ class AsyncSpoutMachine(SpoutMachine):
         super().__init__(plan, task, self._errands, options, **others)
         handover: Handover | None = others.get("handover")
         self._unheard: Sequence[tuple[MessageId, Failure | None]] = handover.untold if handover is not None else ()
+        # Its spout is the line of callbacks, which never raises; what the user's raised comes back as mail.
+        self._calls_out = SourceCalls(self._errands, OutageWait(task.component))
         self._hears_acks = type(spout).ack is not AsyncSpout.ack
         self._idle_s = options.spout_idle_wait_ms / 1000.0
         self._is_abandoned = False
@@ -65,6 +69,9 @@ class AsyncSpoutMachine(SpoutMachine):
             else:
                 self._errands.fail(message_id, failure)
         self._go_on(now, out)
+
+    def _restore_untold(self) -> None:
+        """`start` does, when it has asked for the spout to be opened."""
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
         """Have the spout closed, after everything that it is to hear."""
@@ -94,11 +101,28 @@ class AsyncSpoutMachine(SpoutMachine):
     def next_due_s(self) -> float | None:
         """The next retry, or when the spout is to hear or to be asked something."""
         if self._errands.due and self._callbacks is None:
-            return 0.0
+            return max(0.0, self.wait.due_s)
         due_s = super().next_due_s()
         if self._next is None and self._ask_at_s and self._pulling and not self.ended:
             return self._ask_at_s if due_s is None else min(due_s, self._ask_at_s)
         return due_s
+
+    def _may_call(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - its calls are made beside it
+        return self._is_open
+
+    def _ask(self, room: int, now: Now, out: Outbox) -> list[Emit[Any] | Reject]:  # noqa: ARG002 - as above
+        asks = self._pulling and self.wait.due_s <= now.monotonic_s
+        return self._offers.take(self.spout, room, ask=asks)
+
+    def _hear_outage(self, error: BaseException | None, now: Now, out: Outbox) -> bool:
+        """Whether a call met an outage: it is made again. A spout that was never open ends the run instead."""
+        is_away = error is not None and is_outage(error) and self._errands.is_open
+        text = self.wait.met(error, now.monotonic_s) if error is not None and is_away else ""
+        if error is None and self.wait.current is not None:
+            text = self.wait.over(now.monotonic_s)
+        if text:
+            out.notes.append(Note(self.task.component, text))
+        return is_away
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -119,16 +143,19 @@ class AsyncSpoutMachine(SpoutMachine):
                 super().receive([one], now, out)
             elif one.call == self._next:
                 self._next = None
-                self._hear_next(one.error, now)
+                if self._hear_outage(one.error, now, out):
+                    self._ask_at_s = self.wait.due_s
+                else:
+                    self._hear_next(one.error, now)
             elif one.call == self._callbacks:
                 self._callbacks = None
-                if one.error is not None:
+                if not self._hear_outage(one.error, now, out) and one.error is not None:
                     raise self._fault(one.error)
         self._go_on(now, out)
 
     def _go_on(self, now: Now, out: Outbox) -> None:
         errands = self._errands
-        if self._callbacks is None and errands.due:
+        if self._callbacks is None and errands.due and now.monotonic_s >= self.wait.due_s:
             self._callbacks = self._call(errands.run_due, out)
         asks = errands.is_wanted and self._pulling and not self.ended and now.monotonic_s >= self._ask_at_s
         if asks and self._next is None and not errands.before_next:
@@ -211,6 +238,7 @@ class _Errands(Spout[Any]):
         self._spout = spout
         self._component = component
         self._given: Given | None = None
+        self._is_ending = False
         self._has_position = type(spout).snapshot is not AsyncSpout.snapshot
 
     # What the machine calls.
@@ -275,20 +303,27 @@ class _Errands(Spout[Any]):
         return []
 
     async def run_due(self) -> list[Any]:
-        """Do what is due, one after the other. What raises is done, too."""
+        """Do what is due, one after the other. What raises is done, too, but for a verdict that met an outage."""
         while self.due and not self.is_given_up:
             errand = self.due[0]
             try:
                 if not (self.skips_retries and errand.asks_to_retry):
                     await _done(errand.callback())
-            finally:
-                self.due.popleft()
-                if errand.delays_next:
-                    self.before_next.popleft()
+            except BaseException as error:
+                if errand.verdict is None or not is_outage(error) or self._is_ending:
+                    self._take_out(errand)
+                raise
+            self._take_out(errand)
         return []
+
+    def _take_out(self, errand: _Errand) -> None:
+        self.due.popleft()
+        if errand.delays_next:
+            self.before_next.popleft()
 
     async def end(self) -> list[Any]:
         """Do what is due still, say that what nobody took failed, and close. All of it, whatever raises."""
+        self._is_ending = True
         if not self.is_open or self.is_given_up:
             self.due.clear()
             self.is_given_up = False

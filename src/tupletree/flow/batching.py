@@ -32,6 +32,7 @@ class BatchTask:
         self._place = place
         self._holdings = Holdings()
         self._members: list[Member] = []
+        self._is_left = False  # an outage has left some
         self._turns = Turns(component, place, self._holdings)
         self._call = self._turns.bound(spec.value_parameter)
 
@@ -48,7 +49,7 @@ class BatchTask:
     @property
     def due_s(self) -> float | None:
         """When the oldest member is old enough for a batch that is not full; a full one may come out of `restore`."""
-        if len(self._members) >= self._size:
+        if self._members and (self._is_left or len(self._members) >= self._size):
             return self._members[0].since_s
         if not self._members or self._max_age_s is None:
             return None
@@ -83,7 +84,7 @@ class BatchTask:
     def flush(self) -> Worked:
         """Work what is held, however little."""
         worked = Worked()
-        members, self._members = self._members, []
+        members, self._members, self._is_left = self._members, [], False
         self._work(members, worked)
         return worked
 
@@ -100,11 +101,12 @@ class BatchTask:
         return self._holdings.held()
 
     def memory(self) -> Any:
-        """Nothing but the tuples: see `Holder`."""
-        return None
+        """Whether an outage has left the tuples: see `Holder`."""
+        return True if self._is_left and self._members else None
 
-    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:  # noqa: ARG002 - there is none
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
         """See `Holder`. Those that wait are in no batch until they do not: which tuples make one was never promised."""
+        self._is_left = memory is True
         self._members = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
 
     def forget(self, roots: Collection[int]) -> None:
@@ -124,6 +126,7 @@ class BatchTask:
                 else:
                     left = self._one_by_one(batch, error, pieces, worked)
                 if worked.outage is not None:
+                    self._is_left = True
                     self._members = members[start + left :] + self._members
                     members = members[: start + left]
                     break

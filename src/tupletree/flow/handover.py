@@ -25,7 +25,7 @@ class Handover:
         offers: what the spout gave and nobody has emitted yet, and its position.
         unburied: dead messages whose letters could not be stored; their source hears of them once they are.
         unheard: dead messages whose letters are stored; their source could not be told.
-        untold: (message id, failure or None) of final verdicts that an async spout could not hear: it was not open.
+        untold: (message id, failure or None) that the spout could not be told: it raised, or was not open.
     """
 
     pending: Pending

@@ -26,6 +26,7 @@ from tupletree.flow.overload import timeout_text
 from tupletree.flow.pending_limit import PendingLimit
 from tupletree.flow.releases import Releases
 from tupletree.flow.shares import ShareDraw
+from tupletree.flow.source_calls import SourceCalls
 from tupletree.frames import UNTRACKED, Root
 from tupletree.ids import RandomBits
 from tupletree.orders import Numbers
@@ -34,6 +35,7 @@ from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.holding_check import max_pending
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.identity import message_key
+from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
@@ -61,6 +63,7 @@ class SpoutMachine(Machine):
         attempts: root → attempt of those beyond the first; shared with bolts, which read it.
         handover: what the machine before this one left.
         active: False starts it paused.
+        was_open: the spout was open in this run before, so that an outage as it opens is waited for, too.
 
     Attributes:
         nothing_waits: whether no tuple waits for a task or is being worked, if somebody knows.
@@ -80,6 +83,7 @@ class SpoutMachine(Machine):
         attempts: MutableMapping[int, int],
         handover: Handover | None = None,
         active: bool = True,
+        was_open: bool = False,
     ) -> None:
         component = plan.spec.components[task.component]
         ((self._stream, stream),) = component.outputs.items()
@@ -123,6 +127,10 @@ class SpoutMachine(Machine):
         self.is_sated = False
         self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack
+        self.wait = OutageWait(task.component, options.outage_limit_s)
+        self._was_open = was_open
+        self._now_s = 0.0
+        self._calls_out = SourceCalls(spout, self.wait)
 
     def number_from(self, numbers: Numbers) -> None:
         """See `Machine`."""
@@ -130,11 +138,30 @@ class SpoutMachine(Machine):
 
     # --- life -------------------------------------------------------------------------------------------------
 
-    def start(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
+    def start(self, now: Now, out: Outbox) -> None:
         """Open the spout and let it run."""
-        self.place.epoch_time_s = now.wall_s
+        self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
         if self.live is not None:
             self.live.register(self.task.task_id, self.pending.attempts_out)
+        self._restore_untold()
+        try:
+            self._open()
+        except Exception as error:
+            if not self._was_open:
+                raise
+            self._calls_out.meet(error, now.monotonic_s)
+        self._take_notes(out)
+
+    def _restore_untold(self) -> None:
+        if self._inherited is not None:
+            self._calls_out.restore(self._inherited.untold)
+
+    def _take_notes(self, out: Outbox) -> None:
+        out.notes += [Note(self.task.component, text) for text in self._calls_out.take_notes()]
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
         self.spout.open(self.place)
         if self._offers.position is not None:
             self.spout.restore(self._offers.position)
@@ -176,7 +203,10 @@ class SpoutMachine(Machine):
         self._take_up(out)
         self._releases.clear()
         for message_id in [*(one.message_id for one in released), *self._offers.let_go()]:
-            self.spout.fail(message_id, failure)
+            self._calls_out.untold.append((message_id, failure))
+        deaf = self._calls_out.tell_last()
+        if deaf:
+            out.notes.append(Note(self.task.component, f"it could not be told what became of {deaf} messages"))
         return released
 
     def hand_over(self, now: Now, out: Outbox) -> Handover:
@@ -196,7 +226,9 @@ class SpoutMachine(Machine):
             text = f"it was not told of {len(deaf)} failed attempts: {type(deaf[0]).__name__}: {deaf[0]}"
             out.notes.append(Note(self.task.component, text))
         left = self._inherited or Handover(self.pending, self._draw, self._offers)
-        return Handover(self.pending, self._draw, self._offers, left.unburied, left.unheard)
+        # A source that is to emit a message again is asked anew, of all that it has not emitted.
+        untold = [one for one in self._calls_out.untold if one[1] is None or one[1].permanent]
+        return Handover(self.pending, self._draw, self._offers, left.unburied, left.unheard, untold)
 
     def _take_up(self, out: Outbox) -> None:
         """Do what the machine before could not, and tell the spout, which is new, what it is to emit again."""
@@ -247,23 +279,30 @@ class SpoutMachine(Machine):
     @property
     def is_drained(self) -> bool:
         """Whether nothing is in flight, and nothing that the spout gave is left to emit."""
-        return not (self._offers.held or self.in_flight or self._burying or self._inherited)
+        untold = self._calls_out.untold
+        return not (self._offers.held or self.in_flight or self._burying or self._inherited or untold)
 
     def next_due_s(self) -> float | None:
-        """The next retry."""
-        return self.pending.next_due_s() if self._retrying and not self._is_at_limit else None
+        """The next retry, or the next call after one that met an outage."""
+        due_s = self.pending.next_due_s() if self._retrying and not self._is_at_limit else None
+        if self.wait.current is None:
+            return due_s
+        return self.wait.due_s if due_s is None else min(due_s, self.wait.due_s)
 
     # --- emission ---------------------------------------------------------------------------------------------
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
         """Emit what the limits allow: retries that are due first, then new messages."""
+        self._now_s = now.monotonic_s
         if self.outlook is not None:
             self._report(self.outlook, now)
+        if not self._may_call(now, out):
+            return False
         if self._inherited is not None and not self._paused:
             self._take_up(out)
         if self._timeout_s is not None and self._releases:
             out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
-        if self.ended and self.pending.awaiting_source(self.task.task_id):
+        if self.ended and not self._calls_out.untold and self.pending.awaiting_source(self.task.task_id):
             self._give_up(now, out)
         if paused or self._paused or self._above:
             self.is_sated = False
@@ -280,7 +319,7 @@ class SpoutMachine(Machine):
         if room <= 0:
             self.is_sated = not retried
             return retried > 0
-        batch = self._offers.take(self.spout, room, ask=self._pulling)
+        batch = self._ask(room, now, out)
         self.is_sated = not retried and len(batch) == room
         if batch:
             self._take(batch, now, out)
@@ -295,6 +334,40 @@ class SpoutMachine(Machine):
         if free <= 0 and self.nothing_waits is not None:
             limit.reached(now.monotonic_s, is_idle=self.nothing_waits())
         return free
+
+    def _may_call(self, now: Now, out: Outbox) -> bool:
+        """After an outage: open the spout and tell it what it has not heard. Whether it can be worked with at all."""
+        if self.wait.current is not None and self.wait.due_s <= now.monotonic_s:
+            calls = self._calls_out
+            if (
+                calls.try_to(self._open, now.monotonic_s)
+                and calls.tell(now.monotonic_s)
+                and not self._asks_after_outage
+            ):
+                calls.over(now.monotonic_s)
+        elif self._calls_out.untold and self.wait.current is None:
+            self._calls_out.tell(now.monotonic_s)
+        self._take_notes(out)
+        return self._is_open
+
+    @property
+    def _asks_after_outage(self) -> bool:
+        """Whether the next `next` says whether an outage is over."""
+        return self._pulling and not self._paused and not self.ended
+
+    def _ask(self, room: int, now: Now, out: Outbox) -> list[Emit[Any] | Reject]:
+        """Messages that the spout has given, or gives now unless it waits for the end of an outage."""
+        asks = self._pulling and self.wait.due_s <= now.monotonic_s
+        try:
+            batch = self._offers.take(self.spout, room, ask=asks)
+        except Exception as error:  # noqa: BLE001 - what is no outage comes out
+            self._calls_out.meet(error, now.monotonic_s)
+            batch = self._offers.take(self.spout, room, ask=False)
+        else:
+            if asks and self.wait.current is not None and not self._calls_out.untold:
+                self._calls_out.over(now.monotonic_s)
+        self._take_notes(out)
+        return batch
 
     def _take(self, batch: list[Emit[Any] | Reject], now: Now, out: Outbox) -> None:
         offered = sort(batch, self.task.component, tracking=self._tracking)
@@ -502,9 +575,8 @@ class SpoutMachine(Machine):
                 self._attempts.pop(root, None)
         out.acked.append(acked)
         if self._hears_acks:
-            ack = self.spout.ack
-            for one in acked:
-                ack(one.message_id)
+            self._calls_out.ack(acked, now.monotonic_s)
+            self._take_notes(out)
 
     def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
@@ -526,7 +598,7 @@ class SpoutMachine(Machine):
             out.notes.append(Note(failure.component or self.task.component, told))
         if isinstance(what, SourceRetry):
             self._offers.ended = False  # it is asked once more: it may have this to give although it had ended
-            self.spout.fail(what.message_id, what.failure)
+            self._calls_out.fail(what.message_id, what.failure, now.monotonic_s)
 
     def _give_up(self, now: Now, out: Outbox) -> None:
         """A source that said that nothing will come again does not emit its failed messages again."""
@@ -546,4 +618,4 @@ class SpoutMachine(Machine):
                 self._untold.discard(one.root)
             else:
                 # Final: a source that retries by itself must not emit this one again.
-                self.spout.fail(one.message_id, replace(one.failure, permanent=True))
+                self._calls_out.fail(one.message_id, replace(one.failure, permanent=True), self._now_s)

@@ -35,6 +35,7 @@ class Faults:
         lose_mail, repeat_mail: per other message, where it is legal.
         hold_back: per message, for up to twice the message timeout.
         refuse_rows: per batch that a sink writes.
+        outage: per step, what a bolt or a sink calls is away, for up to twice the message timeout; no attempt fails.
         kill_bolts, kill_ackers, kill_sinks, kill_spouts: per step, one task of the kind; a spout hands over.
         restart: per step, the whole topology, as a supervisor does it: messages are handed over.
         crash: per step, the whole process: all memory is gone, and sources deliver again what they did not hear of.
@@ -51,6 +52,7 @@ class Faults:
     repeat_mail: float = 0.05
     hold_back: float = 0.04
     refuse_rows: float = 0.05
+    outage: float = 0.004
     kill_bolts: float = 0.01
     kill_ackers: float = 0.004
     kill_sinks: float = 0.006

@@ -21,6 +21,7 @@ from tupletree.effects import Worked
 from tupletree.flow.mail import Track, Verdicts
 from tupletree.frames import Frame, Root, roots_of
 from tupletree.ids import hex_id
+from tupletree.testing.away import AWAY
 from tupletree.topology.components import MessageId
 from tupletree.tracking.identity import message_key
 from tupletree.tracking.outcomes import Failure, Outcome
@@ -161,6 +162,8 @@ class Oracle:
         message = self._current(what.spout_task, what.message_id, "failed")
         if message.root != root or what.root != root:
             raise Violation(f"a verdict on root {hex_id(root)} failed {self.attempts[message.root]}")
+        if not isinstance(what, Retry) and AWAY in what.failure.error:
+            raise Violation(f"an outage failed {self.attempts[message.root]}")
         message.root = 0
         if isinstance(what, Died):
             if what.attempts < self._options.max_attempts and not what.failure.permanent:
@@ -235,7 +238,9 @@ class Oracle:
         for frame_id, roots in worked.done:
             for root in _distinct(roots):
                 self.attempts[root].waiting.discard((task, frame_id))
-        for root in worked.failures:
+        for root, failure in worked.failures.items():
+            if AWAY in failure.error:
+                raise Violation(f"an outage failed {self.attempts[root]}")
             self.attempts[root].failed = True
 
     def took(self, sink_task: int, frame: Frame) -> None:

@@ -19,9 +19,11 @@ from tupletree.flow.bolts import BoltMachine
 from tupletree.flow.spouts import DEFAULT_MAX_PENDING
 from tupletree.plan import Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
+from tupletree.testing.away import Away
 from tupletree.testing.faults import Faults
 from tupletree.testing.oracle import Violation
 from tupletree.testing.scripts import scripts_of, with_scripts
+from tupletree.testing.tracing import Tracer
 from tupletree.testing.world import World
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
@@ -113,7 +115,10 @@ def simulate(
     chosen = (faults or Faults()).some(random) if faults is None or faults.any else faults
     if options.message_timeout_s is None:
         chosen = chosen.without_loss()
-    world = World(Plan.of(spec, options), options, scripts, random, chosen)
+    away = Away(spec)
+    if chosen.outage:
+        spec = Tracer().wrap(spec, away.fails())
+    world = World(Plan.of(spec, options), options, scripts, random, chosen, away)
     run = _Run(world, steps)
     try:
         run.to_the_end()

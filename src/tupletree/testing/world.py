@@ -24,6 +24,7 @@ from tupletree.flow.spouts import SpoutMachine
 from tupletree.frames import Frame
 from tupletree.plan import ACKER, Plan
 from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.testing.away import Away
 from tupletree.testing.calls import VirtualCalls
 from tupletree.testing.crew import Crew
 from tupletree.testing.faults import Faults
@@ -56,6 +57,7 @@ class World:
         scripts: spout → its messages.
         random: decides everything.
         faults: how likely each fault is; `calm` ends them.
+        away: what bolts and sinks call.
 
     Attributes:
         steps: so far.
@@ -65,7 +67,7 @@ class World:
     """
 
     def __init__(
-        self, plan: Plan, options: Options, scripts: Mapping[str, Script], random: Random, faults: Faults
+        self, plan: Plan, options: Options, scripts: Mapping[str, Script], random: Random, faults: Faults, away: Away
     ) -> None:
         self.plan = plan
         self.options = options
@@ -73,6 +75,8 @@ class World:
         self.random = random
         self.faults = faults
         self.now_s = 1000.0
+        self.away = away
+        away.clock = lambda: self.now_s
         self.steps = 0
         self.happened: Counter[str] = Counter()
         self.dead: list[Died] = []
@@ -181,6 +185,7 @@ class World:
         """No more faults."""
         self.note("calm")
         self.faults = Faults.none()
+        self.away.end()
 
     def _flush(self) -> bool:
         flushed = [self._call(task, machine.flush) for task, machine in self.crew.machines.items()]
@@ -328,6 +333,8 @@ class World:
                 spout.resume()
         if self.suffer("pause"):
             self._pause()
+        if self.suffer("outage"):
+            self.note("is away", self.away.begin(self.random, 2.0 * (self.options.message_timeout_s or 30.0)))
         if self.suffer("kill_bolts"):
             self._kill_bolt()
         if self.suffer("kill_ackers"):
@@ -486,12 +493,13 @@ class _FaultyCrew(Crew):
         super().__init__(world.plan, world.options, world.random, world.oracle, linger_s=linger_s)
 
     def sink(self, component: ComponentSpec) -> Sink[Any]:
-        return _FaultySink(super().sink(component), self._world)
+        return _FaultySink(super().sink(component), self._world, component.name)
 
 
 class _FaultySink(Sink[Any]):
-    def __init__(self, inner: Sink[Any], world: World) -> None:
+    def __init__(self, inner: Sink[Any], world: World, name: str) -> None:
         self._inner = inner
+        self._name = name
         self._world = world
 
     def open(self, context: SinkContext) -> None:
@@ -500,6 +508,7 @@ class _FaultySink(Sink[Any]):
     def write(self, batch: SinkBatch[Any]) -> None:
         world = self._world
         world.note("a sink is to write", batch)
+        world.away.check(self._name)
         if world.suffer("refuse_rows"):
             world.note("it refuses")
             if world.random.getrandbits(1):

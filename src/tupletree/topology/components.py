@@ -434,8 +434,7 @@ class Sink(Generic[T]):
         Raises:
             SinkRowsError: (`tupletree.sinks`) these rows cannot be written, and nothing was; the others come again.
             ConnectorError: nothing can be written now. The batch comes again, with the same id, until it can be: no
-                message fails of it. On Spark, once it was tried again often enough, the topology is restarted
-                (`max_restarts`) and goes on with this batch; so does the next start of the run.
+                message fails of it. So it does at the next start of the run on Spark.
             Exception: anything else fails the rows. On Spark the batch is tried again first, and then, with
                 `promise="at_least_once"`, by halves, whose ids are derived from the batch's, to find the rows to blame.
         """

@@ -273,8 +273,8 @@ class Pending:
         self._enqueue(message, due_s)
         return Retry(task.number, message.message_id, message.attempt + 1, due_s, root)
 
-    def put_back(self, root: int) -> bool:
-        """Take an attempt back without counting it: `due` hands the message out before all others, in order.
+    def put_back(self, root: int, due_s: float = -math.inf) -> bool:
+        """Take an attempt back without counting it: `due` hands the message out at `due_s`, or before all others.
 
         Returns:
             False if the root is not in flight (counted as late).
@@ -285,7 +285,7 @@ class Pending:
             return False
         self.counters.put_back += 1
         message.attempt -= 1
-        self._enqueue(message, -math.inf)
+        self._enqueue(message, due_s)
         return True
 
     def give_up(self, spout_task: int, now_s: float, wall_s: float, *, silent_for_s: float = 0.0) -> list[Died]:

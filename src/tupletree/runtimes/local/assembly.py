@@ -215,6 +215,7 @@ class _Maker:
             attempts=self._attempts,
             handover=self._legacy.handovers.pop(task.task_id, None),
             active=self._legacy.active,
+            was_open=self._legacy.starts > 1,
         )
 
     def _acker(self, task: Task) -> Machine:

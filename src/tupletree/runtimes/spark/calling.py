@@ -27,7 +27,7 @@ import msgspec
 
 from tupletree.durable import missing, pack, read_container, replace_file
 from tupletree.effects import TaskPlace
-from tupletree.errors import ConnectorError, PermanentError
+from tupletree.errors import ConnectorError, PermanentError, is_outage
 from tupletree.failing import FailureMaker
 from tupletree.frames import Root, all_failed, roots_of
 from tupletree.plan import Plan, Task
@@ -35,6 +35,7 @@ from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.journal import OutputFile
+from tupletree.runtimes.spark.outages import Outages
 from tupletree.runtimes.spark.sinking import read_sidecar, sidecar_of
 from tupletree.runtimes.spark.spooling import Spool, called_sinks, file_sink_of
 from tupletree.sinks.files import SinkRowsError
@@ -117,9 +118,18 @@ class CalledSinks:
         spools: where the folders of candidates are, one per sink.
         policy: how often a call is tried.
         slow_s: a call that takes longer is named in the log; None: none is.
+        outages: hears of sinks that are not available, and for how long they may be.
     """
 
-    def __init__(self, plan: Plan, run_id: str, spools: Path, policy: RetryPolicy, slow_s: float | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str,
+        spools: Path,
+        policy: RetryPolicy,
+        slow_s: float | None,
+        outages: Outages,
+    ) -> None:
         self._plan = plan
         self._run_id = run_id
         self._spools = spools
@@ -129,12 +139,13 @@ class CalledSinks:
         self._sinks: dict[tuple[str, int], Sink[Any]] = {}
         self._thread = _Thread()
         self._closing = threading.Event()
+        self._outages = outages
 
     def __contains__(self, sink: str) -> bool:
         return sink in self._components
 
-    def open(self, wall_s: float) -> None:
-        """Open a copy of each sink per task. Raises what their `open` raises."""
+    def open(self, wall_s: float, *, may_wait: bool) -> None:
+        """Open a copy of each sink per task. Raises what their `open` raises, but waits for the end of an outage."""
         for name, component in self._components.items():
             for task in self._plan.tasks_of(name):
                 sink = own_instance(component, shared=self._plan.parallelism(name) == 1)
@@ -149,7 +160,15 @@ class CalledSinks:
                     input_types=self._plan.input_types(name),
                 )
                 self._sinks[name, task.index] = sink
-                self._do(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+                while True:
+                    try:
+                        self._do(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+                        self._outages.over(name)
+                        break
+                    except ConnectorError as error:
+                        if not (may_wait and is_outage(error)):
+                            raise
+                        self._wait(name, error)
 
     def leave(self) -> None:
         """Wait for no call any more: `deliver` raises `Closing`, and the next start calls again."""
@@ -178,7 +197,7 @@ class CalledSinks:
 
         Raises:
             CheckpointError: the candidate is gone, and nothing says that the sink has its rows.
-            ConnectorError: the sink cannot take any rows now; the topology has to restart, and goes on with them.
+            OutageLimitError: the sink was not available for too long.
             Closing: the run ends while the sink is being called.
         """
         candidate = self._spools / output.sink / output.candidate
@@ -273,22 +292,29 @@ class CalledSinks:
                 # Before the others are written: a batch that is there already would not be looked at again.
                 offer.save()
             except BaseException as error:  # SystemExit, too, is a fault of the user's code here
+                if is_outage(error):
+                    attempt -= 1
+                    self._wait(offer.task.component, error)
+                    continue
                 offer.failed_calls += 1
                 name = type(error).__qualname__
                 logger.warning("sink %s: batch %s failed: %s: %s", offer.task.component, batch_id, name, error)
                 is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt)
-                if isinstance(error, ConnectorError):
-                    if is_last:
-                        raise
-                elif is_last or not whole:
+                if is_last or not whole:
                     return error
                 if self._closing.wait(self._policy.delay_s(attempt, random.random)):
                     raise Closing from error
             else:
                 offer.failed_calls = 0
+                self._outages.over(offer.task.component)
                 break
         crash_point("publish.after_call")
         return None
+
+    def _wait(self, sink: str, error: BaseException) -> None:
+        """Until a sink that is not available is to be called again. Raises Closing if the run ends before."""
+        if self._closing.wait(self._outages.met(sink, error)):
+            raise Closing from error
 
     def _do(self, sink: str, job: Callable[[], T]) -> T:
         future = self._thread.do(job)

@@ -10,11 +10,30 @@ import traceback
 from pathlib import Path
 
 import tupletree
-from tupletree.errors import CheckpointError, InternalError, RuntimeUnavailableError, TupletreeError
+from tupletree.errors import (
+    CheckpointError,
+    ConfigError,
+    InternalError,
+    OutageLimitError,
+    RuntimeUnavailableError,
+    SourceChangedError,
+    TopologyError,
+    TupletreeError,
+)
 
-__all__ = ["Closing", "first_line", "is_final", "reason"]
+__all__ = ["BEYOND_RESTARTS", "Closing", "first_line", "is_final", "reason"]
 
 logger = logging.getLogger("tupletree.spark")
+
+BEYOND_RESTARTS = (
+    CheckpointError,
+    ConfigError,
+    OutageLimitError,
+    RuntimeUnavailableError,
+    SourceChangedError,
+    TopologyError,
+)
+"""What the next life would meet as well."""
 
 MAX_TRACEBACK = 4_000
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.config import Options
+from tupletree.flow.holders import is_holder
 from tupletree.plan import Plan
 from tupletree.runtimes.base import Redact
 from tupletree.runtimes.crash import crash_point
@@ -37,6 +39,7 @@ from tupletree.runtimes.spark.journal import (
 )
 from tupletree.runtimes.spark.keeping import files_of, kept_after
 from tupletree.runtimes.spark.marks import blamed
+from tupletree.runtimes.spark.outages import STATE_DIRECTORY, Outages, outage_in
 from tupletree.runtimes.spark.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.program import Control
@@ -117,6 +120,7 @@ class Engine:
         publisher: finishes what an entry names.
         requested_replays: takes the replay requests that are in the accounts but not yet in the journal.
         epochs_since_base: how many settled epochs a restart would have to read now.
+        outages: hears of bolts and folders that meet one.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class Engine:
         redact: Redact | None,
         requested_replays: Callable[[], list[str]],
         epochs_since_base: int,
+        outages: Outages,
         *,
         wakes: bool,
     ) -> None:
@@ -152,7 +157,8 @@ class Engine:
         self._since_base = (epochs_since_base, 0)
         self._outputs = OutputChooser(plan, sink_directories, directory.run_id)
         self._wakes = wakes
-        self._is_closing = False
+        self._is_closing = threading.Event()
+        self._outage_log = outages
         self._met_killers = False
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
@@ -205,7 +211,7 @@ class Engine:
 
     def close(self) -> None:
         """The loop has ended: a job that breaks is not tried again."""
-        self._is_closing = True
+        self._is_closing.set()
 
     def warm_up(self) -> None:
         """Run the plan over nothing: every worker is started, and has imported the topology."""
@@ -245,18 +251,32 @@ class Engine:
         broken, blamed_before = 0, 0
         while True:
             try:
-                return self._execute(record, settlement, slices)
+                rows = self._execute(record, settlement, slices)
             except Exception as error:
+                outage = outage_in(error)
+                if outage is not None and not self._is_closing.is_set():
+                    # Nobody is to blame: a sink's folder, as a rule, that takes nothing.
+                    self._is_closing.wait(self._outage_log.met(self._place_in(str(error)), outage))
+                    settlement.broken += 1
+                    continue
                 marks, generation = self._directory.marks, self._directory.generation
                 blamed_now = len(blamed(marks, generation, record.epoch))
                 broken = 1 if blamed_now > blamed_before else broken + 1
                 blamed_before = blamed_now
-                if self._is_closing or broken >= BROKEN_EXECUTIONS or is_final(error):
+                if self._is_closing.is_set() or broken >= BROKEN_EXECUTIONS or is_final(error):
                     raise
                 logger.warning(
                     "epoch %d: Spark could not finish it, it is run again: %s", record.epoch, first_line(error)
                 )
                 settlement.broken += 1
+            else:
+                for name in (*self._sinks, STATE_DIRECTORY):
+                    self._outage_log.over(name)
+                return rows
+
+    def _place_in(self, text: str) -> str:
+        """The sink whose folder an error names."""
+        return next((sink for sink, folder in self._sinks.items() if folder in text), STATE_DIRECTORY)
 
     def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
         accounts, header = self._accounts, record.header
@@ -291,6 +311,7 @@ class Engine:
             expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
             stage_memory_bytes=self._stage_memory_bytes,
             call_max_bytes=self._call_max_bytes,
+            away=self._outage_log.away,
             one_host=self._runner.one_host,
         )
         if not (settlement.has_work or control.has_needs):
@@ -310,8 +331,12 @@ class Engine:
         accounts, settlement, fates = self._accounts, counted.settlement, counted.fates
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         verdicts = Verdicts(
-            record.epoch, shrunk=bool(settlement.put_back), runs=settlement.runs, reports=counted.reports
+            record.epoch,
+            shrunk=not settlement.away.keys() >= set(settlement.put_back),
+            runs=settlement.runs,
+            reports=counted.reports,
         )
+        pause_s = self._note_outages(settlement, counted.reports)
         withheld = {root for root in (*settlement.acked(), *settlement.completed) if accounts.waiting.waits_for(root)}
         withheld.update(record.rows.among(accounts.waiting.roots() - settlement.left_out - settlement.carried.keys()))
         verdicts.acked = accounts.pending.ack_many(
@@ -323,7 +348,7 @@ class Engine:
         # Before this epoch's failures: the source has been told of those of earlier epochs, and ended all the same.
         for task in record.header.ended:
             verdicts.died += accounts.pending.give_up(task, now_s, wall_s)
-        for tree in fates.what_becomes(accounts.ran_s(now_s), self._timeout_s, withheld):
+        for tree in fates.what_becomes(accounts.ran_s(now_s), self._timeout_s, withheld, pause_s):
             changes.put(tree)
         expired = [(tree.root, fates.timeout) for tree in fates.expired]
         for root, failure in [*settlement.failures.items(), *expired]:
@@ -332,7 +357,7 @@ class Engine:
         self._remember_unconfirmed(record, verdicts)
         for root in settlement.put_back:
             if root not in accounts.trees:
-                accounts.pending.put_back(root)
+                accounts.pending.put_back(root, now_s + pause_s if root in settlement.away else -math.inf)
         entry = SettleEntry(
             epoch=record.epoch,
             generation=self._directory.generation,
@@ -360,6 +385,23 @@ class Engine:
         )
         self._add_changes(entry, record, verdicts, now_s, wall_s)
         return entry, verdicts
+
+    def _note_outages(self, settlement: Settlement, reports: Reports) -> float:
+        """Log what bolts met, and what is over; in how many seconds their messages are to be tried again."""
+        components = self._plan.spec.components
+        worked = {
+            name
+            for stats in reports.stats
+            for name, tuples in stats.worked.items()
+            if tuples
+            or (
+                components[name].kind == "bolt" and is_holder(components[name])
+            )  # which works what it holds, without a frame
+        }
+        for name in worked - settlement.outages.keys():
+            if name not in self._sinks:
+                self._outage_log.over(name)
+        return max((self._outage_log.met(name, error) for name, error in settlement.outages.items()), default=0.0)
 
     def _ack_earlier(
         self, counted: _Counted, withheld: set[int], now_s: float, verdicts: Verdicts, changes: TreeChanges

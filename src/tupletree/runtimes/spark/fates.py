@@ -57,7 +57,7 @@ class Fates:
         failing = [(tree.root, timeout) for tree in expired if tree.is_committed]
         failing += [(root, failure) for root, failure in settlement.failures.items() if root in trees]
         dead = {root for root, failure in failing if is_last_attempt(root, failure)}
-        bad = {*settlement.failures, *settlement.open}
+        bad = {*settlement.failures, *settlement.open, *settlement.away}
         return cls(settlement, expired, timeout, dead, set(settlement.completed), bad)
 
     @property
@@ -83,13 +83,16 @@ class Fates:
             return False  # all of them failed, or the epoch would have run again
         return not any(map(self.is_unfinished, roots)) and not self.dead.issuperset(roots)
 
-    def what_becomes(self, now_s: float, timeout_s: float | None, withheld: set[int]) -> list[OpenTree]:
+    def what_becomes(
+        self, now_s: float, timeout_s: float | None, withheld: set[int], pause_s: float = 0.0
+    ) -> list[OpenTree]:
         """Trees that this epoch opens or changes, but for those of failed attempts.
 
         Args:
             now_s: by the run's clock.
             timeout_s: the message timeout.
             withheld: complete roots one of whose outputs waits.
+            pause_s: how long those wait that met an outage.
         """
         settlement, trees = self.settlement, self.settlement.trees
         epoch, attempts = settlement.record.epoch, settlement.record.attempts
@@ -118,6 +121,10 @@ class Fates:
                 changed[root] = replace(tree, resumes_s=tree.expires_s)
         for root in settlement.put_back:
             tree = changed.get(root) or trees.get(root)
-            if tree is not None:
+            if tree is not None and root in settlement.away:
+                resumes_s = now_s + pause_s
+                expires_s = math.inf if timeout_s is None else resumes_s + timeout_s
+                changed[root] = replace(tree, resumes_s=resumes_s, expires_s=max(tree.expires_s, expires_s))
+            elif tree is not None:
                 changed[root] = replace(tree, resumes_s=now_s)
         return [tree for root, tree in changed.items() if root not in self.completed or root in withheld]

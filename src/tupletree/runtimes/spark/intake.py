@@ -17,7 +17,7 @@ import numpy as np
 
 from tupletree.clock import Clock
 from tupletree.config import Options
-from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_outage
 from tupletree.failing import safe_text
 from tupletree.orders import Numbers
 from tupletree.runtimes.reporting import Steps
@@ -25,6 +25,7 @@ from tupletree.runtimes.spark import wire
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
 from tupletree.runtimes.spark.journal import EpochHeader, Messages
+from tupletree.runtimes.spark.outages import Outages
 from tupletree.runtimes.spark.rows import NO_ROWS, Rows
 from tupletree.runtimes.spark.wire import PlannedSplit
 from tupletree.texts import reversible
@@ -84,8 +85,10 @@ class Intake:
         spouts: Sequence[SpoutTask],
         clock: Clock,
         retell: Callable[[AlreadySettled], None],
+        outages: Outages | None = None,
     ) -> None:
         self._again: list[int] = []  # first attempts in the buffer that come again
+        self._outages = outages or Outages(clock, options.outage_limit_s)
         self._accounts = accounts
         self._spouts = {spout.number: spout for spout in spouts}
         self._clock = clock
@@ -155,15 +158,25 @@ class Intake:
         for task_id, spout in self._spouts.items():
             if spout.ended or self.is_full or self._accounts.open_count(task_id) >= self._pending_limit:
                 continue
+            if not self._outages.is_due(spout.name):
+                continue
             try:
                 if isinstance(spout.spout, SplitSpout):
                     came = self._plan(spout, spout.spout) or came
+                    self._outages.over(spout.name)
                     continue
                 given = spout.spout.next()
             except EndOfInput:
+                self._outages.over(spout.name)
                 spout.ended = True
                 came = True
                 continue
+            except ConnectorError as error:
+                if not is_outage(error):
+                    raise
+                self._outages.met(spout.name, error)
+                continue
+            self._outages.over(spout.name)
             if given is None:
                 continue
             batch: Sequence[Emit[Any] | Reject] = given if isinstance(given, Sequence) else [given]
@@ -184,7 +197,7 @@ class Intake:
         splits = planner.plan(room, max(1, self._max_bytes // width)) or ()
         count = sum(split.rows for split in splits)
         if count > room or any(split.rows < 1 for split in splits):
-            raise ConnectorError(
+            raise UnusableDataError(
                 "a spout planned what it was not asked for",
                 where=spout.name,
                 got=f"pieces of {', '.join(str(split.rows) for split in splits)} rows",
@@ -214,7 +227,7 @@ class Intake:
             elif isinstance(one, Reject):
                 rejected.append((one.message_id, one))
             else:
-                raise ConnectorError(
+                raise UnusableDataError(
                     "a spout gave something that is no message",
                     where=spout.name,
                     got=safe_text(one, 200),
@@ -233,7 +246,7 @@ class Intake:
                 out = accounts.pending.emit_many(spout.number, ids, values, now_s, wall_s)
             except ConnectorError as error:
                 found = [replace(finding, where=f"spout {spout.name!r}") for finding in error.findings]
-                raise ConnectorError(error.what, findings=found) from error
+                raise UnusableDataError(error.what, findings=found) from error
             spout.ids.extend(id_ for id_ in out.message_ids if id_ is not None)
             spout.roots.extend(out.roots)
             spout.values.extend(out.values)

@@ -9,21 +9,26 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.config import Options
+from tupletree.errors import ConnectorError, is_outage
 from tupletree.runtimes.crash import crash_point
 from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.reporting import Steps
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import SpoutTask
+from tupletree.runtimes.spark.endings import Closing
 from tupletree.runtimes.spark.engine import Engine, Verdicts
 from tupletree.runtimes.spark.intake import EpochRecord, Intake
 from tupletree.runtimes.spark.journal import write_epoch
+from tupletree.runtimes.spark.outages import Outages
 from tupletree.runtimes.spark.plan_runner import PlanRunner
 from tupletree.runtimes.spark.replays import Replays
 from tupletree.runtimes.spark.settling import SettlingThread
@@ -76,6 +81,7 @@ class Loop:
         clock: Clock,
         retold: deque[AlreadySettled],
         report: Callable[[EpochRecord, Verdicts], None],
+        outages: Outages,
         *,
         active: bool,
     ) -> None:
@@ -95,6 +101,7 @@ class Loop:
         self._verdicts: deque[Verdicts] = deque()
         self._retold = retold
         self._report = report
+        self._outages = outages
         self._pulling = Steps()  # since the last epoch was cut
         self._wake = threading.Event()
         self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AwaitedSpout)]
@@ -158,7 +165,11 @@ class Loop:
         idle_s = self._options.spout_idle_wait_ms / 1000.0
         while True:
             self._wake.clear()
-            useful = self._call_back()
+            try:
+                useful = self._call_back()
+            except Closing:
+                logger.warning("the drain ran out of time: epoch %d is told again at the next start", accounts.settled)
+                return
             if self._settling.fault is not None:
                 raise self._settling.fault
             now_s = self._clock.monotonic()
@@ -228,7 +239,8 @@ class Loop:
 
     def _due_in_s(self, now_s: float) -> float:
         """In how many seconds an epoch is due for what is open or kept, whether messages come or not."""
-        return min(self._next_tree_s - self._accounts.ran_s(now_s), self._kept_due_s - self._clock.wall())
+        due_in_s = min(self._next_tree_s - self._accounts.ran_s(now_s), self._kept_due_s - self._clock.wall())
+        return max(due_in_s, self._outages.pause_s)
 
     def _must_drain(self) -> bool:
         """Whether holders are to flush: nothing else will come, and they have not been told since something came."""
@@ -309,12 +321,19 @@ class Loop:
         spouts = self._spouts
         if self._hears_acks:
             for acked in verdicts.acked:
-                spouts[acked.spout_task].spout.ack(acked.message_id)
+                spout = spouts[acked.spout_task]
+                self._hear(spout, spout.spout.ack, acked.message_id)
         for died in verdicts.died:
             # Final: a source that retries by itself must not emit this one again.
-            spouts[died.spout_task].spout.fail(died.message_id, replace(died.failure, permanent=True))
+            self._hear(
+                spouts[died.spout_task],
+                spouts[died.spout_task].spout.fail,
+                died.message_id,
+                replace(died.failure, permanent=True),
+            )
         for retry in verdicts.source_retries:
-            spouts[retry.spout_task].spout.fail(retry.message_id, retry.failure)
+            spout = spouts[retry.spout_task]
+            self._hear(spout, spout.spout.fail, retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
             for record in self._records.values():  # the next one may be cut already, with the input over
                 record.reopen(retry.spout_task)
@@ -324,6 +343,22 @@ class Loop:
                 for one in heard:
                     if self._intake.can_hear(one.spout_task, one.message_id):
                         self._accounts.pending.confirm(one.spout_task, one.message_id)
+
+    def _hear(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
+        """Make a callback, again while its source is not available: the next epoch is not committed without it."""
+        while True:
+            try:
+                callback(*what)
+            except ConnectorError as error:
+                if not is_outage(error):
+                    raise
+                pause_s = self._outages.met(spout.name, error)
+                if self._stop_at_s is not None and self._clock.monotonic() + pause_s >= self._stop_at_s:
+                    raise Closing from error
+                time.sleep(pause_s)
+            else:
+                self._outages.over(spout.name)
+                return
 
     def _sweep(self, base: int) -> None:
         with self._accounts.lock:

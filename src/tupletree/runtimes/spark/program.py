@@ -62,6 +62,7 @@ class Control(msgspec.Struct, kw_only=True):
         processing_timeout_s: how long one call of a bolt may take.
         marks_directory: where attempts mark what they have in hand.
         execution: how many executions of the epoch Spark broke off before.
+        away: components that met an outage in the epoch before: the first call that meets it again is enough.
         one_host: whether all attempts of a task run on one host.
         calls: how often a call of a bolt is made while it raises, before its tuples fail.
         expects_killers: messages come again, and some message of this start has killed its workers.
@@ -95,6 +96,7 @@ class Control(msgspec.Struct, kw_only=True):
     processing_timeout_s: float | None = None
     marks_directory: str = ""
     execution: int = 0
+    away: list[str] = []
     one_host: bool = True
     expects_killers: bool = False
     calls: int = 1

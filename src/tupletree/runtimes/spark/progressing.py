@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tupletree.clock import Clock
 from tupletree.failing import safe_text
@@ -12,6 +12,7 @@ from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.dealing import SpoutTask
 from tupletree.runtimes.spark.engine import Verdicts
 from tupletree.runtimes.spark.intake import EpochRecord
+from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["EpochProgress"]
 
@@ -40,7 +41,7 @@ class EpochProgress:
         self._before_s = clock.monotonic()
         self._watermarks: dict[int, int] = {}
 
-    def of(self, record: EpochRecord, verdicts: Verdicts) -> ProgressRecord:
+    def of(self, record: EpochRecord, verdicts: Verdicts, outages: Sequence[ShownOutage] = ()) -> ProgressRecord:
         """The record of an epoch that is settled and published; called before the next one may be."""
         accounts, now_s = self._accounts, self._clock.monotonic()
         with accounts.lock:
@@ -76,6 +77,7 @@ class EpochProgress:
             oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
             late=sum(stats.late for stats in verdicts.reports.stats),
             watermarks=slowest((self._plan.tasks[task].component, at_us) for task, at_us in self._watermarks.items()),
+            outages=[*outages],
             positions={
                 self._names[task]: safe_text(position, POSITION_LENGTH)
                 for task, position in record.header.positions.items()

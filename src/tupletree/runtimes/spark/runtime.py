@@ -19,11 +19,6 @@ from tupletree.config import Options
 from tupletree.durable import private_folder
 from tupletree.effects import TaskPlace
 from tupletree.errors import (
-    CheckpointError,
-    ConfigError,
-    RuntimeUnavailableError,
-    SourceChangedError,
-    TopologyError,
     TupletreeError,
 )
 from tupletree.flow.holders import is_holder
@@ -37,11 +32,12 @@ from tupletree.runtimes.reporting import Reporter, progress_file
 from tupletree.runtimes.spark.accounts import Accounts
 from tupletree.runtimes.spark.calling import CalledSinks
 from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
-from tupletree.runtimes.spark.endings import reason
+from tupletree.runtimes.spark.endings import BEYOND_RESTARTS, reason
 from tupletree.runtimes.spark.engine import Engine
 from tupletree.runtimes.spark.intake import Intake
 from tupletree.runtimes.spark.journal import SettleEntry
 from tupletree.runtimes.spark.loop import Loop
+from tupletree.runtimes.spark.outages import STATE_DIRECTORY, Outages, outage_in
 from tupletree.runtimes.spark.plan_runner import Backend, PlanRunner, SparkBackend
 from tupletree.runtimes.spark.program import codecs_of, pack_program
 from tupletree.runtimes.spark.progressing import EpochProgress
@@ -68,9 +64,6 @@ from tupletree.tracking.verdicts import AlreadySettled
 __all__ = ["SparkRun", "start"]
 
 logger = logging.getLogger("tupletree.spark")
-
-BEYOND_RESTARTS = (CheckpointError, ConfigError, RuntimeUnavailableError, SourceChangedError, TopologyError)
-"""What the next life would meet as well."""
 
 
 def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
@@ -141,6 +134,7 @@ class SparkRun(RunHandle):
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._stop_asked = threading.Event()
         self._was_up = False
+        self._outages = Outages(self._clock, request.options.outage_limit_s)
         super().__init__(Reporter(spec.name, progress_file(request.options)))
         self._attendant = Attendant(self, spec.name, "spark")
 
@@ -161,8 +155,11 @@ class SparkRun(RunHandle):
         """See `RunHandle.progress`."""
         counters = self._accounts.totals if self._accounts is not None else None
         seconds = self._clock.monotonic() - self._started_s
+        outages = self._outages.shown()
+        state = self._shown_state()
+        state = "waiting" if outages and state in {"processing", "restarting"} else state
         if counters is None or self._accounts is None:
-            return Progress(seconds=seconds, state=self._state)
+            return Progress(seconds=seconds, state=state, outages=outages, outage_counts=self._outages.counts())
         open_now = self._open_now()
         return Progress(
             emitted=counters.acked + counters.dead + open_now,
@@ -177,10 +174,12 @@ class SparkRun(RunHandle):
             latency_p95_ms=self._meter.latency_ms(0.95),
             seconds=seconds,
             outputs={name: counters.rows.get(name, 0) for name in self._sinks},
-            state=self._shown_state(),
+            state=state,
             untracked=counters.untracked,
             untracked_failed=counters.untracked_failed,
             joined=self._accounts.joined,
+            outages=outages,
+            outage_counts=self._outages.counts(),
         )
 
     def _shown_state(self) -> str:
@@ -288,6 +287,10 @@ class SparkRun(RunHandle):
             fault = reason(error, self._directory.path)  # also of what a worker raised
             if not self._was_up or isinstance(fault, BEYOND_RESTARTS) or self._stop_at_s is not None:
                 raise fault from fault.__cause__
+            outage = outage_in(error)
+            if outage is not None:
+                self._state = "restarting"
+                return self._stop_asked.wait(self._outages.met(STATE_DIRECTORY, outage))
             return self._await_restart(fault)
         finally:
             self._loop = None
@@ -317,7 +320,8 @@ class SparkRun(RunHandle):
         replays = Replays(self._directory.path, accounts, self._clock)
         retry_policy = RetryPolicy.from_options(self._options)
         slow_s = self._options.processing_timeout_s
-        called = CalledSinks(plan, self._directory.run_id, self._directory.spools, retry_policy, slow_s)
+        spools, outages = self._directory.spools, self._outages
+        called = CalledSinks(plan, self._directory.run_id, spools, retry_policy, slow_s, outages)
         publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
         search_path = [self._request.target.search_path] if self._request.target else []
         group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
@@ -333,11 +337,11 @@ class SparkRun(RunHandle):
                 self._open(spout, plan, accounts)
                 if active:
                     spout.spout.activate()
-            called.open(self._clock.wall())
+            called.open(self._clock.wall(), may_wait=self._was_up)
             self._finish_last(recovered, publisher, spouts)
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
-            intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append)
+            intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append, outages)
             generation, run_id = self._directory.generation, self._directory.run_id
             epochs = EpochProgress(plan, accounts, self._clock, run_id, generation, spouts)
             loop = self._loop = Loop(
@@ -356,7 +360,8 @@ class SparkRun(RunHandle):
                 self._options,
                 self._clock,
                 retold,
-                lambda record, verdicts: self.reports.report(epochs.of(record, verdicts)),
+                lambda record, verdicts: self.reports.report(epochs.of(record, verdicts, self._outages.shown())),
+                self._outages,
                 active=active,
             )
             self._run_loop(loop, called)
@@ -389,6 +394,7 @@ class SparkRun(RunHandle):
             self._request.redact,
             replays.take_accepted,
             epochs_since_base,
+            self._outages,
             wakes=_outlives_epochs(plan, self._options),
         )
 
@@ -397,6 +403,7 @@ class SparkRun(RunHandle):
             loop.sweep_orphans()
             self._state = "processing"
             self._was_up = True
+            self._outages.over(STATE_DIRECTORY)
             self._policy.started(self._clock.monotonic())
             if self._stop_at_s is not None:  # asked for before there was a loop
                 loop.stop(self._stop_at_s, flush=self._flushes)

@@ -112,6 +112,8 @@ class Settlement:
         open: roots whose tree no run can complete any more: some bolt kept a tuple by hand.
         extended: roots whose timeout a bolt renewed.
         put_back: roots that go to a later epoch because this one did not come to an end with them.
+        away: those of `put_back` that a component could not work on because of an outage → the component.
+        outages: component → what its last call raised.
         runs: how many runs were judged.
         carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
         completed: roots of earlier epochs whose tree completed in the run judged last.
@@ -127,6 +129,8 @@ class Settlement:
     open: set[int] = field(default_factory=set)
     extended: set[int] = field(default_factory=set)
     put_back: list[int] = field(default_factory=list)
+    away: dict[int, str] = field(default_factory=dict)
+    outages: dict[str, str] = field(default_factory=dict)
     runs: int = 0
     carried: dict[int, int] = field(default_factory=dict)
     completed: list[int] = field(default_factory=list)
@@ -176,7 +180,8 @@ class Settlement:
         failed = {root: failure for root, failure in reports.failures.items() if root not in before}
         earlier = self._earlier(reports, before)
         openings = _joined(_without(self.record.openings, before), earlier)
-        judgement = judge(openings, reports.deltas, np.array(list(failed), dtype=np.uint64))
+        away = self._away(reports, {*before, *failed})
+        judgement = judge(openings, reports.deltas, np.array([*failed, *away], dtype=np.uint64))
         self._check(judgement.unknown)
         lost = _by_hand(judgement, reports.kept_edges, earlier) if len(judgement.open_) else set()
         left = zip(judgement.open_.tolist(), judgement.open_xor.tolist(), strict=True)
@@ -186,7 +191,9 @@ class Settlement:
         self.open |= lost
         for stats in reports.stats:
             self.extended.update(stats.extended)
-        bad = failed.keys() | lost
+        self.away.update(away)
+        self.put_back.extend(away)
+        bad = failed.keys() | lost | away.keys()
         if not reports.unstorable and (not bad or not self._taints(bad, reports, read_sidecar)):
             return True
         self.checked.update(reports.unstorable)
@@ -199,6 +206,15 @@ class Settlement:
             remaining += [*self.remaining_rows().tolist(), *touched]
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
         return False
+
+    def _away(self, reports: Reports, others: Collection[int]) -> dict[int, str]:
+        """Roots that a component could not work on because of an outage."""
+        away: dict[int, str] = {}
+        for stats in reports.stats:
+            for component, (roots, error) in stats.outages.items():
+                self.outages[component] = error
+                away.update((root, component) for root in roots if root not in others)
+        return away
 
     def _earlier(self, reports: Reports, left_out: set[int]) -> Entries:
         """What was left, before this run, of the trees of earlier epochs that it worked on."""

@@ -10,7 +10,8 @@ leaves this module is a fault of the infrastructure, never of a message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 
 from tupletree.durable import sync_directory
 from tupletree.effects import TaskPlace, Worked
-from tupletree.errors import ProcessingError, TupletreeError
+from tupletree.errors import ProcessingError, TupletreeError, is_outage
 from tupletree.failing import FailureMaker, safe_text
 from tupletree.flow.holders import holder_of
 from tupletree.frames import UNTRACKED, Frame, Root, roots_of, without
@@ -42,15 +43,20 @@ from tupletree.runtimes.spark.shelf import Shelf
 from tupletree.runtimes.spark.sinking import SinkTask, takes_columns
 from tupletree.runtimes.spark.tasks import TASKS, BoltWork, task_of
 from tupletree.runtimes.spark.transit import Arrival, Arrivals, Decode, Inbox, Outgoing
+from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.texts import unmarked_text
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
+from tupletree.tracking.outages import error_text
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["StageRun", "TaskIdentity", "run_stage"]
 
 logger = logging.getLogger("tupletree.spark.stage")
+
+OUTAGE_PAUSES_S = (0.1, 0.2, 0.4)
+"""Before each further call that a stage makes while something outside is not available."""
 
 MAX_TRACEBACKS = 200
 """Failures of one stage run that keep their traceback; the rest say the same thing again, and would fill the driver."""
@@ -244,6 +250,7 @@ class StageRun:
             "attempts": self._control.attempts,
             "again": self._control.again,
             "component_tasks": self._plan.component_tasks,
+            "waits": True,
         }
         if self._marker.is_marking:
             return MarkingPlace(self._marker, **fields)
@@ -280,6 +287,9 @@ class StageRun:
                 bolt.open()
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             for frame in arrivals:
+                if is_outage(error):
+                    self._put_off(component.name, frame.roots, error)
+                    continue
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
             if not arrivals:  # no message fails of it, so nobody would hear
@@ -296,7 +306,7 @@ class StageRun:
             if holder is not None and keep is not None:
                 keep.restore(holder, held, self._parked, self._gone)
                 holder.forget(self._marker.suspicions.roots)
-            yield from self._work(bolt, holder, component, task, frames, is_stateful=state is not None)
+            yield from self._work(bolt, holder, component, task, frames, state)
         finally:
             self._close(bolt, task)
         if state is not None:
@@ -329,33 +339,84 @@ class StageRun:
         component: ComponentSpec,
         task: Task,
         frames: Iterable[Frame],
-        *,
-        is_stateful: bool,
+        state: StatefulTask | None,
     ) -> Iterator[None]:
         control = self._control
         sender = self._sender(component, task)
         worked_tuples = 0
+        outage: BaseException | None = None
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
             if not kept.size:
                 continue
+            if outage is not None and holder is None:
+                self._put_off(component.name, kept.roots, outage)
+                continue
             if sender.ordering.inherits:
                 kept = carried(kept)
-            if is_stateful:
+            if state is not None:
                 self._touched.append(wire.frame_roots(kept))
-            for part in bolt.parts(kept, sender) if isinstance(bolt, TASKS) else (bolt.work(kept),):
-                self._carry_out(part, component, sender)
-                yield
+            outage = yield from self._work_frame(bolt, component, kept, sender, state)
             worked_tuples += kept.size
         if component.name in control.ticks:
             self._carry_out(self._tick(bolt, task), component, sender)
         if holder is not None:
-            self._carry_out(holder.advance(), component, sender)
-            if control.drain:
-                self._carry_out(holder.flush(), component, sender)
+            for call in (holder.advance, *([holder.flush] if control.drain else [])):
+                worked = call()
+                self._carry_out(worked, component, sender)
+                if worked.outage is not None:
+                    self._note_held(holder, component, worked.outage)
+                    break
             if holder.watermark_us is not None:
                 self._stats.watermarks[task.task_id] = holder.watermark_us
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
+
+    def _work_frame(
+        self,
+        bolt: BoltWork | Holder,
+        component: ComponentSpec,
+        frame: Frame,
+        sender: Sender,
+        state: StatefulTask | None,
+    ) -> Generator[None, None, BaseException | None]:
+        """Work one frame, again after pauses if an outage is in the way; returns the outage that would not end."""
+        pauses = self._pauses(component.name)
+        parts = bolt.parts(frame, sender) if isinstance(bolt, TASKS) else (bolt.work(frame),)
+        while True:
+            outage: BaseException | None = None
+            for part in parts:
+                self._carry_out(part, component, sender)
+                outage = part.outage
+                yield
+            if outage is None:
+                return None
+            if not isinstance(bolt, TASKS):  # what it holds is kept, and comes again with the next epoch
+                self._note_held(bolt, component, outage)
+                return outage
+            pause_s = next(pauses, None)
+            if pause_s is None or (state is not None and not is_immutable(state.cell.value)):
+                self._put_off(component.name, bolt.waiting(), outage)
+                return outage
+            time.sleep(pause_s)
+            parts = bolt.resume_parts(sender)
+
+    def _pauses(self, component: str) -> Iterator[float]:
+        """Before calls that are made again here and now: a moment's outage costs no epoch, a longer one no time."""
+        return iter(() if component in self._control.away else OUTAGE_PAUSES_S)
+
+    def _note_held(self, holder: Holder, component: ComponentSpec, error: BaseException) -> None:
+        """What a holder could not work because of an outage stays with it, and does not time out."""
+        self._put_off(component.name, (), error)
+        self._stats.extended.extend(holder.waiting())
+
+    def _put_off(self, component: str, roots: Iterable[Root], error: BaseException) -> None:
+        """These messages go to a later epoch, no attempt counted: something outside is not available."""
+        known, _ = self._stats.outages.get(component, ([], ""))
+        ones = {one for root in roots for one in roots_of(root)}
+        self._stats.outages[component] = [*known, *ones.difference(known)], error_text(error)
+        self._skip.update(ones)
+        if UNTRACKED in roots:
+            logger.warning("%s: untracked tuples are lost: %s", component, error_text(error))
 
     def _sender(self, component: ComponentSpec, task: Task, sends_in: int | None = None) -> Sender:
         place = self._control.epoch, self._control.run, self._stage.index

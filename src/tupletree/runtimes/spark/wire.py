@@ -190,6 +190,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         watermarks: task → how far event time has come there, microseconds since the Unix epoch.
         read: the splits that were read, by their ordinals.
         strays: tuples of no message that failed.
+        outages: component → roots that it could not work on because of an outage, and what its last call raised.
     """
 
     worked: dict[str, int]
@@ -199,6 +200,7 @@ class StatsReport(msgspec.Struct, array_like=True):
     watermarks: dict[int, int] = {}
     read: list[int] = []
     strays: int = 0
+    outages: dict[str, tuple[list[int], str]] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

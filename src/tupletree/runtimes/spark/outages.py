@@ -1,0 +1,102 @@
+"""The outages of a run on Spark: what waits for something outside that is not available, by component.
+
+Owns what is logged about them, what status and metrics show, and the pause until the next try. Any thread may tell and
+ask. It refuses to wait: callers do.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import re
+import threading
+
+from tupletree.clock import Clock
+from tupletree.errors import is_outage
+from tupletree.tracking.outages import OutageWait, ShownOutage, error_text, shown_outages
+
+__all__ = ["STATE_DIRECTORY", "Outages", "outage_in"]
+
+logger = logging.getLogger("tupletree.spark")
+
+STATE_DIRECTORY = "state directory"
+"""What waits where no component does."""
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE})
+"""What the operating system says of a disk that takes nothing now."""
+
+_IN_WORKER = re.compile(
+    r"^(?:tupletree\.errors\.ConnectorError: .+|(?:OSError|PermissionError): \[Errno (?:"
+    + "|".join(str(number) for number in sorted(DISK_ERRORS))
+    + r")\] .+)$",
+    re.MULTILINE,
+)
+"""The line of a worker's traceback that says so: it crosses the process boundary as text only."""
+
+
+class Outages:
+    """See the module docstring.
+
+    Args:
+        clock: where time comes from.
+        limit_s: how long one may last; None: as long as it takes.
+    """
+
+    def __init__(self, clock: Clock, limit_s: float | None) -> None:
+        self._clock = clock
+        self._limit_s = limit_s
+        self._waits: dict[str, OutageWait] = {}
+        self._lock = threading.Lock()
+
+    def met(self, component: str, error: BaseException | str) -> float:
+        """A call raised; in how many seconds it is to be made again. Raises OutageLimitError."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            wait = self._waits.setdefault(component, OutageWait(component, self._limit_s))
+            text = wait.met(error, now_s)
+        if text:
+            logger.warning("%s: %s", component, text)
+        return max(0.0, wait.due_s - now_s)
+
+    def over(self, component: str) -> None:
+        """A call was made without an outage."""
+        if component not in self._waits:
+            return
+        with self._lock:
+            text = self._waits[component].over(self._clock.monotonic())
+        if text:
+            logger.warning("%s: %s", component, text)
+
+    def is_due(self, component: str) -> bool:
+        """Whether a call may be made now."""
+        return component not in self._waits or self._waits[component].due_s <= self._clock.monotonic()
+
+    @property
+    def pause_s(self) -> float:
+        """In how many seconds what waits is to be tried again; -inf: nothing waits."""
+        return max((one.next_try_s for one in self.shown()), default=-math.inf)
+
+    @property
+    def away(self) -> list[str]:
+        """The components that wait."""
+        return [wait.component for wait in [*self._waits.values()] if wait.current is not None]
+
+    def shown(self) -> tuple[ShownOutage, ...]:
+        """See `Progress.outages`."""
+        return shown_outages((wait.current for wait in [*self._waits.values()]), self._clock.monotonic())
+
+    def counts(self) -> dict[str, int]:
+        """See `Progress.outage_counts`."""
+        return {wait.component: wait.count for wait in [*self._waits.values()]}
+
+
+def outage_in(error: BaseException) -> str | None:
+    """What an error says of something outside that is not available, in a line; None if it is about something else."""
+    step: BaseException | None = error
+    while step is not None:
+        if is_outage(step) or (isinstance(step, OSError) and step.errno in DISK_ERRORS):
+            return error_text(step)
+        step = step.__cause__
+    found = _IN_WORKER.findall(str(error))
+    return str(found[-1]).removeprefix("tupletree.errors.") if found else None

@@ -1,0 +1,176 @@
+"""What is away for seconds costs no message an attempt on Spark either, wherever it is met."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.ordinary.conftest import begin_in_process
+from tests.spark.conftest import RunTopology, StartTopology
+from tests.spark.helpers_semantics import Feed
+from tupletree import KeyedState, MapState, Topology, batch_bolt, bolt
+from tupletree.errors import ConnectorError, OutageLimitError
+from tupletree.runtimes.spark.outages import outage_in
+from tupletree.sinks import foreach, jsonl
+from tupletree.sinks.reader import read_rows
+from tupletree.testing.conformance.messages import numbered
+from tupletree.topology.components import SinkBatch
+
+
+class N(msgspec.Struct, frozen=True):
+    n: int
+    folder: str
+
+
+class Row(msgspec.Struct, frozen=True):
+    n: int
+    folder: str
+    seen: int
+
+
+def ask(folder: str, service: str, away_s: float) -> None:
+    """A service that is away for a while from its first call on, in whichever process that is made."""
+    path = Path(folder) / service
+    try:
+        with path.open("x") as file:
+            file.write(str(time.time() + away_s))
+    except FileExistsError:
+        pass
+    if time.time() < float(path.read_text() or "inf"):
+        with (Path(folder) / f"{service}.refused").open("a") as file:
+            file.write("x")
+        raise ConnectorError(f"{service} is away")
+
+
+@bolt
+def plain(value: N) -> N:
+    ask(value.folder, "plain", 3.0)
+    return value
+
+
+@bolt(concurrency=4)
+async def waits(value: N) -> N:
+    ask(value.folder, "waits", 1.5)
+    return value
+
+
+@bolt(state=int)
+def counted(value: N, total: KeyedState[int]) -> Row:
+    total.value += 1
+    ask(value.folder, "counted", 1.5)
+    return Row(value.n, value.folder, total.value)
+
+
+@bolt
+def noted(value: Row, seen: MapState[str, int]) -> Row:
+    seen["n"] = seen.get("n", 0) + 1
+    ask(value.folder, "noted", 1.5)
+    return Row(value.n, value.folder, value.seen + 10 * seen["n"])
+
+
+@batch_bolt(size=8)
+def together(rows: list[Row]) -> list[Row]:
+    ask(rows[0].folder, "together", 1.5)
+    return rows
+
+
+class Away(Feed[N]):
+    """Its source is away for a moment."""
+
+    def next(self) -> Any:
+        if self.folder:
+            ask(self.folder, "source", 1.0)
+        return super().next()
+
+    folder = ""
+
+
+def test_services_that_are_away_for_seconds_cost_no_message_an_attempt(tmp_path: Path) -> None:
+    check_away(begin_in_process, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_services_that_are_away_for_seconds_cost_no_message_an_attempt_where_workers_call_them(
+    start_topology: StartTopology, tmp_path: Path
+) -> None:
+    check_away(start_topology, tmp_path)
+
+
+def check_away(start: StartTopology, tmp_path: Path) -> None:
+    count = 60
+    written: list[Row] = []
+
+    def write(batch: SinkBatch[Row]) -> None:
+        ask(str(tmp_path), "called", 2.0)
+        written.extend(batch.rows)
+
+    t = Topology("away")
+    source = Away("away", N, numbered([N(n, str(tmp_path)) for n in range(count)]), batch=20)
+    source.folder = str(tmp_path)
+    passed = t.bolt("waits", waits, parallelism=2).shuffle(t.bolt("plain", plain).shuffle(t.spout("source", source)))
+    rows = t.bolt("noted", noted).fields(t.bolt("counted", counted, parallelism=2).fields(passed, "n"), "n")
+    t.sink("files", jsonl(tmp_path / "files")).shuffle(t.bolt("together", together).shuffle(rows))
+    t.sink("called", foreach(write)).shuffle(rows)
+    handle = start(t, tmp_path / "state", max_attempts=1, message_timeout_s=2.0)
+    seen: dict[str, str] = {}
+    while True:
+        progress = handle.progress()
+        seen.update({one.component: progress.state for one in progress.outages})
+        try:
+            summary = handle.wait(0.05)
+            break
+        except TimeoutError:
+            continue
+    assert (summary.acked, summary.failed, summary.retried, summary.dead) == (count, 0, 0, 0)
+    assert sorted(row.n for row in written) == list(range(count))
+    assert sorted((row["n"], row["seen"]) for row in read_rows(tmp_path / "files")) == [(n, 11) for n in range(count)]
+    assert {"source", "plain", "called"} <= seen.keys()
+    assert set(seen.values()) == {"waiting"}
+    assert progress.outage_counts["plain"] >= 1
+    for service in ("source", "plain", "waits", "counted", "noted", "together", "called"):
+        assert (tmp_path / f"{service}.refused").exists(), service
+    assert handle.progress().outages == ()
+
+
+def test_an_outage_on_spark_that_lasts_too_long_ends_the_run_with_open_messages(
+    in_process: RunTopology, tmp_path: Path
+) -> None:
+    t = Topology("limit")
+    source = t.spout("source", Feed("limit", N, numbered([N(n, str(tmp_path)) for n in range(10)]), batch=10))
+    (tmp_path / "plain").write_text(str(time.time() + 3600))
+    t.sink("files", jsonl(tmp_path / "files")).shuffle(t.bolt("plain", plain).shuffle(source))
+    with pytest.raises(OutageLimitError, match="plain is away"):
+        in_process(t, tmp_path / "state", outage_limit_s=1.0)
+    (tmp_path / "plain").write_text("0")
+    summary = in_process(t, tmp_path / "state")
+    assert (summary.acked, summary.failed, summary.dead, summary.open) == (10, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectorError("the database is down"), "ConnectorError: the database is down"),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (
+            RuntimeError(
+                "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+                '  File "x.py", line 1, in y\ntupletree.errors.ConnectorError: /out/a: cannot write: No space left\n'
+            ),
+            "ConnectorError: /out/a: cannot write: No space left",
+        ),
+        (
+            RuntimeError("Traceback:\nOSError: [Errno 28] No space left on device\n"),
+            "OSError: [Errno 28] No space left on device",
+        ),
+        (RuntimeError("Traceback:\nValueError: OSError: [Errno 28] is what it said\n"), None),
+        (ValueError("no"), None),
+        (OSError(2, "No such file"), None),
+    ],
+)
+def test_an_outage_is_known_by_its_innermost_error(error: BaseException, expected: str | None) -> None:
+    assert outage_in(error) == expected
