@@ -19,7 +19,7 @@ import pyarrow as pa
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.session import start_session, warm_up
 from tupletree import Topology, bolt
-from tupletree.runtimes.base import run as run_topology
+from tupletree.runtimes.run import run as run_topology
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet, read_rows
 from tupletree.sources import items

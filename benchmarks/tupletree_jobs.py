@@ -28,11 +28,11 @@ from benchmarks.word_count import (
 from tupletree import Bolt, Collector, Emit, Reject, Spout, TaskContext, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.bolts import count_by_key, explode
-from tupletree.runtimes.spark.journal import numbered, read_settle
+from tupletree.runtimes.spark.format.entries import numbered, read_settle
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet
 from tupletree.sources.text import TextLines
-from tupletree.topology.bolts import FunctionBolt
+from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.splits import Split, SplitSpout
 
 __all__ = ["run", "word_count"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tupletree.hashing import stable_hash
+from tupletree.routing.hashing import stable_hash
 from tupletree.topology.components import KeyedState, TaskContext
 
 __all__ = ["Count", "Line", "Word", "count", "fail_at_random", "fail_some", "pass_on", "split", "split_text"]

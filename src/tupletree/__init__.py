@@ -20,8 +20,6 @@ from tupletree.errors import (
     TupleSettledError,
     TupletreeError,
 )
-from tupletree.secret import Secret
-from tupletree.topology.bolts import arrow_bolt, batch_bolt, bolt
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import (
     Anchored,
@@ -41,14 +39,16 @@ from tupletree.topology.components import (
     TaskState,
     Tick,
 )
-from tupletree.topology.holding_bolts import join_bolt, window_bolt
+from tupletree.topology.decorators import arrow_bolt, batch_bolt, bolt
+from tupletree.topology.secret import Secret
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.states import ListState, MapState
+from tupletree.topology.window_decorators import join_bolt, window_bolt
 from tupletree.topology.windows import Window
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 
 if TYPE_CHECKING:
-    from tupletree.runtimes.base import run
+    from tupletree.runtimes.run import run
 
 __version__ = "0.1.0"
 
@@ -102,6 +102,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "run":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run
 
-    return base.run
+    return run.run

@@ -12,9 +12,9 @@ import os
 import time
 from typing import Literal
 
-from tupletree.effects import IN_HAND
+from tupletree.bolts.effects import IN_HAND
+from tupletree.data.frames import roots_of
 from tupletree.escaping import escape_block
-from tupletree.frames import roots_of
 from tupletree.ids import hex_id
 
 __all__ = [

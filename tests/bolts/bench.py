@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from tupletree import Topology
-from tupletree.effects import TaskPlace, Worked
-from tupletree.flow.holders import holder_of
-from tupletree.frames import Frame, roots_of
-from tupletree.holding import Holder
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.factory import holder_of
+from tupletree.bolts.held import Holder
+from tupletree.data.frames import Frame, roots_of
 from tupletree.sources import items
 from tupletree.state.keys import key_functions
-from tupletree.topology.bolts import FunctionBolt
+from tupletree.topology.decorators import FunctionBolt
 
 
 class Event(msgspec.Struct, frozen=True):

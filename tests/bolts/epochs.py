@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from tests.bolts.bench import Bench, Event, Other
-from tupletree.effects import Worked
-from tupletree.frames import Frame, roots_of, segments_of
-from tupletree.holding import HeldFrame
+from tupletree.bolts.effects import Worked
+from tupletree.bolts.held import HeldFrame
+from tupletree.data.frames import Frame, roots_of, segments_of
 
 Row = Any
 

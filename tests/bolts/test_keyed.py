@@ -29,7 +29,7 @@ from tupletree.bolts import (
     sum_by_key,
     top_by_key,
 )
-from tupletree.frames import roots_of
+from tupletree.data.frames import roots_of
 from tupletree.topology.streams import Schema
 
 FEW = settings(max_examples=8, deadline=None)

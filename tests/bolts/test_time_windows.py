@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.bolts.bench import Bench, Event
 from tupletree import Window, window_bolt
-from tupletree.frames import Frame
+from tupletree.data.frames import Frame
 from tupletree.topology.windows import WindowSpec
 
 

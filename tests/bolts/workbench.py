@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tupletree import Topology
-from tupletree.arrow_task import ArrowTask
-from tupletree.effects import TaskPlace, Worked
-from tupletree.frames import Frame, Root, segments_of
+from tupletree.bolts.arrow import ArrowTask
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.data.frames import Frame, Root, segments_of
 from tupletree.sources import items
 from tupletree.state.cells import ValueCell
 from tupletree.state.encoding import ValueEncoding

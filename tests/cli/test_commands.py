@@ -38,7 +38,7 @@ def topology() -> Topology:
 UNSOUND = """\
 from tupletree.sources import Line, text_lines
 from tupletree.topology.builder import Topology
-from tupletree.topology.bolts import bolt
+from tupletree.topology.decorators import bolt
 
 @bolt
 def echo(line: Line) -> Line:

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Run, WriteTarget
 from tupletree.cli.progress import progress_line
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.base import Progress
+from tupletree.runtimes.api import Progress
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 
 TARGET = """

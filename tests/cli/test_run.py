@@ -17,8 +17,8 @@ from rich.console import Console
 from tupletree.cli.progress import ProgressDisplay, progress_line
 from tupletree.cli.run import Interruption, exit_code_of, wait_for
 from tupletree.cli.summary import summary_json, summary_text
-from tupletree.runtimes.base import Progress, RunHandle, Summary
-from tupletree.runtimes.reporting import Reporter
+from tupletree.runtimes.api import Progress, RunHandle, Summary
+from tupletree.runtimes.progress import Reporter
 
 ENDED = Summary(
     topology="orders",

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tupletree.runtimes.spark.journal import Counters, SettleEntry, write_settle
-from tupletree.runtimes.stored import stored_state
+from tupletree.runtimes.run import stored_state
+from tupletree.runtimes.spark.format.entries import Counters, SettleEntry, write_settle
 from tupletree.state.store import OpenSegments, StateCodec, TaskStore
 from tupletree.state.versions import StateFile, groups_of_task, version_after
 from tupletree.tracking.pending_log import PendingChanges

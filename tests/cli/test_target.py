@@ -12,7 +12,7 @@ import pytest
 
 from tupletree.cli.target import load_target
 from tupletree.errors import ConfigError, TopologyError
-from tupletree.targets import TargetRef
+from tupletree.topology.reference import TargetRef
 
 WriteTarget = Callable[[str], Path]
 

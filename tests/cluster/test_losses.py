@@ -14,8 +14,8 @@ from tests.spark.helpers_semantics import HEARD, Result, finish
 from tests.spark.killing import killing
 from tupletree import Topology
 from tupletree.config import resolve_options
-from tupletree.runtimes import base
-from tupletree.runtimes.base import Summary
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.api import Summary
 from tupletree.tracking.outcomes import FailureKind
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("spark")]
@@ -24,7 +24,7 @@ HANG_S = 240.0
 
 
 def run(topology: Topology, state_dir: Path, **options: Any) -> Summary:
-    handle = base.run(topology, options=resolve_options(code={**QUICK, **options}), state_dir=state_dir)
+    handle = api_run.run(topology, options=resolve_options(code={**QUICK, **options}), state_dir=state_dir)
     try:
         return handle.wait(HANG_S)
     finally:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tupletree.codec import ArrowCodec, EncodeError
+from tupletree.data.codec import ArrowCodec, EncodeError
 from tupletree.errors import ConnectorError, TopologyError
 from tupletree.topology.streams import Schema
 

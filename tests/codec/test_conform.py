@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tupletree.codec import ArrowCodec
+from tupletree.data.codec import ArrowCodec
 from tupletree.errors import ConnectorError
 from tupletree.topology.streams import Schema
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tupletree.data.payloads import from_jsonable, to_jsonable
 from tupletree.errors import ProcessingError
-from tupletree.payloads import from_jsonable, to_jsonable
 
 
 class Level(enum.Enum):

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tupletree.codec import ArrowCodec
-from tupletree.columns import Anchors, ArrowColumns, distinct_rows
-from tupletree.frames import ColumnFrame, Frame, Root, all_failed, roots_of, without
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.columns import Anchors, ArrowColumns, distinct_rows
+from tupletree.data.frames import ColumnFrame, Frame, Root, all_failed, roots_of, without
 from tupletree.topology.streams import Schema
 
 

@@ -9,12 +9,12 @@ import msgspec
 
 from tupletree import Topology
 from tupletree.config import Options
-from tupletree.payloads import to_jsonable
-from tupletree.plan import Plan
+from tupletree.data.payloads import to_jsonable
+from tupletree.routing.plan import Plan
 from tupletree.testing.away import Away
 from tupletree.testing.conformance import Ended, Gap, Need, RuntimeUnderTest
-from tupletree.testing.faults import Faults
-from tupletree.testing.world import World
+from tupletree.testing.simulator.faults import Faults
+from tupletree.testing.simulator.simulation import World
 
 MAX_STEPS = 100_000
 

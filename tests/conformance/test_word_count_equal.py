@@ -12,7 +12,8 @@ import pytest
 
 from examples import word_count
 from tupletree.config import resolve_options
-from tupletree.runtimes import base, deadletters
+from tupletree.runtimes import deadletters
+from tupletree.runtimes import run as api_run
 from tupletree.sinks import read_rows
 from tupletree.tracking.outcomes import FailureKind
 
@@ -33,7 +34,7 @@ class Result:
 def run(runtime: str, text: Path, folder: Path) -> Result:
     topology = word_count.topology([text], folder / "out", poison="poison", flaky="flaky")
     options = resolve_options(code={**QUICK, **topology.build().options})
-    handle = base.run(topology, runtime=runtime, options=options, state_dir=folder / "state")
+    handle = api_run.run(topology, runtime=runtime, options=options, state_dir=folder / "state")
     try:
         summary = handle.wait(120.0)
     finally:

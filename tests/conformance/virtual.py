@@ -11,9 +11,9 @@ from typing import Any
 from tests.flow.driving import Driver
 from tupletree import Topology
 from tupletree.config import Options
-from tupletree.flow.mail import Finished
-from tupletree.flow.outbox import AsyncCall
-from tupletree.payloads import to_jsonable
+from tupletree.data.payloads import to_jsonable
+from tupletree.tasks.mail import Finished
+from tupletree.tasks.outbox import AsyncCall
 from tupletree.testing.conformance import Ended, RuntimeUnderTest
 
 

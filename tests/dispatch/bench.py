@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from tupletree import Topology
-from tupletree.dispatch import BoltTask
-from tupletree.effects import StateCell, TaskPlace, Worked
-from tupletree.frames import Frame, Root, join_segments
+from tupletree.bolts.effects import StateCell, TaskPlace, Worked
+from tupletree.bolts.plain import BoltTask
+from tupletree.data.frames import Frame, Root, join_segments
 from tupletree.sources.items import items
 from tupletree.state.cells import ValueCell
 from tupletree.topology.model import ComponentSpec, TopologySpec

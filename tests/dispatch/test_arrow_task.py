@@ -14,11 +14,11 @@ import pytest
 
 from tests.dispatch.bench import Count, Word, done, emitted, frame, topology_of, words
 from tupletree import Anchored, KeyedBatch, Resource, TaskContext, arrow_bolt
-from tupletree.arrow_task import ArrowTask
-from tupletree.codec import ArrowCodec
-from tupletree.columns import Anchors, ArrowColumns
-from tupletree.effects import ColumnOutput, TaskPlace
-from tupletree.frames import ColumnFrame
+from tupletree.bolts.arrow import ArrowTask
+from tupletree.bolts.effects import ColumnOutput, TaskPlace
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.columns import Anchors, ArrowColumns
+from tupletree.data.frames import ColumnFrame
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.state.keys import key_functions
 from tupletree.topology.streams import Schema
@@ -268,7 +268,7 @@ class Real(msgspec.Struct, frozen=True):
 
 def test_rows_that_differ_may_be_one_key() -> None:
     from tupletree import Topology
-    from tupletree.frames import Frame
+    from tupletree.data.frames import Frame
     from tupletree.sources import items
 
     @arrow_bolt(state=int)

@@ -110,7 +110,7 @@ def test_the_traceback_begins_in_the_users_code() -> None:
 
     assert "raise make()" in failure.traceback
     assert failure.traceback.endswith("ValueError: bad\n")
-    assert "dispatch.py" not in failure.traceback
+    assert "bolts/plain.py" not in failure.traceback
 
 
 def test_a_permanent_error_is_marked_so_that_nobody_retries() -> None:
@@ -364,7 +364,7 @@ def deep(depth: int) -> None:
 def test_the_traceback_is_what_python_would_print_the_first_time_and_later(make: Callable[[], object]) -> None:
     import traceback
 
-    from tupletree.failing import FailureMaker
+    from tupletree.bolts.failures import FailureMaker
 
     for _ in range(3):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
@@ -374,7 +374,7 @@ def test_the_traceback_is_what_python_would_print_the_first_time_and_later(make:
 
 
 def test_a_cause_is_told_with_its_error() -> None:
-    from tupletree.failing import FailureMaker
+    from tupletree.bolts.failures import FailureMaker
 
     with pytest.raises(KeyError) as caught:
         relabel()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.dispatch.bench import Word, done, emitted, frame, task_of
 from tupletree import Collector, bolt
-from tupletree.frames import Root, roots_of
+from tupletree.data.frames import Root, roots_of
 
 
 @bolt

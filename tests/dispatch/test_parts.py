@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.dispatch.bench import Bad, Count, Segment, Word, done, frame, task_of, words
 from tupletree import Collector, KeyedState, bolt
-from tupletree.effects import Output, Worked
+from tupletree.bolts.chunks import CHECK, FIRST
+from tupletree.bolts.effects import Output, Worked
+from tupletree.data.frames import Root, all_failed, segments_of
 from tupletree.errors import PermanentError
-from tupletree.frames import Root, all_failed, segments_of
-from tupletree.parts import CHECK, FIRST
 from tupletree.state.cells import ValueCell
 
 ROOM = 100

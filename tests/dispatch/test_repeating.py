@@ -27,12 +27,12 @@ from tupletree import (
     bolt,
     window_bolt,
 )  # fmt: skip
-from tupletree.arrow_task import ArrowTask
-from tupletree.dispatch import BoltTask
-from tupletree.effects import TaskPlace, Worked
+from tupletree.bolts.arrow import ArrowTask
+from tupletree.bolts.call_retry import HELD_AT_MOST
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.factory import holder_of
+from tupletree.bolts.plain import BoltTask
 from tupletree.errors import ProcessingTimeoutError
-from tupletree.flow.holders import holder_of
-from tupletree.repeating import HELD_AT_MOST
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.state.keys import key_functions
 from tupletree.topology.model import StateSpec

@@ -10,8 +10,8 @@ import pytest
 
 from tests.dispatch.bench import Bad, Count, Word, component_of, done, emitted, frame, task_of, words
 from tupletree import Bolt, Collector, KeyedState, Resource, TaskContext, bolt
-from tupletree.dispatch import BoltTask
-from tupletree.effects import TaskPlace
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.plain import BoltTask
 from tupletree.errors import InternalError
 from tupletree.state.cells import ValueCell
 

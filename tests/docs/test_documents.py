@@ -21,7 +21,7 @@ import tupletree.sinks
 import tupletree.sources
 from tests.docs.documents import DOCUMENTS, ROOT, Block, blocks_of, links_of, options_in, options_table
 from tupletree.cli.main import app
-from tupletree.runtimes.spark import journal, keeping, trees
+from tupletree.runtimes.spark.format import carryover, entries
 from tupletree.topology.builder import BoltHandle
 from tupletree.tracking.pending_log import PendingChanges
 
@@ -114,21 +114,21 @@ def commands_of(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[st
 def test_the_checkpoint_page_names_every_field_of_the_journal() -> None:
     text = (ROOT / "docs" / "checkpoint.md").read_text(encoding="utf-8")
     structs = [
-        journal.Amendment,
-        journal.Base,
-        journal.Counters,
-        journal.DeadEntry,
-        journal.EpochHeader,
-        journal.FailedAttempt,
-        journal.Messages,
-        trees.OpenTree,
-        trees.WaitingFile,
-        keeping.Kept,
-        keeping.KeptPart,
-        journal.AckedTree,
-        journal.OutputFile,
-        journal.SettleEntry,
-        journal.Unsendable,
+        entries.Amendment,
+        entries.Base,
+        entries.Counters,
+        entries.DeadEntry,
+        entries.EpochHeader,
+        entries.FailedAttempt,
+        entries.Messages,
+        entries.OpenTree,
+        entries.WaitingFile,
+        carryover.Kept,
+        carryover.KeptPart,
+        entries.AckedTree,
+        entries.OutputFile,
+        entries.SettleEntry,
+        entries.Unsendable,
         PendingChanges,
     ]
     fields = {field for struct in structs for field in struct.__struct_fields__}

@@ -9,22 +9,22 @@ from typing import Any
 
 from tupletree import AsyncSpout, Topology
 from tupletree.config import Options
-from tupletree.flow.ackers import AckerMachine
-from tupletree.flow.asyncspouts import AsyncSpoutMachine
-from tupletree.flow.awaiting import AsyncBoltMachine
-from tupletree.flow.bolts import BoltMachine
-from tupletree.flow.clockwork import SystemMachine
-from tupletree.flow.handover import Handover
-from tupletree.flow.machine import Machine
-from tupletree.flow.mail import Mail, Now
-from tupletree.flow.outbox import Outbox
-from tupletree.flow.outlook import Outlook
-from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.frames import Frame
-from tupletree.plan import ACKER, Plan, Task
+from tupletree.data.frames import Frame
+from tupletree.routing.plan import ACKER, Plan, Task
 from tupletree.state.cells import ValueCell
-from tupletree.tracking.verdicts import Died
+from tupletree.tasks.acker import AckerMachine
+from tupletree.tasks.async_bolt import AsyncBoltMachine
+from tupletree.tasks.async_spout import AsyncSpoutMachine
+from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.mail import Mail, Now
+from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.sink import SinkMachine
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.tasks.spout_buffer import Handover
+from tupletree.tasks.ticks import SystemMachine
+from tupletree.tracking.records import Died
 
 
 class Driver:

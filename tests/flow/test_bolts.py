@@ -8,10 +8,10 @@ from tests.flow.driving import Driver
 from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tupletree import Bolt, Collector, Resource, TaskContext, Tick, Topology, batch_bolt, bolt
 from tupletree.config import Options
-from tupletree.flow.awaiting import AsyncBoltMachine
-from tupletree.flow.bolts import BoltMachine
-from tupletree.flow.clockwork import SystemMachine
-from tupletree.flow.mail import Finished
+from tupletree.tasks.async_bolt import AsyncBoltMachine
+from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.mail import Finished
+from tupletree.tasks.ticks import SystemMachine
 
 
 def topology(function: Any, script: Script, sink: Gathering | None = None, **resources: Any) -> Topology:

@@ -7,9 +7,8 @@ from operator import xor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tupletree.flow.deltas import DeltaPool, combined, split_by_acker
-from tupletree.flow.shares import ShareDraw
-from tupletree.frames import Root, roots_of
+from tupletree.data.frames import Root, roots_of
+from tupletree.tasks.edges import DeltaPool, ShareDraw, combined, split_by_acker
 
 roots = st.integers(0, 6) | st.tuples(st.integers(1, 6), st.integers(1, 6))
 groups = st.lists(st.tuples(st.integers(1, 7), st.lists(roots, max_size=5)), max_size=6)

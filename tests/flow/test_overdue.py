@@ -8,10 +8,11 @@ import pytest
 
 from tests.flow.driving import Driver
 from tests.flow.streams import Line, Script, Word, lines
-from tupletree import Collector, Emit, Topology, TupleSettledError, batch_bolt, bolt, collecting
+from tupletree import Collector, Emit, Topology, TupleSettledError, batch_bolt, bolt
+from tupletree.bolts import collector
 from tupletree.config import Options
-from tupletree.flow.bolts import BoltMachine
-from tupletree.flow.mail import Drop
+from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.mail import Drop
 from tupletree.tracking.acker import Acker
 
 TIMEOUT_S = 2.0
@@ -95,7 +96,7 @@ def test_an_object_that_comes_again_after_its_message_was_over_names_what_came_l
 
 
 def test_only_so_many_tuples_of_messages_that_are_over_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "MAX_OVER", 2)
+    monkeypatch.setattr(collector, "MAX_OVER", 2)
     kept: list[Line] = []
     refused: list[str] = []
 

@@ -7,12 +7,12 @@ import pytest
 from tests.flow.streams import Gathering, Line, Script, Word
 from tupletree import Topology, bolt
 from tupletree.config import Options
-from tupletree.flow.mail import Drop, Mail, Now, Release, Written
-from tupletree.flow.outbox import Outbox
-from tupletree.flow.sinks import SinkMachine
-from tupletree.frames import Frame, Root
-from tupletree.plan import Plan
+from tupletree.data.frames import Frame, Root
+from tupletree.routing.plan import Plan
 from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.tasks.mail import Drop, Mail, Now, Release, Written
+from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.sink import SinkMachine
 from tupletree.topology.components import SinkBatch
 from tupletree.tracking.outcomes import FailureKind
 

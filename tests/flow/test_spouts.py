@@ -8,8 +8,8 @@ from tests.flow.driving import Driver
 from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.config import Options
-from tupletree.flow.mail import HighWater, SinkReset
-from tupletree.flow.spouts import SpoutMachine
+from tupletree.tasks.mail import HighWater, SinkReset
+from tupletree.tasks.spout import SpoutMachine
 from tupletree.topology.components import MessageId, Reject
 from tupletree.tracking.outcomes import Failure, FailureKind
 

@@ -9,7 +9,7 @@ from tests.flow.driving import Driver
 from tests.flow.streams import Count, Gathering, Line, Script, Word, lines
 from tupletree import Collector, Emit, KeyedState, TaskContext, Topology, bolt
 from tupletree.config import Options
-from tupletree.frames import Frame
+from tupletree.data.frames import Frame
 from tupletree.tracking.outcomes import FailureKind
 
 

@@ -15,11 +15,11 @@ from typing import Any
 from tests.flow.driving import Driver
 from tupletree import Topology
 from tupletree.config import Options
-from tupletree.flow.frame_queue import FrameQueue
-from tupletree.flow.live_roots import LiveRoots
-from tupletree.flow.outbox import Outbox
-from tupletree.frames import Frame
-from tupletree.plan import ACKER
+from tupletree.data.frames import Frame
+from tupletree.routing.plan import ACKER
+from tupletree.runtimes.local.frame_queue import FrameQueue
+from tupletree.tasks.live_roots import LiveRoots
+from tupletree.tasks.outbox import Outbox
 
 Seconds = Callable[[str, Any], float]
 """(bolt, tuple) → how long its call takes."""

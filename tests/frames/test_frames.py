@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tupletree.frames import (
+from tupletree.data.frames import (
     Frame,
     Root,
     all_failed,

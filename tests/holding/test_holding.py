@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupletree import Topology, batch_bolt
-from tupletree.effects import TaskPlace, Worked
-from tupletree.flow.batching import BatchTask
-from tupletree.frames import Frame, Root, join_segments, roots_of
-from tupletree.holding import Holdings, together
+from tupletree.bolts.batch import BatchTask
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.held import Holdings, together
+from tupletree.data.frames import Frame, Root, join_segments, roots_of
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
 from tupletree.tracking.outcomes import Failure, FailureKind

@@ -20,17 +20,17 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
 LONG_FILES: dict[str, str] = {
-    "src/tupletree/runtimes/spark/engine.py": "one class from a run to its entry; it becomes a decision and its commit",
-    "src/tupletree/runtimes/spark/stage.py": "one attempt of a stage: one class, whose parts share what it reports",
+    "src/tupletree/runtimes/spark/settle/engine.py": "one class from a run to its entry; it becomes a decision and its commit",
+    "src/tupletree/runtimes/spark/worker/stage.py": "one attempt of a stage: one class, whose parts share what it reports",
     "tests/ordinary/test_outages.py": "one kind of fault, with the service that all its tests share",
     "src/tupletree/config.py": "one table of options, with the reading of each place that may set them",
-    "src/tupletree/testing/world.py": "one world: steps, effects and faults share all of its state",
-    "src/tupletree/dispatch.py": "one class with four hot loops, each of which says what an error leaves behind",
+    "src/tupletree/testing/simulator/simulation.py": "one world: steps, effects and faults share all of its state",
+    "src/tupletree/bolts/plain.py": "one class with four hot loops, each of which says what an error leaves behind",
     "src/tupletree/tracking/pending.py": "one state machine over one set of dictionaries",
-    "src/tupletree/flow/spouts.py": "one machine: what a spout task may emit and what becomes of it is one state",
+    "src/tupletree/tasks/spout.py": "one machine: what a spout task may emit and what becomes of it is one state",
     "src/tupletree/runtimes/local/executor.py": "one loop: its parts share the outbox, the queue and the clock",
-    "src/tupletree/collecting.py": "the rules of verdicts are one class, over the tuples in one task's hands",
-    "src/tupletree/routing.py": "the groupings are a class each, and share what deals tuples",
+    "src/tupletree/bolts/collector.py": "the rules of verdicts are one class, over the tuples in one task's hands",
+    "src/tupletree/routing/groupings.py": "the groupings are a class each, and share what deals tuples",
     "src/tupletree/runtimes/spark/runtime.py": "one handle: what is asked of a run, and how its parts are made",
 }
 """Path → why this file may be longer than MAX_FILE_LINES."""
@@ -41,7 +41,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 """`path:qualified name` → why this function may be longer than MAX_FUNCTION_LINES."""
 
 MAY_UNPICKLE: dict[str, str] = {
-    "src/tupletree/runtimes/spark/program.py": "the driver's own program, which Spark hands to its workers",
+    "src/tupletree/runtimes/spark/format/program.py": "the driver's own program, which Spark hands to its workers",
 }
 """Path → whose bytes it unpickles, and why they can be trusted."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tupletree import Topology
 from tupletree.config import Options
-from tupletree.runtimes import base
-from tupletree.runtimes.base import Summary
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.api import Summary
 from tupletree.runtimes.local.runtime import LocalRun
 
 HANG_S = 60.0
@@ -17,7 +17,7 @@ HANG_S = 60.0
 
 def begin(topology: Topology, state_dir: Path, **options: Any) -> LocalRun:
     """Start a run; options as `Options` takes them."""
-    handle = base.run(topology, runtime="local", options=Options(**options), state_dir=state_dir)
+    handle = api_run.run(topology, runtime="local", options=Options(**options), state_dir=state_dir)
     assert isinstance(handle, LocalRun)
     return handle
 

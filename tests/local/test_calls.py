@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.local.running import HANG_S
-from tupletree.flow.mail import Finished
-from tupletree.runtimes.local.calls import CallRunner
+from tupletree.runtimes.local.event_loop import CallRunner
+from tupletree.tasks.mail import Finished
 
 
 def test_a_call_that_waits_is_cancelled_when_everything_ends() -> None:

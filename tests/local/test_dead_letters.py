@@ -18,7 +18,7 @@ from tupletree.errors import TupletreeError
 from tupletree.runtimes import deadletters
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
-from tupletree.tracking.verdicts import Died
+from tupletree.tracking.records import Died
 
 
 class Told(Script):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.local.running import run
 from tupletree import Topology
-from tupletree.runtimes.local.garbage import rarer_collections
+from tupletree.runtimes.local.gc import rarer_collections
 from tupletree.sinks import foreach
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item

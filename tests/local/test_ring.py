@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tupletree.frames import Frame
+from tupletree.data.frames import Frame
 from tupletree.runtimes.local.ring import Ring, capacity_for
 
 

@@ -91,9 +91,9 @@ def test_redaction_comes_before_the_disk(tmp_path: Path) -> None:
     import msgspec
 
     from tupletree.config import Options
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run as api_run
 
-    handle = base.run(
+    handle = api_run.run(
         word_count(["poison secret"], tmp_path / "out"),
         runtime="local",
         options=Options(max_attempts=1),
@@ -105,9 +105,9 @@ def test_redaction_comes_before_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_state_directory_may_be_named_as_text(tmp_path: Path) -> None:
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run as api_run
 
-    handle = base.run(word_count(["a"], tmp_path / "out"), runtime="local", state_dir=str(tmp_path / "state"))
+    handle = api_run.run(word_count(["a"], tmp_path / "out"), runtime="local", state_dir=str(tmp_path / "state"))
     assert handle.wait(HANG_S).acked == 1
     assert (tmp_path / "state").is_dir()
 

@@ -16,7 +16,7 @@ from tests.local.running import HANG_S
 from tupletree import KeyedState, ListState, MapState, PermanentError, TaskState, Topology, bolt
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, ProcessingError, TupletreeError
-from tupletree.runtimes import base
+from tupletree.runtimes import run as api_run
 from tupletree.sinks import foreach
 from tupletree.sources import items
 
@@ -74,7 +74,7 @@ def run(
     bolted = t.bolt("bolted", body, parallelism=tasks)
     worked = bolted.fields(source, field) if field else bolted.shuffle(source)
     t.sink("out", foreach(lambda batch: out.extend((seen.key, seen.value) for seen in batch.rows))).shuffle(worked)
-    handle = base.run(
+    handle = api_run.run(
         t,
         runtime="local",
         options=Options(max_attempts=1, **options),
@@ -193,4 +193,4 @@ def test_it_is_for_the_local_runtime_and_a_folder_that_exists(tmp_path: Path) ->
     t.bolt("bolted", count).fields(t.spout("source", items([Word("a")])), "word").stream(Seen, unconsumed=True)
     for runtime, file in (("spark", tmp_path / "snapshot"), ("local", tmp_path / "nowhere" / "snapshot")):
         with pytest.raises(ConfigError, match="snapshot"):
-            base.run(t, runtime=runtime, state_snapshot=file)
+            api_run.run(t, runtime=runtime, state_snapshot=file)

@@ -10,7 +10,7 @@ from tupletree import Collector, Topology, bolt
 from tupletree.clock import ManualClock
 from tupletree.config import Options
 from tupletree.runtimes.local.assembly import Assembly
-from tupletree.runtimes.local.watch import STALL_S, Watch
+from tupletree.runtimes.local.watchdog import STALL_S, Watch
 
 
 @bolt(auto_ack=False)

@@ -17,7 +17,7 @@ from tests.spark.counting import target
 from tests.spark.helpers_semantics import Feed
 from tupletree import Topology, bolt
 from tupletree.config import resolve_options
-from tupletree.runtimes import base
+from tupletree.runtimes import run
 from tupletree.sinks import jsonl, read_rows
 from tupletree.testing.conformance.messages import numbered
 
@@ -61,7 +61,7 @@ def test_every_child_of_every_giant_passes_and_the_driver_stays_small(tmp_path: 
     t.sink("out", jsonl(tmp_path / "out")).shuffle(picked)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     options = resolve_options(code={"epoch_max_messages": 8})
-    handle = base.run(t, options=options, target=target(), state_dir=tmp_path / "state", master="local[2]")
+    handle = run.run(t, options=options, target=target(), state_dir=tmp_path / "state", master="local[2]")
     summary = handle.wait(HANG_S)
     assert (summary.acked, summary.dead) == (giants, 0)
     rows = sorted((row["giant"], row["number"]) for row in read_rows(tmp_path / "out"))

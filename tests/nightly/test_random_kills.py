@@ -24,7 +24,7 @@ from tests.spark.crashing import (
     wait_for_settle,
 )
 from tupletree.config import resolve_options
-from tupletree.runtimes import base
+from tupletree.runtimes import run
 
 pytestmark = pytest.mark.nightly
 
@@ -72,7 +72,7 @@ def test_everything_is_there_once_after_kills_at_random_moments(tmp_path: Path) 
         settled = newest_settle(tmp_path)
         after = f"{moment_s:.2f} s after its {'first epoch' if at_work else 'start'}"
         print(f"kill {number}, {after}: settled up to epoch {settled}, {len(heard(tmp_path))} lines told")
-    handle = base.run(
+    handle = run.run(
         topology(tmp_path, REST_LINES),
         options=resolve_options(code={**OPTIONS, "epoch_max_messages": REST_LINES}),
         target=target(),

@@ -12,7 +12,7 @@ from tests.spark.conftest import only_marked_tests_start_spark, run_topology, sp
 from tests.spark.counting import QUICK
 from tupletree import Topology
 from tupletree.config import resolve_options
-from tupletree.runtimes.base import RunHandle, RunRequest, Summary
+from tupletree.runtimes.api import RunHandle, RunRequest, Summary
 from tupletree.testing.in_process import start_in_process
 
 __all__ = [

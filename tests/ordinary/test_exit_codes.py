@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import WriteTarget
 from tupletree.cli.main import main
 from tupletree.errors import ConfigError
-from tupletree.runtimes.attending import progress_in, status_of
+from tupletree.runtimes.control import progress_in, status_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,7 @@ from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConnectorError, EndOfInput, SourceChangedError
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.spark.journal import numbered, read_epoch
+from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import Line, text_lines

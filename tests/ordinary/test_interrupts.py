@@ -19,7 +19,7 @@ from tests.spark.conftest import RunTopology
 from tupletree import AsyncSpout, Collector, Topology, batch_bolt, bolt, testing
 from tupletree.errors import TupletreeError
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import foreach
 from tupletree.sources import items
 

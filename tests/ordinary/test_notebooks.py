@@ -57,7 +57,7 @@ def test_a_local_run_with_an_async_bolt_ends_within_a_running_event_loop(tmp_pat
 
 def test_virtual_calls_within_a_running_event_loop_are_refused_and_do_not_hang() -> None:
     async def main() -> None:
-        from tupletree.testing.calls import VirtualCalls
+        from tupletree.testing.virtual.calls import VirtualCalls
 
         async def call() -> list[int]:
             return []

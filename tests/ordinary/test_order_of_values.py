@@ -32,9 +32,10 @@ from tupletree import (
 )
 from tupletree.config import Options, resolve_options
 from tupletree.errors import ConnectorError, TupletreeError
-from tupletree.plan import Plan
-from tupletree.runtimes import base, crash
-from tupletree.runtimes.base import RunRequest, Summary
+from tupletree.routing.plan import Plan
+from tupletree.runtimes import crash_points
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.api import RunRequest, Summary
 from tupletree.sinks import foreach, jsonl, parquet, read_rows, sql
 from tupletree.sources import Line, items, text_lines
 from tupletree.testing import Faults, simulate
@@ -195,7 +196,7 @@ def upserted(folder: Path) -> Topology:
 def test_a_table_ends_with_the_last_count_whatever_the_messages_wait_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/up.db"
     for run in (1, 2):  # and what a later run makes is newer
-        handle = base.run(upserted(tmp_path), runtime="local", state_dir=tmp_path / f"run{run}", append=run > 1)
+        handle = api_run.run(upserted(tmp_path), runtime="local", state_dir=tmp_path / f"run{run}", append=run > 1)
         assert handle.wait(30.0).acked == MESSAGES
         assert query(url, "SELECT key, n FROM counts") == [("a", MESSAGES)]
         assert query(url, "SELECT key, n FROM later") == [("a", MESSAGES)]
@@ -327,7 +328,7 @@ CRASHES = [
 def test_rows_that_waited_do_not_overwrite_newer_ones_also_after_a_crash_and_with_other_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    assert point == "never" or point in crash.CRASH_POINTS
+    assert point == "never" or point in crash_points.CRASH_POINTS
     met = 0
 
     def reach(name: str) -> None:
@@ -337,7 +338,7 @@ def test_rows_that_waited_do_not_overwrite_newer_ones_also_after_a_crash_and_wit
             raise Crash(name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(crash, "on_reached", reach)
+        patched.setattr(crash_points, "on_reached", reach)
         try:
             in_process(tmp_path, 2)
         except (TupletreeError, Crash):

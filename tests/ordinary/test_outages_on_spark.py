@@ -14,7 +14,7 @@ from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import Feed
 from tupletree import KeyedState, MapState, Topology, batch_bolt, bolt
 from tupletree.errors import ConnectorError, OutageLimitError
-from tupletree.runtimes.spark.outages import outage_in
+from tupletree.runtimes.spark.settle.outages import outage_in
 from tupletree.sinks import foreach, jsonl
 from tupletree.sinks.reader import read_rows
 from tupletree.testing.conformance.messages import numbered

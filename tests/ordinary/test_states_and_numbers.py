@@ -16,9 +16,9 @@ from tests.local.running import HANG_S, begin
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess, begin_in_process
 from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, bolt
-from tupletree.runtimes import base
-from tupletree.runtimes.attending import progress_in, status_of
-from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.api import RunHandle
+from tupletree.runtimes.control import progress_in, status_of
 from tupletree.runtimes.metrics import RunCollector
 from tupletree.sinks import foreach
 from tupletree.sources import items
@@ -170,7 +170,7 @@ class Stopping(Script):
 
 def test_a_source_may_stop_the_run_when_it_hears_an_ack_and_still_hears_the_rest(tmp_path: Path) -> None:
     source = Stopping([[Emit(Line(str(number)), number) for number in range(10)]], ends=False)
-    handle = base.run(of(source, good), runtime="local", state_dir=tmp_path, active=False)
+    handle = api_run.run(of(source, good), runtime="local", state_dir=tmp_path, active=False)
     Stopping.handles.append(handle)
     begun_s = time.monotonic()
     handle.resume()
@@ -195,7 +195,7 @@ def test_a_progress_listener_may_stop_the_run(tmp_path: Path) -> None:
 
 def test_options_may_be_a_plain_dict(tmp_path: Path) -> None:
     topology = of(items([Line("a")]), bad, max_attempts=5)
-    handle = base.run(
+    handle = api_run.run(
         topology, runtime="local", options={"max_attempts": 2, "backoff_initial_ms": 1}, state_dir=tmp_path
     )
     assert handle.wait(HANG_S).failed == 2
@@ -203,7 +203,7 @@ def test_options_may_be_a_plain_dict(tmp_path: Path) -> None:
 
 def test_a_wrong_name_in_a_dict_of_options_is_named(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="max_attempts"):
-        base.run(of(items([Line("a")]), bad), runtime="local", options={"max_atempts": 2}, state_dir=tmp_path)
+        api_run.run(of(items([Line("a")]), bad), runtime="local", options={"max_atempts": 2}, state_dir=tmp_path)
 
 
 def test_a_stop_on_spark_says_what_the_open_messages_wait_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from tests.ordinary import outside
 from tests.ordinary.conftest import InProcess
 from tests.ordinary.outside import ODD
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.attending import status_of
+from tupletree.runtimes.control import status_of
 
 FILE = os.fsdecode(b"caf\xe9.txt")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.topology.test_splits import Numbers
 from tupletree.config import Options
-from tupletree.plan import ACKER, SYSTEM, Link, Plan
+from tupletree.routing.plan import ACKER, SYSTEM, Link, Plan
 from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import (
     BoltSpec,

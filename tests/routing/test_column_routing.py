@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tupletree.codec import ArrowCodec
-from tupletree.column_routing import route_columns
-from tupletree.columns import Anchors, ArrowColumns
 from tupletree.config import Options
-from tupletree.frames import Root, segments_of
-from tupletree.plan import Plan
-from tupletree.routing import Router
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.columns import Anchors, ArrowColumns
+from tupletree.data.frames import Root, segments_of
+from tupletree.routing.column_groupings import route_columns
+from tupletree.routing.groupings import Router
+from tupletree.routing.plan import Plan
 from tupletree.topology.model import ComponentSpec, Grouping, InputSpec, StreamSpec, TopologySpec
 from tupletree.topology.streams import Schema
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tupletree.hashing import KEY_GROUPS, key_group, pack_key, stable_hash, task_of_group
+from tupletree.routing.hashing import KEY_GROUPS, key_group, pack_key, stable_hash, task_of_group
 
 
 class Color(enum.Enum):
@@ -132,7 +132,7 @@ def test_a_hash_has_64_bits_and_never_changes() -> None:
 
 
 def test_hashes_do_not_depend_on_the_process() -> None:
-    code = "from tupletree.hashing import stable_hash; print(stable_hash(('a', 1, frozenset('abc'))))"
+    code = "from tupletree.routing.hashing import stable_hash; print(stable_hash(('a', 1, frozenset('abc'))))"
     paths = ":".join(sys.path)
     answers = {
         subprocess.run(

@@ -19,9 +19,9 @@ import pytest
 from tupletree import Emit, Spout, Topology
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
-from tupletree.runtimes import base
-from tupletree.runtimes.attending import STALE_AFTER_S, Attendant, Status, began, send_wish, status_of
-from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes import run
+from tupletree.runtimes.api import RunHandle
+from tupletree.runtimes.control import STALE_AFTER_S, Attendant, Status, began, send_wish, status_of
 from tupletree.sinks import foreach
 
 HANG_S = 60.0
@@ -56,7 +56,7 @@ def endless(tmp_path: Path) -> tuple[RunHandle, Endless, Path]:
     source = Endless()
     t = Topology("endless")
     t.sink("out", foreach(lambda row: None)).shuffle(t.spout("ticks", source))
-    return base.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state"), source, tmp_path / "state"
+    return run.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state"), source, tmp_path / "state"
 
 
 def before_attending(prepare: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tupletree import EndOfInput, Sink, Spout, Topology, TopologyError
-from tupletree.runtimes import base
+from tupletree.runtimes import run
 from tupletree.runtimes.instances import own_instance
 from tupletree.sinks import foreach
 from tupletree.topology.components import SinkBatch
@@ -64,13 +64,13 @@ def test_what_a_single_task_holds_is_its_makers_and_several_have_their_own(make:
 
 @EITHER
 def test_a_single_task_may_hold_what_cannot_be_copied(make: Callable[..., Any], kind: str) -> None:
-    base.run(make(queue.SimpleQueue(), 1), runtime="local").wait(30.0)
+    run.run(make(queue.SimpleQueue(), 1), runtime="local").wait(30.0)
 
 
 @EITHER
 def test_what_cannot_be_copied_for_several_tasks_is_named_with_the_way_out(make: Callable[..., Any], kind: str) -> None:
     with pytest.raises(TopologyError) as raised:
-        base.run(make(threading.Lock(), 2), runtime="local").wait(30.0)
+        run.run(make(threading.Lock(), 2), runtime="local").wait(30.0)
     said = str(raised.value)
     assert f"a {kind} cannot be copied for its tasks" in said
     assert f"{kind} {kind!r}" in said

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.errors import ConfigError
-from tupletree.runtimes import base
-from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes import run
+from tupletree.runtimes.api import RunHandle
 from tupletree.runtimes.metrics import LOOPBACK, serve_metrics
 from tupletree.sinks import foreach
 from tupletree.sources import items
@@ -36,7 +36,7 @@ def ended_run(tmp_path: Path) -> RunHandle:
     checked = t.bolt("check", check).shuffle(t.spout("in", items([Word("a"), Word("bad"), Word("b")])))
     t.sink("out", foreach(lambda row: None)).shuffle(checked)
     options = Options(max_attempts=2, backoff_initial_ms=1.0)
-    handle = base.run(t, runtime="local", options=options, state_dir=tmp_path / "state")
+    handle = run.run(t, runtime="local", options=options, state_dir=tmp_path / "state")
     handle.wait(60.0)
     return handle
 

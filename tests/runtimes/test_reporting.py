@@ -16,9 +16,9 @@ import pytest
 from tupletree import Emit, Options, Spout, Topology, bolt, window_bolt
 from tupletree.cli.main import main
 from tupletree.errors import EndOfInput
-from tupletree.runtimes import base
-from tupletree.runtimes.base import Summary
-from tupletree.runtimes.reporting import ProgressRecord, Reporter
+from tupletree.runtimes import run
+from tupletree.runtimes.api import Summary
+from tupletree.runtimes.progress import ProgressRecord, Reporter
 from tupletree.sinks import foreach
 
 
@@ -115,7 +115,7 @@ def run_locally(tmp_path: Path, listener: Callable[[ProgressRecord], None]) -> S
     checked = t.bolt("check", refuse_eleven).shuffle(t.spout("in", Readings()))
     t.sink("out", foreach(lambda row: None)).shuffle(t.bolt("last", last).global_(checked))
     options = Options(max_attempts=2, backoff_initial_ms=1.0, progress_file=str(tmp_path / "progress.jsonl"))
-    handle = base.run(t, runtime="local", options=options, state_dir=tmp_path / "state")
+    handle = run.run(t, runtime="local", options=options, state_dir=tmp_path / "state")
     handle.on_progress(listener)
     return handle.wait(60.0)
 

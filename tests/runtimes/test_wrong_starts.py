@@ -10,7 +10,7 @@ import pytest
 
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.local.statedir import LocalStateDirectory
-from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.format.statedir import StateDirectory
 
 COUNT = {"count": {"kind": "bolt", "parallelism": 2, "state": "int"}}
 OTHER = {"count": {"kind": "bolt", "parallelism": 2, "state": "float"}}

@@ -11,8 +11,8 @@ from tests.safety.others import NOBODY, needs_root
 from tupletree.cli.main import main
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.local.statedir import LocalStateDirectory
-from tupletree.runtimes.spark.statedir import StateDirectory
-from tupletree.runtimes.spark.sweeping import sweep_drafts
+from tupletree.runtimes.spark.driver.retention import sweep_drafts
+from tupletree.runtimes.spark.format.statedir import StateDirectory
 
 TOPOLOGY = """
 from typing import NamedTuple

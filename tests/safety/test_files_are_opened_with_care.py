@@ -11,7 +11,7 @@ from tests.safety.others import as_other, needs_root
 from tupletree.cli import state as state_command
 from tupletree.durable import private_folder, write_file
 from tupletree.errors import CheckpointError, ConfigError
-from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.sinks.files import written
 
 

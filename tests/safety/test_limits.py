@@ -15,8 +15,8 @@ import pytest
 from tupletree.config import resolve_options
 from tupletree.errors import ConfigError
 from tupletree.runtimes import metrics
-from tupletree.runtimes.base import Progress, RunHandle
-from tupletree.runtimes.reporting import Reporter
+from tupletree.runtimes.api import Progress, RunHandle
+from tupletree.runtimes.progress import Reporter
 
 
 class Handle(RunHandle):
@@ -75,7 +75,7 @@ def test_clients_that_say_nothing_take_a_bounded_number_of_threads(port: int, mo
 @pytest.mark.parametrize(("variables", "survives"), [({}, True), ({"PYTEST_VERSION": "8"}, False)])
 def test_a_crash_is_asked_for_by_tests_only(variables: dict[str, str], survives: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    program = "from tupletree.runtimes.crash import crash_point as c; c('epoch.after_log')"
+    program = "from tupletree.runtimes.crash_points import crash_point as c; c('epoch.after_log')"
     variables = {**environment, "TT_CRASH_AT": "epoch.after_log", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     done = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
     assert (done.returncode == 0) is survives

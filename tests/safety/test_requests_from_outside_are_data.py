@@ -18,8 +18,8 @@ from tupletree import Emit, Spout, Topology
 from tupletree.config import Options
 from tupletree.durable import DECODE_ERRORS, read_file
 from tupletree.errors import CheckpointError
-from tupletree.runtimes import base, deadletters
-from tupletree.runtimes.attending import send_wish, status_of
+from tupletree.runtimes import api, deadletters, run
+from tupletree.runtimes.control import send_wish, status_of
 from tupletree.runtimes.requests import REFUSED, RequestFolder
 from tupletree.sinks import foreach
 
@@ -49,10 +49,10 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[base.RunHandle]:
+def running(tmp_path: Path) -> Iterator[api.RunHandle]:
     t = Topology("endless")
     t.sink("out", foreach(lambda row: None)).shuffle(t.spout("ticks", Endless()))
-    handle = base.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state")
+    handle = run.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state")
     yield handle
     handle.stop(5.0)
 
@@ -181,7 +181,7 @@ def test_a_letter_that_cannot_be_read_costs_a_replay_no_other(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("timeout_s", ["-5", "1e308", '"1"'])
-def test_a_drain_in_no_time_or_for_ever_is_no_request(timeout_s: str, running: base.RunHandle) -> None:
+def test_a_drain_in_no_time_or_for_ever_is_no_request(timeout_s: str, running: api.RunHandle) -> None:
     file = running.state_dir / "control" / "a.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(f'{{"wish": "drain", "drain_timeout_s": {timeout_s}}}')
@@ -191,7 +191,7 @@ def test_a_drain_in_no_time_or_for_ever_is_no_request(timeout_s: str, running: b
         running.wait(0.0)
 
 
-def test_nested_json_ends_neither_the_thread_that_reads_it_nor_a_command(running: base.RunHandle) -> None:
+def test_nested_json_ends_neither_the_thread_that_reads_it_nor_a_command(running: api.RunHandle) -> None:
     control = running.state_dir / "control"
     control.mkdir(exist_ok=True)
     nested = '{"wish": "pause", "x": ' + "[" * 2_000
@@ -223,7 +223,7 @@ def test_reading_follows_no_link_and_is_bounded(tmp_path: Path, target: Path) ->
 
 
 def test_ten_thousand_hostile_files_end_no_run_and_remove_nothing_outside(
-    running: base.RunHandle, target: Path, caplog: pytest.LogCaptureFixture
+    running: api.RunHandle, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     place = running.state_dir

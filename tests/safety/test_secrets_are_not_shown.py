@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from tupletree import ConnectorError, Secret, Topology
+from tupletree.bolts.effects import TaskPlace
 from tupletree.cli.main import main
 from tupletree.cli.parameters import bind_parameters
-from tupletree.effects import TaskPlace
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.sinks import sql
-from tupletree.targets import TargetRef
 from tupletree.topology.fingerprint import fingerprint
+from tupletree.topology.reference import TargetRef
 
 HIDDEN = "hunter2"
 

@@ -21,7 +21,7 @@ from tupletree.errors import ConfigError, Finding, TupletreeError
 from tupletree.escaping import escape, escape_block, escape_json
 from tupletree.logs import TextLines
 from tupletree.runtimes.deadletters import write_letters
-from tupletree.runtimes.history import HistoryEvent
+from tupletree.runtimes.inspect import HistoryEvent
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b1m\u202egnp.exe\u2066\r\nforged/2  2026-01-01 00:00:00 UTC\x7f\u2028b\ud800"

@@ -12,10 +12,10 @@ from typing import Any
 from tests.flow.driving import Driver
 from tupletree import Topology
 from tupletree.config import Options
-from tupletree.flow.ackers import AckerMachine
-from tupletree.flow.mail import Drop, Mail, Release, SinkReset, Track, Verdicts, Written
-from tupletree.flow.spouts import SpoutMachine
-from tupletree.frames import Frame
+from tupletree.data.frames import Frame
+from tupletree.tasks.acker import AckerMachine
+from tupletree.tasks.mail import Drop, Mail, Release, SinkReset, Track, Verdicts, Written
+from tupletree.tasks.spout import SpoutMachine
 from tupletree.tracking.tree import xor_all
 
 

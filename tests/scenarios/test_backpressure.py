@@ -7,7 +7,7 @@ import pytest
 from tests.flow.streams import Line, Script, lines
 from tests.scenarios.story import Story
 from tupletree import PermanentError, Topology, bolt
-from tupletree.flow.bolts import BoltMachine
+from tupletree.tasks.bolt import BoltMachine
 
 
 @bolt

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from tests.simulator.topologies import generated
-from tupletree.effects import Output, Worked
-from tupletree.flow import emitting
-from tupletree.flow.bolts import EmittingMachine
-from tupletree.flow.emitting import Emitter
-from tupletree.flow.mail import Mail, Now, Track, Verdicts
-from tupletree.flow.outbox import Outbox
-from tupletree.flow.spouts import SpoutMachine
+from tupletree.bolts.effects import Output, Worked
+from tupletree.tasks import emitter
+from tupletree.tasks.bolt import EmittingMachine
+from tupletree.tasks.emitter import Emitter
+from tupletree.tasks.mail import Mail, Now, Track, Verdicts
+from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.spout import SpoutMachine
 from tupletree.testing import SimulationError, simulate
 from tupletree.tracking.acker import Acker
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.verdicts import Acked, Died, Retry, SourceRetry
+from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
 
 MOST_SEEDS = 400
 
@@ -75,7 +75,7 @@ def test_one_edge_for_all_copies_of_an_all_grouping_is_caught(monkeypatch: pytes
 
     def send(self: Emitter, output: Output, out: Outbox, *rest: Any) -> Any:
         with monkeypatch.context() as patched:
-            patched.setattr(emitting, "draw_edges", lambda count, bits: [bits(64) | 1] * count)
+            patched.setattr(emitter, "draw_edges", lambda count, bits: [bits(64) | 1] * count)
             return real(self, output, out, *rest)
 
     monkeypatch.setattr(Emitter, "send", send)
@@ -181,7 +181,7 @@ def test_a_verdict_on_an_old_attempt_that_is_applied_to_the_new_one_is_caught(
         assert "acked" in caught()
 
 
-@pytest.mark.parametrize("where", ["tupletree.dispatch.is_outage", "tupletree.flow.sinks.is_outage"])
+@pytest.mark.parametrize("where", ["tupletree.bolts.plain.is_outage", "tupletree.tasks.sink.is_outage"])
 def test_an_outage_that_fails_messages_is_caught(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(where, lambda _: False)
     assert "an outage failed" in caught()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tupletree.effects import TaskPlace
+from tupletree.bolts.effects import TaskPlace
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.sinks import SinkRowsError, delta
 from tupletree.sinks.delta import DeltaSink

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.sinks.conftest import Rows
-from tupletree.effects import TaskPlace
+from tupletree.bolts.effects import TaskPlace
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
 from tupletree.sinks import SinkRowsError, sql
 from tupletree.sinks.sql import SqlSink

@@ -12,8 +12,8 @@ from tests.spark.counting import QUICK, target
 from tests.spark.deaths import Kills
 from tupletree import Topology
 from tupletree.config import resolve_options
-from tupletree.runtimes import base
-from tupletree.runtimes.base import RunHandle, Summary
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.api import RunHandle, Summary
 from tupletree.runtimes.spark.session import open_session
 
 HANG_S = 120.0
@@ -59,7 +59,7 @@ def start_topology(spark: Any) -> Iterator[StartTopology]:
 
     def start(topology: Topology, state_dir: Path, **options: Any) -> RunHandle:
         settings = resolve_options(code={**QUICK, **topology.build().options, **options})
-        handle = base.run(topology, options=settings, target=target(), state_dir=state_dir)
+        handle = api_run.run(topology, options=settings, target=target(), state_dir=state_dir)
         handles.append(handle)
         return handle
 

@@ -19,12 +19,12 @@ import msgspec
 from tupletree import KeyedState, Spout, TaskContext, Topology, bolt
 from tupletree.config import resolve_options
 from tupletree.errors import EndOfInput
-from tupletree.runtimes import base
-from tupletree.runtimes.crash import VARIABLE
+from tupletree.runtimes import run
+from tupletree.runtimes.crash_points import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
-from tupletree.targets import TargetRef
 from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.reference import TargetRef
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.tracking.outcomes import Failure
 
@@ -240,18 +240,19 @@ def _fall_asleep(_process: int, _signal: int) -> None:
 
 def main(plan: dict[str, Any]) -> None:
     """What a process of its own does (`crashing`): run as the plan says, until the end or a crash point."""
-    from tupletree.runtimes.spark import engine
+    from tupletree.runtimes.spark.settle import engine
 
     folder = Path(plan["folder"])
     if plan["asleep"]:
         patch(
-            "tupletree.runtimes.crash.os", SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=_fall_asleep)
+            "tupletree.runtimes.crash_points.os",
+            SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=_fall_asleep),
         ).start()
     # No option shortens this; what happens at a base does not depend on when one is due.
     engine.BASE_EPOCHS = plan["base_epochs"]
     options = resolve_options(code={**QUICK, **plan["options"]})
     module = importlib.import_module(plan["topology"])
-    handle = base.run(
+    handle = run.run(
         module.topology(folder, plan["batch_size"], plan["source"], *plan["tasks"]),
         options=options,
         target=target(),

@@ -16,10 +16,10 @@ from typing import Any
 
 from tests.spark.counting import ROOT, SINKS, expected_rows, heard, rows_of
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.base import Summary
-from tupletree.runtimes.crash import VARIABLE
-from tupletree.runtimes.spark.journal import numbered, read_settle, settle_path
-from tupletree.runtimes.spark.keeping import files_of
+from tupletree.runtimes.api import Summary
+from tupletree.runtimes.crash_points import VARIABLE
+from tupletree.runtimes.spark.format.carryover import files_of
+from tupletree.runtimes.spark.format.entries import numbered, read_settle, settle_path
 from tupletree.sinks.files import CANDIDATE_PREFIX, visible_files
 
 LINES = 34

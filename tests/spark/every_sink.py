@@ -14,7 +14,7 @@ from tests.spark.counting import SOURCES, Count, count, expected_rows, heard, ro
 from tests.spark.crashing import texts_of
 from tupletree import Topology
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.base import Summary
+from tupletree.runtimes.api import Summary
 from tupletree.sinks import delta, foreach, jsonl, parquet, sql
 from tupletree.topology.components import SinkBatch
 from tupletree.tracking.outcomes import FailureKind

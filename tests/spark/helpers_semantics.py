@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from tupletree import Topology
 from tupletree.errors import EndOfInput
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.base import Summary
+from tupletree.runtimes.api import Summary
 from tupletree.sinks import read_rows
 from tupletree.topology.components import Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import DeadLetter, Failure

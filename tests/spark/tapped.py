@@ -11,7 +11,7 @@ from typing import Any
 from tests.spark.counting import count, split
 from tupletree import Spout, Topology
 from tupletree.errors import EndOfInput
-from tupletree.runtimes.base import Progress, RunHandle
+from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources.text import Line
 from tupletree.topology.components import Emit, MessageId

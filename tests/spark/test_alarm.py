@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from tupletree import Collector, Topology, bolt
-from tupletree.dispatch import BoltTask
-from tupletree.effects import TaskPlace, Worked
-from tupletree.frames import Frame
-from tupletree.runtimes.spark.alarm import Alarm
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.plain import BoltTask
+from tupletree.data.frames import Frame
+from tupletree.runtimes.spark.worker.call_timeout import Alarm
 from tupletree.sources import items
 from tupletree.tracking.outcomes import FailureKind
 

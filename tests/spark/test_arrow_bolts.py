@@ -17,7 +17,7 @@ import pytest
 from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed
 from tupletree import Anchored, KeyedBatch, KeyedState, PermanentError, Topology, arrow_bolt, bolt
-from tupletree.runtimes import base
+from tupletree.runtimes import run
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.testing.conformance.messages import numbered
 
@@ -151,7 +151,7 @@ def test_locally_columns_and_tuples_mix_and_bad_rows_fail_alone(tmp_path: Path) 
     name = "local"
     # What a message counted before it failed stays counted here, so counts are not compared with EXPECTED.
     lines = topology(tmp_path, {name: (split_columns, count_columns)})
-    summary = base.run(lines, runtime="local", state_dir=tmp_path / "state").wait(60.0)
+    summary = run.run(lines, runtime="local", state_dir=tmp_path / "state").wait(60.0)
     assert (summary.acked, summary.dead, summary.open) == (len(LINES) - len(BAD), len(BAD), 0)
     heard = HEARD[name]
     assert {message_id for message_id, _ in heard.failed} == BAD

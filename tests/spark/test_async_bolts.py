@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tupletree import Bolt, Collector, Topology, bolt
-from tupletree.effects import IN_HAND, TaskPlace
-from tupletree.frames import Frame, roots_of
-from tupletree.runtimes.spark import awaiting
-from tupletree.runtimes.spark.alarm import Alarm
-from tupletree.runtimes.spark.awaiting import AwaitingBoltTask
-from tupletree.runtimes.spark.marks import Marker, MarkingPlace
+from tupletree.bolts.effects import IN_HAND, TaskPlace
+from tupletree.data.frames import Frame, roots_of
+from tupletree.runtimes.spark.worker import async_bolts
+from tupletree.runtimes.spark.worker.async_bolts import AwaitingBoltTask
+from tupletree.runtimes.spark.worker.call_timeout import Alarm
+from tupletree.runtimes.spark.worker.crash_markers import Marker, MarkingPlace
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
 from tupletree.tracking.outcomes import FailureKind
@@ -296,7 +296,7 @@ LIMIT_S = 0.2
 def test_a_call_that_takes_too_long_fails_its_tuple_and_costs_no_other(
     hang: Callable[[Item], Awaitable[None]], side_by_side: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awaiting, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(async_bolts, "PATIENCE_S", 0.05)
 
     @bolt(concurrency=3 if side_by_side else 1)
     async def hanging(item: Item) -> Item:

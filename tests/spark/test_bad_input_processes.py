@@ -18,7 +18,7 @@ from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed
 from tupletree import Resource, Topology, batch_bolt, bolt
 from tupletree.errors import RuntimeUnavailableError, TopologyError
-from tupletree.runtimes import base
+from tupletree.runtimes import run
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import numbered
@@ -169,7 +169,7 @@ def test_a_structure_inside_a_function_is_refused_with_the_way_out(tmp_path: Pat
     t = Topology("local")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Local(1)])))
     with pytest.raises(TopologyError, match=r"Local lives in a function[\s\S]*module"):
-        base.run(t, state_dir=tmp_path / "state")
+        run.run(t, state_dir=tmp_path / "state")
 
 
 @bolt
@@ -191,7 +191,7 @@ def test_everything_that_comes_later_is_refused_together_before_anything_starts(
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("awaited", awaited).shuffle(source))
     t.sink("local", jsonl(tmp_path / "local")).shuffle(t.spout("within", items([Local(1)])))
     with pytest.raises(TopologyError) as caught:
-        base.run(t, state_dir=tmp_path / "state")
+        run.run(t, state_dir=tmp_path / "state")
     text = str(caught.value)
     for words in ("async batch and Arrow bolts", "Local lives in a function"):
         assert words in text
@@ -207,7 +207,7 @@ def test_spark_connect_is_refused_before_anything_starts(
     t = Topology("connected")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Number(1)])))
     with pytest.raises(RuntimeUnavailableError, match=rf"Spark Connect[\s\S]*{variable}[\s\S]*classic"):
-        base.run(t, state_dir=tmp_path / "state")
+        run.run(t, state_dir=tmp_path / "state")
     assert not (tmp_path / "state").exists()
 
 
@@ -220,7 +220,7 @@ def test_packages_that_do_not_suit_are_refused_together_before_anything_starts(
     t = Topology("old-packages")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Number(1)])))
     with pytest.raises(RuntimeUnavailableError, match=r"pandas: unsuited[\s\S]*1\.5\.3[\s\S]*pyarrow: unsuited"):
-        base.run(t, state_dir=tmp_path / "state")
+        run.run(t, state_dir=tmp_path / "state")
     assert not (tmp_path / "state").exists()
 
 

@@ -16,7 +16,7 @@ from tests.spark.counting import write_text
 from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, check_crashed, check_ended, die_at
 from tests.spark.deaths import Kill
 from tests.spark.held import topology
-from tupletree.runtimes.base import Summary
+from tupletree.runtimes.api import Summary
 
 pytestmark = pytest.mark.spark
 

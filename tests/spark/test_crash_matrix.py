@@ -30,9 +30,9 @@ from tests.spark.crashing import (
 from tests.spark.deaths import Kill
 from tests.spark.every_sink import CALL_POINTS
 from tests.spark.tapped import wait_until
-from tupletree.runtimes.base import Summary
-from tupletree.runtimes.crash import CRASH_POINTS
-from tupletree.runtimes.spark.journal import numbered, read_settle
+from tupletree.runtimes.api import Summary
+from tupletree.runtimes.crash_points import CRASH_POINTS
+from tupletree.runtimes.spark.format.entries import numbered, read_settle
 
 pytestmark = pytest.mark.spark
 

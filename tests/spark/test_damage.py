@@ -10,12 +10,12 @@ import pytest
 
 from tupletree.errors import CheckpointError
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.calling import delivered_in
-from tupletree.runtimes.spark.journal import Counters, SettleEntry, numbered, read_settle, write_settle
-from tupletree.runtimes.spark.recovery import check_newest
-from tupletree.runtimes.spark.sinking import read_sidecar, read_waiting, write_sidecar
-from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.runtimes.spark.driver.recovery import check_newest
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import Counters, SettleEntry, numbered, read_settle, write_settle
+from tupletree.runtimes.spark.format.sidecars import read_sidecar, read_waiting, write_sidecar
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 from tupletree.tracking.pending_log import PendingChanges
 

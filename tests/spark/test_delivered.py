@@ -14,13 +14,13 @@ from tupletree import Topology
 from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.errors import CheckpointError
-from tupletree.plan import Plan
-from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.calling import CalledSinks
-from tupletree.runtimes.spark.journal import OutputFile
-from tupletree.runtimes.spark.outages import Outages
-from tupletree.runtimes.spark.sinking import sidecar_of, write_sidecar
-from tupletree.runtimes.spark.spooling import Spool, lasting_fingerprint, make_spools
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import OutputFile
+from tupletree.runtimes.spark.format.sidecars import sidecar_of, write_sidecar
+from tupletree.runtimes.spark.format.spool import Spool, lasting_fingerprint, make_spools
+from tupletree.runtimes.spark.settle.outages import Outages
+from tupletree.runtimes.spark.settle.sink_delivery import CalledSinks
 from tupletree.sinks import foreach, jsonl, parquet
 from tupletree.sources import items
 from tupletree.topology.components import Sink, SinkBatch

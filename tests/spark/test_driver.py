@@ -12,40 +12,41 @@ import pytest
 
 from tests.flow.streams import Line, Script, Word
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
+from tupletree.bolts.failures import FailureMaker
 from tupletree.clock import SystemClock
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError
-from tupletree.failing import FailureMaker
-from tupletree.plan import Plan
-from tupletree.runtimes import base
+from tupletree.routing.plan import Plan
+from tupletree.runtimes import run as api_run
 from tupletree.runtimes.local.statedir import LocalStateDirectory
-from tupletree.runtimes.meter import Meter
-from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.accounts import Accounts
-from tupletree.runtimes.spark.archive import ArchivedEpoch, archive
-from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
-from tupletree.runtimes.spark.engine import Verdicts
-from tupletree.runtimes.spark.inspection import all_events
-from tupletree.runtimes.spark.intake import EpochRecord, Intake
-from tupletree.runtimes.spark.journal import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
-from tupletree.runtimes.spark.loop import Loop
-from tupletree.runtimes.spark.marks import Marker
-from tupletree.runtimes.spark.outages import Outages
-from tupletree.runtimes.spark.program import Control, Program, codecs_of
-from tupletree.runtimes.spark.recovery import Recovered
+from tupletree.runtimes.rates import Meter
+from tupletree.runtimes.spark.driver.archive import ArchivedEpoch, archive
+from tupletree.runtimes.spark.driver.epoch_frames import Dealer, SpoutTask
+from tupletree.runtimes.spark.driver.history import all_events
+from tupletree.runtimes.spark.driver.intake import Intake
+from tupletree.runtimes.spark.driver.loop import Loop
+from tupletree.runtimes.spark.driver.recovery import Recovered
+from tupletree.runtimes.spark.driver.ticks import Ticking
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
+from tupletree.runtimes.spark.format.program import Control, Program, codecs_of
+from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.runtime import SparkRun
-from tupletree.runtimes.spark.settle import Reports, Settlement
-from tupletree.runtimes.spark.stage import StageRun
-from tupletree.runtimes.spark.statedir import StateDirectory
-from tupletree.runtimes.spark.ticking import Ticking
-from tupletree.runtimes.spark.trees import OpenTrees
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.engine import Verdicts
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees
+from tupletree.runtimes.spark.settle.outages import Outages
+from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.worker.crash_markers import Marker
+from tupletree.runtimes.spark.worker.stage import StageRun
 from tupletree.sinks import jsonl
 from tupletree.sources import items
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.records import AlreadySettled, Emission, SourceRetry
 from tupletree.tracking.retry import RetryPolicy
-from tupletree.tracking.verdicts import AlreadySettled, Emission, SourceRetry
 
 FAILURE = Failure(kind=FailureKind.ERROR, error="boom")
 NOTHING = np.empty(0, np.uint64)
@@ -281,5 +282,5 @@ def test_a_start_that_is_refused_leaves_no_folder_that_would_count_as_the_latest
     t = Topology("refused")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("lines", items([Line("a")])))
     with pytest.raises(ConfigError, match="files of something else"):
-        base.run(t)
+        api_run.run(t)
     assert list((tmp_path / ".tupletree" / "refused").iterdir()) == []

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tupletree.codec import ArrowCodec
-from tupletree.columns import Anchors, ArrowColumns
-from tupletree.frames import ColumnFrame, Frame, Root, done_roots, roots_of, without
-from tupletree.runtimes.spark.edges import Edges
-from tupletree.runtimes.spark.wire import frame_roots
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.columns import Anchors, ArrowColumns
+from tupletree.data.frames import ColumnFrame, Frame, Root, done_roots, roots_of, without
+from tupletree.runtimes.spark.format.wire import frame_roots
+from tupletree.runtimes.spark.worker.edges import Edges
 from tupletree.topology.streams import Schema
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.spark.counting import QUICK, SINKS, expected_rows, heard, rows_of, topology, write_text
 from tupletree.config import resolve_options
 from tupletree.errors import TupletreeError
-from tupletree.runtimes import crash
-from tupletree.runtimes.base import RunRequest, Summary
+from tupletree.runtimes import crash_points
+from tupletree.runtimes.api import RunRequest, Summary
 from tupletree.testing.in_process import start_in_process
 
 HANG_S = 30.0
@@ -48,7 +48,7 @@ def test_it_accounts_for_every_message_as_spark_does(tmp_path: Path, source: str
         assert rows_of(tmp_path, sink) == good_rows(tmp_path)
 
 
-@pytest.mark.parametrize("point", crash.CRASH_POINTS)
+@pytest.mark.parametrize("point", crash_points.CRASH_POINTS)
 @pytest.mark.parametrize("passes", [1, 2])
 def test_after_a_crash_at_any_point_every_row_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, passes: int
@@ -63,7 +63,7 @@ def test_after_a_crash_at_any_point_every_row_is_there_once(
             raise Crash(name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(crash, "on_reached", reach)
+        patched.setattr(crash_points, "on_reached", reach)
         try:
             count(tmp_path)
         except (TupletreeError, Crash):

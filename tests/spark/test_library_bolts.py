@@ -25,7 +25,7 @@ from tupletree.bolts import (
     sum_by_key,
     top_by_key,
 )
-from tupletree.runtimes import base
+from tupletree.runtimes import run as api_run
 from tupletree.sinks import parquet, read_rows
 from tupletree.testing.conformance.messages import numbered
 
@@ -149,7 +149,7 @@ def test_on_spark_they_count_what_was_acked_and_nothing_else(run_topology: RunTo
 
 
 def test_locally_they_give_the_same_rows(tmp_path: Path) -> None:
-    run = base.run(topology("library-local", tmp_path), runtime="local", state_dir=tmp_path / "state")
+    run = api_run.run(topology("library-local", tmp_path), runtime="local", state_dir=tmp_path / "state")
     summary = run.wait(60.0)
     assert (summary.acked, summary.dead, summary.open) == (len(GOOD), len(BAD), 0)
     check_items(tmp_path)

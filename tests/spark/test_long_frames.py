@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.flow.streams import Line
 from tupletree import Topology, bolt
 from tupletree.config import Options
-from tupletree.frames import Frame, Root
-from tupletree.plan import Plan
-from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.dealing import Dealer, Dealt, SpoutTask
-from tupletree.runtimes.spark.program import codecs_of
+from tupletree.data.frames import Frame, Root
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.driver.epoch_frames import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.sources import items
 
 

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tupletree.frames import Frame
-from tupletree.runtimes.spark.marks import DeadlyWorkError, Marker, MarkingPlace, Suspicions, blamed, sweep_marks
+from tupletree.data.frames import Frame
+from tupletree.runtimes.spark.worker.crash_markers import (
+    DeadlyWorkError,
+    Marker,
+    MarkingPlace,
+    Suspicions,
+    blamed,
+    sweep_marks,
+)
 from tupletree.tracking.outcomes import FailureKind
 
 PLACE = (1, 7, 0, 3)

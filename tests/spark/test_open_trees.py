@@ -13,19 +13,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tupletree import Topology, batch_bolt
-from tupletree.codec import ArrowCodec
+from tupletree.bolts.held import HeldFrame, Holdings
 from tupletree.config import Options
-from tupletree.frames import Frame, Root, join_segments, roots_of
-from tupletree.holding import HeldFrame, Holdings
-from tupletree.plan import Plan
-from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.fates import Fates
-from tupletree.runtimes.spark.intake import EpochRecord
-from tupletree.runtimes.spark.journal import EpochHeader, epoch_path, write_epoch
-from tupletree.runtimes.spark.keeping import Kept, KeptFiles, TaskKeep, files_of, kept_after
-from tupletree.runtimes.spark.settle import Reports, Settlement
-from tupletree.runtimes.spark.slices import rows_of_slice, slices_of
-from tupletree.runtimes.spark.trees import OpenTree, OpenTrees, WaitingFile, WaitingRows
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.frames import Frame, Root, join_segments, roots_of
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.carryover import Kept, files_of, kept_after
+from tupletree.runtimes.spark.format.entries import EpochHeader, OpenTree, WaitingFile, epoch_path, write_epoch
+from tupletree.runtimes.spark.format.slices import rows_of_slice, slices_of
+from tupletree.runtimes.spark.settle.decision import Fates
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
+from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.worker.carryover import KeptFiles, TaskKeep
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
 from tupletree.topology.streams import Schema

@@ -12,8 +12,8 @@ from tests.spark.crashing import LINES, OPTIONS, How, die_at
 from tests.spark.tapped import TANKS, Tank, Tap, wait_until
 from tupletree import TaskState, Topology, bolt
 from tupletree.errors import CheckpointError
-from tupletree.runtimes.spark.journal import numbered, read_epoch
-from tupletree.runtimes.stored import stored_state
+from tupletree.runtimes.run import stored_state
+from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.sinks import jsonl
 from tupletree.sources.text import Line
 

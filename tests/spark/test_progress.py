@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.counting import topology, write_text
-from tupletree.runtimes.reporting import ProgressRecord
+from tupletree.runtimes.progress import ProgressRecord
 
 pytestmark = pytest.mark.spark
 

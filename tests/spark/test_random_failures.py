@@ -15,10 +15,10 @@ from tests.spark.conftest import RunTopology
 from tests.spark.counting import Count, Word
 from tests.spark.tapped import TANKS, Tank, Tap
 from tupletree import Bolt, Collector, KeyedState, Topology, arrow_bolt, batch_bolt, bolt
-from tupletree.hashing import stable_hash
+from tupletree.routing.hashing import stable_hash
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.spark.journal import numbered, read_settle
-from tupletree.runtimes.stored import stored_state
+from tupletree.runtimes.run import stored_state
+from tupletree.runtimes.spark.format.entries import numbered, read_settle
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources.text import Line
 

@@ -13,7 +13,7 @@ from tests.spark.counting import count, split
 from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, rows_of, tapped, wait_until
 from tupletree import Topology
 from tupletree.errors import CheckpointError
-from tupletree.runtimes.spark.journal import (
+from tupletree.runtimes.spark.format.entries import (
     Counters,
     EpochHeader,
     SettleEntry,
@@ -39,12 +39,12 @@ def stopped(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the state (`state`) and output (`out`) of a run that was stopped after half its input."""
     from tests.spark.counting import QUICK, target
     from tupletree.config import resolve_options
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run
 
     folder = tmp_path_factory.mktemp("stopped")
     TANKS["stopped"] = Tank(TEXTS, allowed=10)
     options = resolve_options(code={**QUICK, **OPTIONS})
-    handle = base.run(tapped("stopped", folder / "out"), options=options, target=target(), state_dir=folder / "state")
+    handle = run.run(tapped("stopped", folder / "out"), options=options, target=target(), state_dir=folder / "state")
     wait_until(handle, lambda progress: progress.acked == 10)
     handle.stop()
     handle.wait(HANG_S)

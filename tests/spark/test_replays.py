@@ -13,7 +13,7 @@ from tests.spark.crashing import EPOCH_LINES, OPTIONS, check_clean, check_crashe
 from tests.spark.tapped import HANG_S, wait_until
 from tupletree.errors import ConfigError
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.base import Summary
+from tupletree.runtimes.api import Summary
 
 pytestmark = pytest.mark.spark
 
@@ -25,12 +25,12 @@ def ended_with_dead(spark: object, tmp_path_factory: pytest.TempPathFactory) -> 
     """A run whose poisoned lines died."""
     from tests.spark.counting import QUICK, target
     from tupletree.config import resolve_options
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run
 
     folder = tmp_path_factory.mktemp("dead")
     write_text(folder, LINES)
     options = resolve_options(code={**QUICK, **OPTIONS})
-    handle = base.run(topology(folder, EPOCH_LINES), options=options, target=target(), state_dir=folder / "state")
+    handle = run.run(topology(folder, EPOCH_LINES), options=options, target=target(), state_dir=folder / "state")
     check_ended(folder, handle.wait(HANG_S))
     return folder
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.test_splits import Numbers
-from tupletree.runtimes.spark.accounts import Accounts
-from tupletree.runtimes.spark.rows import KEY_BITS, Rows, keys_of, root_ids
-from tupletree.runtimes.spark.wire import PlannedSplit
+from tupletree.runtimes.spark.format.rows import keys_of, root_ids
+from tupletree.runtimes.spark.format.wire import PlannedSplit
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.source_rows import KEY_BITS, Rows
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import Split
 from tupletree.tracking.pending import Pending

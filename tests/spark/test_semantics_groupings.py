@@ -11,7 +11,7 @@ from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, Result, finish
 from tupletree import Collector, Resource, TaskContext, Topology, bolt
 from tupletree.config import Options
-from tupletree.plan import Plan
+from tupletree.routing.plan import Plan
 from tupletree.sinks import jsonl, parquet
 from tupletree.testing.conformance.messages import numbered
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tupletree.errors import InternalError, ProcessingError
-from tupletree.runtimes.spark.shelf import Shelf
+from tupletree.runtimes.spark.worker.spill_buffer import Shelf
 
 
 def test_what_was_put_comes_back_wherever_it_lies(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure
-from tupletree.effects import TaskPlace
-from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
+from tupletree.bolts.effects import TaskPlace
+from tupletree.runtimes.spark.driver.async_spouts import AwaitedSpout, SpoutLoop
 from tupletree.sources import Line
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import FailureKind

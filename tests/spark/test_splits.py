@@ -28,8 +28,8 @@ from tests.spark.deaths import Kill
 from tupletree import SinkBatch, Topology, bolt
 from tupletree.errors import SourceChangedError
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.history import why
-from tupletree.runtimes.spark.journal import numbered, read_epoch
+from tupletree.runtimes.run import why
+from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources import Line, delta_rows, text_lines
 

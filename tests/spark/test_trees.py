@@ -16,16 +16,16 @@ from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, wait_until
 from tupletree import KeyedState, PermanentError, TaskContext, Topology, batch_bolt, bolt
 from tupletree.clock import ManualClock, SystemClock
 from tupletree.config import Options
-from tupletree.plan import Plan
-from tupletree.runtimes.history import why
-from tupletree.runtimes.spark.accounts import Accounts
-from tupletree.runtimes.spark.dealing import Dealer
-from tupletree.runtimes.spark.inspection import all_events
-from tupletree.runtimes.spark.program import codecs_of
-from tupletree.runtimes.spark.recovery import recover
-from tupletree.runtimes.spark.redealing import Redealer
-from tupletree.runtimes.spark.spooling import lasting_fingerprint
-from tupletree.runtimes.spark.statedir import StateDirectory
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.run import why
+from tupletree.runtimes.spark.driver.epoch_frames import Dealer
+from tupletree.runtimes.spark.driver.history import all_events
+from tupletree.runtimes.spark.driver.recovery import recover
+from tupletree.runtimes.spark.driver.rescale import Redealer
+from tupletree.runtimes.spark.format.program import codecs_of
+from tupletree.runtimes.spark.format.spool import lasting_fingerprint
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources.text import Line
 from tupletree.testing.conformance.messages import Item, numbered

@@ -11,10 +11,10 @@ from tests.spark.counting import target
 from tupletree import Topology
 from tupletree.config import Options
 from tupletree.errors import RuntimeUnavailableError
-from tupletree.plan import Plan
-from tupletree.runtimes import base
-from tupletree.runtimes.spark import program
-from tupletree.runtimes.spark.program import load_program, pack_program, versions_here
+from tupletree.routing.plan import Plan
+from tupletree.runtimes import run
+from tupletree.runtimes.spark.format import program
+from tupletree.runtimes.spark.format.program import load_program, pack_program, versions_here
 from tupletree.runtimes.spark.session import refuse_mixing
 from tupletree.sinks import jsonl
 from tupletree.sources import Line, items
@@ -66,7 +66,7 @@ def test_a_run_with_unlike_workers_ends_at_its_start_and_says_so(
 ) -> None:
     here = versions_here()
     monkeypatch.setattr(program, "versions_here", lambda: {**here, "pyarrow": "1.0"})
-    handle = base.run(lines(tmp_path), target=target(), state_dir=tmp_path / "state")
+    handle = run.run(lines(tmp_path), target=target(), state_dir=tmp_path / "state")
     with pytest.raises(RuntimeUnavailableError, match=r"other versions[\s\S]*expected: pyarrow 1\.0"):
         handle.wait(120.0)
     assert handle.progress().emitted == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tupletree.runtimes.spark.trees import WaitingFile, WaitingRows
+from tupletree.runtimes.spark.format.entries import WaitingFile
+from tupletree.runtimes.spark.settle.open_trees import WaitingRows
 
 
 def test_files_of_two_sinks_that_have_one_name_wait_side_by_side() -> None:

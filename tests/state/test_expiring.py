@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tupletree.hashing import KEY_GROUPS
+from tupletree.routing.hashing import KEY_GROUPS
 from tupletree.state.cells import ExpiringCell, ValueCell, cell_of
 from tupletree.state.contents import entries
 from tupletree.state.segments import Segment

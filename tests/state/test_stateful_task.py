@@ -11,16 +11,16 @@ import pytest
 
 from tests.dispatch.bench import Count, frame
 from tupletree import Collector, KeyedState, Tick, Topology, bolt
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.failures import FailureMaker
+from tupletree.bolts.plain import BoltTask
 from tupletree.config import Options
-from tupletree.dispatch import BoltTask
-from tupletree.effects import TaskPlace
+from tupletree.data.frames import Frame
 from tupletree.errors import ProcessingError
-from tupletree.failing import FailureMaker
-from tupletree.frames import Frame
-from tupletree.plan import Plan
-from tupletree.runtimes.spark.keyed import StatefulTask
-from tupletree.runtimes.spark.program import Control
-from tupletree.runtimes.spark.wire import StateReport
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.format.program import Control
+from tupletree.runtimes.spark.format.wire import StateReport
+from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.sources.items import items
 from tupletree.state.versions import StateFile, version_after
 from tupletree.tracking.outcomes import Failure

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tupletree.errors import CheckpointError, ProcessingError
-from tupletree.hashing import KEY_GROUPS, key_group
+from tupletree.routing.hashing import KEY_GROUPS, key_group
 from tupletree.state.cells import CLEARED
 from tupletree.state.contents import entries
 from tupletree.state.paged import PAGE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tupletree.errors import CheckpointError
-from tupletree.hashing import KEY_GROUPS, key_group, task_of_group
+from tupletree.routing.hashing import KEY_GROUPS, key_group, task_of_group
 from tupletree.state.cells import ValueCell
 from tupletree.state.contents import entries
 from tupletree.state.segments import Segment

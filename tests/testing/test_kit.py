@@ -35,7 +35,7 @@ from tupletree import (
 from tupletree.clock import ManualClock
 from tupletree.sinks import jsonl
 from tupletree.sources import Line, items, text_lines
-from tupletree.testing import kit
+from tupletree.testing.kit import run as kit
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ def test_the_tree_of_a_message_is_told_tuple_by_tuple() -> None:
         "lines  Line(text='to be', path='', number=0)  dead, attempt 5",
         "└─ split[0]  Line(text='to be', path='', number=0)  acked",
         "   ├─ count[0]  Word(text='to')  not settled",
-        "   └─ count[0]  Word(text='be')  failed: tupletree.testing.tracing.InjectedError: the test made it fail",
+        "   └─ count[0]  Word(text='be')  failed: tupletree.testing.kit.tracing.InjectedError: the test made it fail",
     ]
 
 
@@ -289,7 +289,7 @@ class Ending(Spout[Line]):
 
 
 def test_a_spout_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tupletree.testing.kit.MAX_STEPS", 1000)
+    monkeypatch.setattr("tupletree.testing.kit.run.MAX_STEPS", 1000)
     t = Topology("endless")
     t.sink("out", jsonl("out")).shuffle(t.bolt("split", split).shuffle(t.spout("lines", Endless())))
     with pytest.raises(TupletreeError, match="does not come to an end"):

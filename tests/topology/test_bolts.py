@@ -22,7 +22,7 @@ from tupletree import (
     batch_bolt,
     bolt,
 )
-from tupletree.topology.bolts import FunctionBolt
+from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.signatures import BoltDescription, read_class
 

@@ -11,7 +11,7 @@ import pytest
 
 from tupletree import Collector, KeyedState, Topology, TopologyError, Window, join_bolt, window_bolt
 from tupletree.sources import items
-from tupletree.topology.bolts import FunctionBolt
+from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
 

@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tupletree.errors import TopologyError
-from tupletree.hashing import pack_key
+from tupletree.routing.hashing import pack_key
 from tupletree.topology.keys import NAN, coercion_of
 from tupletree.topology.streams import Schema
 

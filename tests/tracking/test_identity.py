@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupletree.errors import CheckpointError, ConnectorError
-from tupletree.tracking.identity import id_from_key, id_from_plain, message_key, plain_id
+from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key, plain_id
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId

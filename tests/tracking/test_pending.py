@@ -15,8 +15,7 @@ from tupletree.errors import CheckpointError, ConnectorError, InternalError
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
-from tupletree.tracking.retry import RetryPolicy
-from tupletree.tracking.verdicts import (
+from tupletree.tracking.records import (
     Acked,
     AlreadySettled,
     Died,
@@ -27,6 +26,7 @@ from tupletree.tracking.verdicts import (
     SourceRetry,
     Standing,
 )
+from tupletree.tracking.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.records import Acked, AlreadySettled, Died, Emission, Joined, Retry, SourceRetry
 from tupletree.tracking.retry import RetryPolicy
-from tupletree.tracking.verdicts import Acked, AlreadySettled, Died, Emission, Joined, Retry, SourceRetry
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId

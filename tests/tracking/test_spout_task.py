@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tupletree.tracking.messages import Message, SpoutTask
+from tupletree.tracking.message_table import Message, SpoutTask
 
 
 class Counted:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tupletree.codec import ArrowCodec
+from tupletree.data.codec import ArrowCodec
 from tupletree.topology import hints
 from tupletree.topology.components import Anchored, KeyedBatch
 from tupletree.topology.keys import coercion_of

@@ -12,14 +12,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.marking import marked, marks, members_by_name, names
-from tupletree.bolts.times import BEFORE_ALL, micros, shown
-from tupletree.bolts.turns import TimedTurns, Turn
+from tupletree.bolts.calls import TimedTurns, Turn
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.event_time import BEFORE_ALL, micros, shown
+from tupletree.bolts.held import HeldFrame, Member
+from tupletree.bolts.held_marks import marked, marks, members_by_name, names
 from tupletree.bolts.windows import KeyFunctions
-from tupletree.effects import TaskPlace, Worked
+from tupletree.data.frames import Frame
 from tupletree.errors import PermanentError
-from tupletree.frames import Frame
-from tupletree.holding import HeldFrame, Member
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec
 

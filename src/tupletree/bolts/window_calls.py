@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tupletree.bolts.marking import marked, marks, members_by_name, names
-from tupletree.bolts.turns import TakingTurns, Turn
-from tupletree.effects import TaskPlace
-from tupletree.holding import Member
+from tupletree.bolts.calls import TakingTurns, Turn
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.held import Member
+from tupletree.bolts.held_marks import marked, marks, members_by_name, names
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import Window, WindowSpec
 

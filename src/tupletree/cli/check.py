@@ -14,7 +14,7 @@ def check_command(target: Target, settings: Set = None, options: Option = None, 
     from tupletree.cli.target import load_target
     from tupletree.sinks.files import directories_of
     from tupletree.topology.components import Spout
-    from tupletree.topology.holding_check import refuse_stuck
+    from tupletree.topology.window_check import refuse_stuck
 
     topology, _ = load_target(target, settings or ())
     spec = topology.build()

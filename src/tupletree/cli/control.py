@@ -12,7 +12,7 @@ from tupletree.escaping import escape
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tupletree.runtimes.attending import Wish
+    from tupletree.runtimes.control import Wish
 
 __all__ = ["drain_command", "pause_command", "resume_command"]
 
@@ -39,7 +39,7 @@ def drain_command(
 
 def _ask(state_dir: Path | None, wish: Wish, drain_timeout_s: float | None = None) -> None:
     from tupletree.cli.settings import find_state_dir
-    from tupletree.runtimes.attending import send_wish
+    from tupletree.runtimes.control import send_wish
 
     place = find_state_dir(state_dir)
     status = send_wish(place, wish, drain_timeout_s=drain_timeout_s)

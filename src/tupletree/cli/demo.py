@@ -20,7 +20,7 @@ from tupletree.errors import InternalError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tupletree.runtimes.base import Summary
+    from tupletree.runtimes.api import Summary
     from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["FLAKY", "POISON", "Books", "demo_command", "example_path", "held_against"]
@@ -154,13 +154,13 @@ def _run(place: Path) -> tuple[Summary, bool]:
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.cli.target import load_target
     from tupletree.config import resolve_options
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run
 
     settings = [f"out={place / 'counts'}", f"poison={POISON}", f"flaky={FLAKY}"]
     topology, target = load_target(str(example_path()), settings)
     options = resolve_options(code=topology.build().options, command_line=["backoff_initial_ms=20"])
     with Interruption() as interruption:
-        handle = base.run(topology, options=options, target=target, state_dir=place / "state")
+        handle = run.run(topology, options=options, target=target, state_dir=place / "state")
         with ProgressDisplay(topology.name, "spark") as display:
             return wait_for(handle, display, interruption, options.drain_timeout_s), interruption.count > 0
 
@@ -172,7 +172,8 @@ def _tell(
     from tupletree.cli.dead import print_letters
     from tupletree.cli.summary import summary_text
     from tupletree.cli.why import print_story
-    from tupletree.runtimes import deadletters, history
+    from tupletree.runtimes import deadletters
+    from tupletree.runtimes import run as history_run
     from tupletree.sinks.reader import read_rows
 
     print(summary_text(ended))
@@ -182,7 +183,7 @@ def _tell(
     stories = [("poisoned", poisoned[0]), ("flaky", next(number for number in flaky if number not in poisoned))]
     for kind, number in stories:
         console.print(f"\n[bold]Why[/bold]: the story of a {kind} line, {texts[number - 1].strip()!r}\n")
-        print_story(history.why(ended.state_dir, _id_text(number)))
+        print_story(history_run.why(ended.state_dir, _id_text(number)))
     dead = [_number_of(letter) for letter in letters]
     books = held_against(texts, poisoned, dead, read_rows(place / "counts"), ended.open)
     _print_words(console, books)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tupletree.errors import ConfigError, Finding
-from tupletree.secret import HIDDEN, Secret
 from tupletree.topology import hints
+from tupletree.topology.secret import HIDDEN, Secret
 
 __all__ = ["bind_parameters"]
 

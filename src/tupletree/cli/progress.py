@@ -18,7 +18,7 @@ from tupletree.escaping import escape
 from tupletree.logs import json_line
 
 if TYPE_CHECKING:
-    from tupletree.runtimes.base import Progress
+    from tupletree.runtimes.api import Progress
 
 __all__ = ["ProgressDisplay", "progress_line"]
 

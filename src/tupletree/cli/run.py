@@ -18,7 +18,7 @@ from tupletree.cli.arguments import Option, Set, SettingsFile, Target
 
 if TYPE_CHECKING:
     from tupletree.cli.progress import ProgressDisplay
-    from tupletree.runtimes.base import RunHandle, Summary
+    from tupletree.runtimes.api import RunHandle, Summary
 
 __all__ = ["Interruption", "RuntimeName", "SummaryFormat", "real_stdout", "run_command", "wait_for"]
 
@@ -95,7 +95,7 @@ def run_command(
     from tupletree.cli.settings import options_of
     from tupletree.cli.summary import open_text, summary_json, summary_text
     from tupletree.cli.target import load_target
-    from tupletree.runtimes import base
+    from tupletree.runtimes import run
 
     _log_to_stderr(log_level, log_format)
     as_json = log_format is LogStyle.JSON
@@ -104,7 +104,7 @@ def run_command(
         topology, reference = load_target(target, settings or ())
         resolved = options_of(topology.build().options, config, options or ())
         with Interruption() as interruption:
-            handle = base.run(
+            handle = run.run(
                 topology,
                 runtime=runtime.value,
                 options=resolved,

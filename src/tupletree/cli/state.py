@@ -18,7 +18,7 @@ from tupletree.errors import ConfigError, Finding
 from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
-    from tupletree.runtimes.stored import ComponentState
+    from tupletree.runtimes.inspect import ComponentState
     from tupletree.state.contents import Entry
 
 __all__ = ["state_command"]
@@ -46,7 +46,7 @@ def state_command(
     as_json: Json = False,
 ) -> None:
     """Show what the bolts of a run remember: the newest committed version, also while the run goes on."""
-    from tupletree.runtimes.stored import stored_state
+    from tupletree.runtimes.run import stored_state
 
     epoch, components = stored_state(_state_dir(place, state_dir, settings or []))
     components = _chosen(components, component or [])
@@ -212,7 +212,7 @@ def _kind_of(values: Iterator[Any]) -> Any:
 
 
 def _line(component: str, entry: Entry) -> str:
-    from tupletree.payloads import to_jsonable
+    from tupletree.data.payloads import to_jsonable
 
     row = {
         "component": component,
@@ -225,7 +225,7 @@ def _line(component: str, entry: Entry) -> str:
 
 def _text(value: Any) -> str:
     """Text as it is, anything else as JSON."""
-    from tupletree.payloads import to_jsonable
+    from tupletree.data.payloads import to_jsonable
 
     return value if type(value) is str else json.dumps(to_jsonable(value), ensure_ascii=False)
 

@@ -16,7 +16,7 @@ from tupletree.escaping import escape, escape_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tupletree.runtimes.attending import Status
+    from tupletree.runtimes.control import Status
 
 __all__ = ["print_status", "status_command"]
 
@@ -27,7 +27,7 @@ def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
     Exit code: 0 a process runs it, or it has ended; 1 it failed, or its process is gone.
     """
     from tupletree.cli.settings import find_state_dir
-    from tupletree.runtimes.attending import status_of
+    from tupletree.runtimes.control import status_of
 
     place = find_state_dir(state_dir)
     status = status_of(place)
@@ -44,7 +44,7 @@ def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
 def print_status(place: Path, status: Status) -> None:
     """A few lines: whose process, and every number that the live display of `run` has."""
     from tupletree.cli.progress import cells
-    from tupletree.runtimes.attending import progress_in
+    from tupletree.runtimes.control import progress_in
 
     progress = progress_in(status)
     print(escape(f"{status.topology} on {status.runtime}: {_state(status, progress.state)}"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tupletree.escaping import escape
 
 if TYPE_CHECKING:
-    from tupletree.runtimes.base import Summary
+    from tupletree.runtimes.api import Summary
 
 __all__ = ["open_text", "summary_json", "summary_text"]
 

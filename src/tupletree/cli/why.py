@@ -15,7 +15,7 @@ from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
-    from tupletree.runtimes.history import HistoryEvent
+    from tupletree.runtimes.inspect import HistoryEvent
 
 __all__ = ["print_story", "why_command"]
 
@@ -27,10 +27,10 @@ def why_command(
 ) -> None:
     """Tell the whole story of one message: each attempt, what failed it, and where it stands."""
     from tupletree.cli.settings import find_state_dir
-    from tupletree.runtimes import history
+    from tupletree.runtimes import run
 
     place = find_state_dir(state_dir)
-    events = history.why(place, message)
+    events = run.why(place, message)
     if not events:
         raise ConfigError(
             "nothing is known of this message",

@@ -19,7 +19,7 @@ from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_on
 from tupletree.errors import CheckpointError, ConfigError, Finding
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
-from tupletree.tracking.identity import id_from_plain
+from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from tupletree.errors import ConfigError, RuntimeUnavailableError
-from tupletree.runtimes.base import Progress, RunHandle
+from tupletree.runtimes.api import Progress, RunHandle
 
 try:
     from prometheus_client import CollectorRegistry, make_wsgi_app

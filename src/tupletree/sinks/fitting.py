@@ -17,7 +17,7 @@ from tupletree.topology.streams import is_message_class
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tupletree.codec import ArrowCodec
+    from tupletree.data.codec import ArrowCodec
 
 __all__ = ["batch_of", "codec_of", "misfits", "only_class"]
 
@@ -25,7 +25,7 @@ __all__ = ["batch_of", "codec_of", "misfits", "only_class"]
 @lru_cache(maxsize=256)
 def codec_of(cls: type) -> ArrowCodec[Any]:
     """The codec of a message class; pyarrow is imported at the first call."""
-    from tupletree.codec import ArrowCodec
+    from tupletree.data.codec import ArrowCodec
     from tupletree.topology.streams import Schema
 
     return ArrowCodec.of(Schema.of(cls))
@@ -45,7 +45,7 @@ def batch_of(cls: type, rows: Sequence[Any], where: str) -> pa.RecordBatch:
 
 def misfits(rows: Sequence[Any]) -> list[RowError]:
     """Every row whose fields are not what its class declares, by position; rows of other classes are not judged."""
-    from tupletree.codec import EncodeError
+    from tupletree.data.codec import EncodeError
 
     faults: list[RowError] = []
     classes = set(map(type, rows))

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
-from tupletree.secret import HIDDEN, Secret
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
+from tupletree.topology.secret import HIDDEN, Secret
 from tupletree.topology.streams import Schema
 
 if TYPE_CHECKING:

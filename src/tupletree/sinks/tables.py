@@ -20,8 +20,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from tupletree.data.payloads import datetime_text, to_jsonable
 from tupletree.errors import ConfigError, ConnectorError, Finding
-from tupletree.payloads import datetime_text, to_jsonable
 from tupletree.sinks.files import MADE, RowError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema

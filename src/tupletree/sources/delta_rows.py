@@ -28,7 +28,7 @@ from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.streams import Schema
 
 if TYPE_CHECKING:
-    from tupletree.codec import ArrowCodec
+    from tupletree.data.codec import ArrowCodec
 
 __all__ = ["DeltaRows", "delta_rows"]
 
@@ -278,7 +278,7 @@ class DeltaRows(SplitSpout[T], Generic[T]):
     # --- rows -------------------------------------------------------------------------------------------------
 
     def _codec(self) -> ArrowCodec[T]:
-        from tupletree.codec import ArrowCodec
+        from tupletree.data.codec import ArrowCodec
 
         return ArrowCodec.of(Schema.of(self.message_type))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tupletree.hashing import KEY_GROUPS
+from tupletree.routing.hashing import KEY_GROUPS
 from tupletree.state.encoding import KeyEncoding
 from tupletree.state.segments import Records, Segment, merge
 from tupletree.state.versions import StateFile

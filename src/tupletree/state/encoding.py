@@ -13,10 +13,10 @@ import msgspec
 import xxhash
 from msgspec import inspect
 
-from tupletree.hashing import pack_key
-from tupletree.payloads import lift, lower, registry_of
+from tupletree.data.payloads import lift, lower, registry_of
+from tupletree.routing.hashing import pack_key
+from tupletree.topology.field_types import fault_of, nodes_of
 from tupletree.topology.keys import DECIMAL_NAN, NAN
-from tupletree.topology.travel import fault_of, nodes_of
 
 __all__ = ["KeyEncoding", "ValueEncoding"]
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tupletree.durable import damaged, write_file
 from tupletree.errors import CheckpointError
-from tupletree.hashing import KEY_GROUPS
+from tupletree.routing.hashing import KEY_GROUPS
 from tupletree.state.paged import PAGE, PagedFile, Positions, paged
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tupletree.errors import CheckpointError, ProcessingError
-from tupletree.hashing import KEY_GROUPS
+from tupletree.routing.hashing import KEY_GROUPS
 from tupletree.state.cells import CLEARED
 from tupletree.state.encoding import KeyEncoding, ValueEncoding
 from tupletree.state.paged import PAGE, Positions

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tupletree.hashing import KEY_GROUPS, task_of_group
+from tupletree.routing.hashing import KEY_GROUPS, task_of_group
 
 __all__ = ["MAX_FILES", "STATE_SUFFIX", "StateFile", "files_of", "groups_of_task", "newest_to_merge", "version_after"]
 

@@ -3,11 +3,11 @@
 `tupletree.testing.conformance` is the suite for those who write a runtime.
 """
 
-from tupletree.testing.faults import Faults
-from tupletree.testing.kit import run
-from tupletree.testing.reports import MessageReport, TestRun
-from tupletree.testing.simulator import SimulationError, SimulationResult, simulate
-from tupletree.testing.tracing import InjectedError
+from tupletree.testing.kit.reports import MessageReport, TestRun
+from tupletree.testing.kit.run import run
+from tupletree.testing.kit.tracing import InjectedError
+from tupletree.testing.simulator.faults import Faults
+from tupletree.testing.simulator.simulate import SimulationError, SimulationResult, simulate
 
 __all__ = [
     "Faults",

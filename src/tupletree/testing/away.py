@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from tupletree.errors import ConnectorError
-from tupletree.testing.tracing import Fail
+from tupletree.testing.kit.tracing import Fail
 from tupletree.topology.model import TopologySpec
 
 __all__ = ["AWAY", "Away"]

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from tupletree.plan import Plan
-from tupletree.runtimes.base import RunHandle, RunRequest
-from tupletree.runtimes.spark import wire
-from tupletree.runtimes.spark.plan_runner import PlanRunner, Report
-from tupletree.runtimes.spark.program import Control, control_bytes
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.api import RunHandle, RunRequest
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.program import Control, control_bytes
+from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.runtime import start
-from tupletree.runtimes.spark.slices import EpochSlice, rows_of_slice
-from tupletree.runtimes.spark.stage import TaskIdentity, run_stage
+from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
+from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 
 __all__ = ["InProcessBackend", "InProcessPlanRunner", "start_in_process"]
 

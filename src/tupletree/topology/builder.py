@@ -14,9 +14,9 @@ from typing import Any, Literal, Self, TypeAlias
 
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints
-from tupletree.topology.bolts import FunctionBolt
 from tupletree.topology.check import check
 from tupletree.topology.components import AsyncSpout, Bolt, Sink, Spout
+from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.model import (
     BoltSpec,
     ComponentSpec,

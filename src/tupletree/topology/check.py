@@ -13,8 +13,8 @@ from tupletree.config import resolve_options
 from tupletree.errors import ConfigError, Finding
 from tupletree.topology import hints
 from tupletree.topology.components import Sink
-from tupletree.topology.holding_check import input_faults
 from tupletree.topology.model import BoltSpec, ComponentSpec, InputSpec, StreamSpec
+from tupletree.topology.window_check import input_faults
 
 __all__ = ["check", "name_fault", "place"]
 

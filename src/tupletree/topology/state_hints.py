@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, TypeAlias, get_origin
 
 from tupletree.topology import hints
 from tupletree.topology.components import KeyedBatch, KeyedState, TaskState
+from tupletree.topology.field_types import untravelled
 from tupletree.topology.model import StateSpec
 from tupletree.topology.states import ListState, MapState
-from tupletree.topology.travel import untravelled
 
 __all__ = ["STATE_KINDS", "StateKind", "blame_state", "state_spec", "state_type"]
 

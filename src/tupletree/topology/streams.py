@@ -15,7 +15,7 @@ import msgspec
 
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints, keys
-from tupletree.topology.travel import fault_of, untravelled
+from tupletree.topology.field_types import fault_of, untravelled
 
 __all__ = ["Schema", "is_message_class", "spelled"]
 

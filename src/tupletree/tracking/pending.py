@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.ids import RandomBits, draw_id, hex_id
-from tupletree.tracking.identity import id_from_plain, message_key
-from tupletree.tracking.messages import AWAITING, Message, RetryQueue, SpoutTask, died_of, standing_of
+from tupletree.tracking.message_ids import id_from_plain, message_key
+from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutTask, died_of, standing_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_log import ChangeLog, Decode, Encode, PendingChanges, fold, message_of
-from tupletree.tracking.retry import RetryPolicy
-from tupletree.tracking.verdicts import (
+from tupletree.tracking.records import (
     Acked,
     AlreadySettled,
     Died,
@@ -34,6 +33,7 @@ from tupletree.tracking.verdicts import (
     SourceRetry,
     Standing,
 )
+from tupletree.tracking.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tupletree.errors import InternalError
-from tupletree.tracking.identity import id_from_key, id_from_plain, message_key, plain_id
-from tupletree.tracking.messages import AWAITING, Message, SpoutTask
+from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key, plain_id
+from tupletree.tracking.message_table import AWAITING, Message, SpoutTask
 from tupletree.tracking.outcomes import Failure, Outcome
 
 __all__ = [

@@ -12,26 +12,26 @@ from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.config import Options
-from tupletree.flow.ackers import AckerMachine
-from tupletree.flow.asyncspouts import AsyncSpoutMachine
-from tupletree.flow.awaiting import AsyncBoltMachine
-from tupletree.flow.bolts import BoltMachine
-from tupletree.flow.clockwork import SystemMachine
-from tupletree.flow.handover import Handover
-from tupletree.flow.live_roots import LiveRoots
-from tupletree.flow.machine import Machine
-from tupletree.flow.outlook import Outlook
-from tupletree.flow.sinks import SinkMachine
-from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.orders import Numbers
-from tupletree.plan import ACKER, SYSTEM, Plan, Task
+from tupletree.routing.plan import ACKER, SYSTEM, Plan, Task
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.ring import Ring, capacity_for
 from tupletree.state.cells import ValueCell, cell_of
+from tupletree.tasks.acker import AckerMachine
+from tupletree.tasks.async_bolt import AsyncBoltMachine
+from tupletree.tasks.async_spout import AsyncSpoutMachine
+from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.live_roots import LiveRoots
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.orders import Numbers
+from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.sink import SinkMachine
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.tasks.spout_buffer import Handover
+from tupletree.tasks.ticks import SystemMachine
 from tupletree.topology.components import AsyncSpout
-from tupletree.topology.holding_check import max_pending
 from tupletree.topology.model import ComponentSpec
+from tupletree.topology.window_check import max_pending
 from tupletree.tracking.outages import OutageWait
 
 __all__ = ["Assembly", "Legacy", "assemble"]

@@ -14,7 +14,7 @@ from tupletree.runtimes.open_messages import OpenMessages, open_messages
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.outages import ShownOutage, shown_outages
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.verdicts import PendingCounters
+from tupletree.tracking.records import PendingCounters
 
 __all__ = ["RunCounts"]
 

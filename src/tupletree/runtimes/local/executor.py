@@ -17,18 +17,18 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.clock import Clock
-from tupletree.flow.bolts import BoltMachine
-from tupletree.flow.frame_queue import FrameQueue
-from tupletree.flow.handover import Handover
-from tupletree.flow.machine import Machine
-from tupletree.flow.mail import Mail, Now
-from tupletree.flow.outbox import AsyncCall, Outbox
-from tupletree.flow.pace import SLICE_S
-from tupletree.flow.spouts import SpoutMachine
-from tupletree.frames import Frame
+from tupletree.data.frames import Frame
+from tupletree.runtimes.local.frame_queue import FrameQueue
 from tupletree.runtimes.local.letters import LetterWriter
 from tupletree.runtimes.local.ring import Ring
-from tupletree.tracking.verdicts import Acked, Died
+from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.mail import Mail, Now
+from tupletree.tasks.outbox import AsyncCall, Outbox
+from tupletree.tasks.pace import SLICE_S
+from tupletree.tasks.spout import SpoutMachine
+from tupletree.tasks.spout_buffer import Handover
+from tupletree.tracking.records import Acked, Died
 
 __all__ = ["Executor", "Hub"]
 

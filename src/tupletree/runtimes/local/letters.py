@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tupletree.errors import is_outage
 from tupletree.tracking.outages import OutageWait
-from tupletree.tracking.verdicts import Died
+from tupletree.tracking.records import Died
 
 __all__ = ["DEAD_LETTERS", "LetterWriter"]
 

@@ -20,10 +20,10 @@ from tupletree.config import Options
 from tupletree.errors import ConnectorError, InternalError, TupletreeError
 from tupletree.ids import hex_id
 from tupletree.runtimes.local.assembly import Assembly
-from tupletree.runtimes.local.calls import CallRunner
+from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
-from tupletree.runtimes.local.watch import Watch
-from tupletree.tracking.verdicts import Released
+from tupletree.runtimes.local.watchdog import Watch
+from tupletree.tracking.records import Released
 
 __all__ = ["Control", "Life"]
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from tupletree.frames import Frame
+from tupletree.data.frames import Frame
 
 __all__ = ["Ring", "capacity_for"]
 

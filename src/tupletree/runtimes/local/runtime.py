@@ -17,33 +17,33 @@ from random import Random, SystemRandom
 from typing import Any
 
 from tupletree.clock import SteadyClock, SystemClock
+from tupletree.data.payloads import to_jsonable
 from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError
-from tupletree.flow.asyncspouts import OpeningError
-from tupletree.flow.mail import Finished
-from tupletree.flow.outbox import AsyncCall
-from tupletree.flow.spouts import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.payloads import to_jsonable
-from tupletree.plan import Plan
-from tupletree.runtimes.attending import Attendant
-from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary, is_own_thread
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
+from tupletree.runtimes.control import Attendant
 from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
-from tupletree.runtimes.local.calls import CallRunner
 from tupletree.runtimes.local.counts import RunCounts
+from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
-from tupletree.runtimes.local.garbage import rarer_collections
+from tupletree.runtimes.local.gc import rarer_collections
 from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
-from tupletree.runtimes.local.sampling import Sampler
+from tupletree.runtimes.local.progress import Sampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
-from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.open_messages import NOTHING_OPEN
-from tupletree.runtimes.reporting import Reporter, progress_file
+from tupletree.runtimes.progress import Reporter, progress_file
+from tupletree.runtimes.rates import Meter
 from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
-from tupletree.topology.holding_check import max_pending, refuse_stuck
+from tupletree.tasks.async_spout import OpeningError
+from tupletree.tasks.mail import Finished
+from tupletree.tasks.outbox import AsyncCall
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.topology.window_check import max_pending, refuse_stuck
+from tupletree.tracking.records import Acked, Died
 from tupletree.tracking.retry import RestartPolicy
-from tupletree.tracking.verdicts import Acked, Died
 
 __all__ = ["LocalRun", "start"]
 

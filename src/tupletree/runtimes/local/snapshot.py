@@ -15,8 +15,8 @@ import msgspec
 
 from tupletree.durable import pack, read_container, replace_file
 from tupletree.errors import CheckpointError, Finding
-from tupletree.hashing import KEY_GROUPS, task_of_group
-from tupletree.plan import Plan
+from tupletree.routing.hashing import KEY_GROUPS, task_of_group
+from tupletree.routing.plan import Plan
 from tupletree.state.cells import CLEARED, ExpiringCell, ValueCell, cell_of
 from tupletree.state.keys import key_types
 from tupletree.state.segments import binary_of

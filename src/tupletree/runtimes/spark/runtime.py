@@ -14,52 +14,53 @@ from random import SystemRandom
 
 import msgspec
 
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.factory import is_holder
 from tupletree.clock import SteadyClock, SystemClock
 from tupletree.config import Options
 from tupletree.durable import private_folder
-from tupletree.effects import TaskPlace
 from tupletree.errors import (
     TupletreeError,
 )
-from tupletree.flow.holders import is_holder
-from tupletree.plan import Plan
-from tupletree.runtimes.attending import Attendant
-from tupletree.runtimes.base import Progress, RunHandle, RunRequest, Summary, is_own_thread
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
+from tupletree.runtimes.control import Attendant
 from tupletree.runtimes.instances import own_instance
-from tupletree.runtimes.meter import Meter
 from tupletree.runtimes.open_messages import open_messages
-from tupletree.runtimes.reporting import Reporter, progress_file
-from tupletree.runtimes.spark.accounts import Accounts
-from tupletree.runtimes.spark.calling import CalledSinks
-from tupletree.runtimes.spark.dealing import Dealer, SpoutTask
-from tupletree.runtimes.spark.endings import BEYOND_RESTARTS, reason
-from tupletree.runtimes.spark.engine import Engine
-from tupletree.runtimes.spark.intake import Intake
-from tupletree.runtimes.spark.journal import SettleEntry
-from tupletree.runtimes.spark.loop import Loop
-from tupletree.runtimes.spark.outages import STATE_DIRECTORY, Outages, outage_in
-from tupletree.runtimes.spark.plan_runner import Backend, PlanRunner, SparkBackend
-from tupletree.runtimes.spark.program import codecs_of, pack_program
-from tupletree.runtimes.spark.progressing import EpochProgress
-from tupletree.runtimes.spark.publishing import Publisher
-from tupletree.runtimes.spark.recovery import Recovered, acked_in, adopt_open_trees, newest_time_s, recover
-from tupletree.runtimes.spark.redealing import Redealer
-from tupletree.runtimes.spark.replays import Replays
-from tupletree.runtimes.spark.sourcing import AwaitedSpout, SpoutLoop
-from tupletree.runtimes.spark.spooling import lasting_fingerprint, make_spools
+from tupletree.runtimes.progress import Reporter, progress_file
+from tupletree.runtimes.rates import Meter
+from tupletree.runtimes.spark.driver.async_spouts import AwaitedSpout, SpoutLoop
+from tupletree.runtimes.spark.driver.epoch_frames import Dealer, SpoutTask
+from tupletree.runtimes.spark.driver.intake import Intake
+from tupletree.runtimes.spark.driver.loop import Loop
+from tupletree.runtimes.spark.driver.progress import EpochProgress
+from tupletree.runtimes.spark.driver.recovery import Recovered, adopt_open_trees, newest_time_s, recover
+from tupletree.runtimes.spark.driver.replays import Replays
+from tupletree.runtimes.spark.driver.rescale import Redealer
+from tupletree.runtimes.spark.driver.retention import sweep_drafts
+from tupletree.runtimes.spark.driver.ticks import Ticking
+from tupletree.runtimes.spark.format.entries import SettleEntry
+from tupletree.runtimes.spark.format.program import codecs_of, pack_program
+from tupletree.runtimes.spark.format.spool import lasting_fingerprint, make_spools
+from tupletree.runtimes.spark.format.statedir import StateDirectory, fresh_state_dir, unusable
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.engine import Engine
+from tupletree.runtimes.spark.settle.logged import acked_in
+from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, outage_in
+from tupletree.runtimes.spark.settle.plan_runner import Backend, PlanRunner, SparkBackend
+from tupletree.runtimes.spark.settle.publish import Publisher
+from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, reason
+from tupletree.runtimes.spark.settle.sink_delivery import CalledSinks
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
-from tupletree.runtimes.spark.statedir import StateDirectory, fresh_state_dir, unusable
 from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
-from tupletree.runtimes.spark.sweeping import sweep_drafts
-from tupletree.runtimes.spark.ticking import Ticking
 from tupletree.sinks.files import claim_directories
 from tupletree.topology.components import AsyncSpout
-from tupletree.topology.holding_check import max_pending, refuse_stuck
 from tupletree.topology.model import TopologySpec
-from tupletree.tracking.identity import id_from_plain
+from tupletree.topology.window_check import max_pending, refuse_stuck
+from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.pending import Pending
+from tupletree.tracking.records import AlreadySettled
 from tupletree.tracking.retry import RestartPolicy, RetryPolicy
-from tupletree.tracking.verdicts import AlreadySettled
 
 __all__ = ["SparkRun", "start"]
 

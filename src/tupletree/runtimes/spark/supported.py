@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tupletree.data.payloads import registry_of
 from tupletree.errors import ConfigError, Finding, TopologyError
-from tupletree.payloads import registry_of
 from tupletree.texts import encodable, is_encodable
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 

@@ -13,8 +13,8 @@ from tupletree.errors import PermanentError
 from tupletree.testing.conformance.messages import KeyedItem, numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import arrow_bolt, bolt
 from tupletree.topology.components import Anchored, KeyedBatch
+from tupletree.topology.decorators import arrow_bolt, bolt
 
 __all__ = ["COLUMNS"]
 

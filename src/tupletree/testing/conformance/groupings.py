@@ -11,9 +11,9 @@ import msgspec
 from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.builder import BoltHandle, Source
 from tupletree.topology.components import Collector, Resource, TaskContext
+from tupletree.topology.decorators import bolt
 
 __all__ = ["GROUPINGS"]
 

@@ -12,9 +12,9 @@ from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.components import TaskContext
-from tupletree.topology.holding_bolts import join_bolt, window_bolt
+from tupletree.topology.decorators import bolt
+from tupletree.topology.window_decorators import join_bolt, window_bolt
 from tupletree.topology.windows import Window
 
 __all__ = ["HOLDING"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tupletree.config import Options, resolve_options
 from tupletree.errors import TopologyError
-from tupletree.plan import Plan
+from tupletree.routing.plan import Plan
 from tupletree.testing.conformance.feeding import STILL_INACTIVE, heard
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Ended, Gap, NotConformingError, RuntimeUnderTest

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tupletree.config import Options
-from tupletree.runtimes import base, deadletters
-from tupletree.runtimes.base import RunHandle
+from tupletree.runtimes import deadletters
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.api import RunHandle
 from tupletree.topology.builder import Topology
 from tupletree.tracking.outcomes import DeadLetter
 
@@ -154,7 +155,7 @@ class HandleRuntime(RuntimeUnderTest):
     def start(self, topology: Topology, options: Options, state_dir: Path, **settings: Any) -> RunHandle:
         """Start a run."""
         settings = {**self._settings, **settings}
-        return base.run(topology, runtime=self.name, options=options, state_dir=state_dir, **settings)
+        return api_run.run(topology, runtime=self.name, options=options, state_dir=state_dir, **settings)
 
     def end(self, handle: RunHandle, state_dir: Path) -> Ended:
         """Wait for the end of a run."""

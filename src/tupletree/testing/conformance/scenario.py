@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from tupletree.plan import Plan
+from tupletree.routing.plan import Plan
 from tupletree.sinks.jsonl import jsonl
 from tupletree.testing.conformance.feeding import AsyncFeed, Feed, Replaying
 from tupletree.testing.conformance.observed import Observed

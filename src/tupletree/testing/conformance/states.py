@@ -7,8 +7,8 @@ from collections import Counter
 from tupletree.testing.conformance.messages import KeyedItem, numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, TaskState
+from tupletree.topology.decorators import bolt
 from tupletree.topology.states import ListState, MapState
 
 __all__ = ["STATES"]

@@ -12,8 +12,8 @@ from tupletree.testing.conformance.messages import Item, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need, RuntimeUnderTest
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, TaskContext
+from tupletree.topology.decorators import bolt
 from tupletree.tracking.outcomes import FailureKind
 
 __all__ = ["TIMEOUTS"]

@@ -12,8 +12,8 @@ from tupletree.testing.conformance.messages import Item, Sum, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import batch_bolt, bolt
 from tupletree.topology.components import Bolt, Collector, TaskContext
+from tupletree.topology.decorators import batch_bolt, bolt
 
 __all__ = ["TREES"]
 

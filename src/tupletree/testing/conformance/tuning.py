@@ -13,8 +13,8 @@ from tupletree.testing.conformance.messages import Item, numbered_items
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import RuntimeUnderTest
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Collector, Emit
+from tupletree.topology.decorators import bolt
 
 __all__ = ["TUNING"]
 

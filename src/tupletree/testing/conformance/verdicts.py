@@ -12,8 +12,8 @@ from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, Emit, Reject, TaskContext
+from tupletree.topology.decorators import bolt
 from tupletree.tracking.outcomes import FailureKind
 
 __all__ = ["VERDICTS"]

@@ -10,8 +10,8 @@ from tupletree.testing.conformance.messages import Count, KeyedItem, Sum, number
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.bolts import bolt
 from tupletree.topology.components import Bolt, Collector, KeyedState, TaskContext
+from tupletree.topology.decorators import bolt
 
 __all__ = ["WAITING"]
 

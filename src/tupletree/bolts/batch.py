@@ -1,0 +1,178 @@
+"""Batch bolts: tuples are gathered, and the user's function gets them together.
+
+Owns when a batch is worked, and the rules of a batch: as many results as members anchor one by one, any other number to
+the whole batch; after a failed batch its members are tried one by one, so that one bad tuple fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tupletree.bolts.calls import Turns
+from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
+from tupletree.data.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.errors import is_outage
+from tupletree.topology.model import BoltSpec, ComponentSpec
+
+__all__ = ["BatchTask"]
+
+Pieces = dict[str, list[tuple[Root, list[Any]]]]
+"""Stream → (root, values) of what was emitted on it."""
+
+
+class BatchTask:
+    """One task of a batch bolt: a `Holder`."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        spec: BoltSpec = component.body
+        self._size = spec.batch_size or 1
+        self._max_age_s = spec.batch_max_age_s
+        self._place = place
+        self._holdings = Holdings()
+        self._members: list[Member] = []
+        self._is_left = False  # an outage has left some
+        self._turns = Turns(component, place, self._holdings)
+        self._call = self._turns.bound(spec.value_parameter)
+
+    @property
+    def is_holding(self) -> bool:
+        """See `Holder`."""
+        return bool(self._members)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None
+
+    @property
+    def due_s(self) -> float | None:
+        """When the oldest member is old enough for a batch that is not full; a full one may come out of `restore`."""
+        if self._members and (self._is_left or len(self._members) >= self._size):
+            return self._members[0].since_s
+        if not self._members or self._max_age_s is None:
+            return None
+        return self._members[0].since_s + self._max_age_s
+
+    def open(self) -> None:
+        """Nothing to open: it is a function."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like BoltTask
+        """Batch bolts have no ticks."""
+        return Worked()
+
+    def work(self, frame: Frame) -> Worked:
+        """Hold the tuples, and work every batch that they make full."""
+        self._members += self._holdings.take(frame, self._place.epoch_time_s)
+        members = self._members
+        worked = Worked()
+        if len(members) >= self._size:
+            full = len(members) - len(members) % self._size
+            self._members = members[full:]
+            self._work(members[:full], worked)
+        return worked
+
+    def advance(self) -> Worked:
+        """Work what is held if it is old enough."""
+        due_s = self.due_s
+        return self.flush() if due_s is not None and due_s <= self._place.epoch_time_s else Worked()
+
+    def flush(self) -> Worked:
+        """Work what is held, however little."""
+        worked = Worked()
+        members, self._members, self._is_left = self._members, [], False
+        self._work(members, worked)
+        return worked
+
+    def resume(self) -> Worked:
+        """See `Holder`: what an outage left makes the first batches, however little it is."""
+        return self.flush()
+
+    def waiting(self) -> list[int]:
+        """See `Holder`."""
+        return [root for member in self._members for root in roots_of(member.root)]
+
+    def held(self) -> list[HeldFrame]:
+        """See `Holder`."""
+        return self._holdings.held()
+
+    def memory(self) -> Any:
+        """Whether an outage has left the tuples: see `Holder`."""
+        return True if self._is_left and self._members else None
+
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
+        """See `Holder`. Those that wait are in no batch until they do not: which tuples make one was never promised."""
+        self._is_left = memory is True
+        self._members = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
+
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+        if self._holdings.forget(roots):
+            self._members = [member for member in self._members if member.open]
+
+    def _work(self, members: list[Member], worked: Worked) -> None:
+        pieces: Pieces = {}
+        for start in range(0, len(members), self._size):
+            batch = members[start : start + self._size]
+            try:
+                results = self._results(batch)
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                if self._meets(error):
+                    worked.outage, left = error, 0
+                else:
+                    left = self._one_by_one(batch, error, pieces, worked)
+                if worked.outage is not None:
+                    self._is_left = True
+                    self._members = members[start + left :] + self._members
+                    members = members[: start + left]
+                    break
+            else:
+                self._emit(results, pieces)
+        self._place.root = None
+        for stream, emitted in pieces.items():
+            kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
+            values, roots, ends = join_segments(kept)
+            if values:
+                worked.outputs.append(Output(stream, values, roots, ends))
+        self._holdings.settle(members, worked)
+
+    def _meets(self, error: BaseException) -> bool:
+        """Whether a call met an outage, so that its members wait."""
+        return self._place.waits and is_outage(error)
+
+    def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> int:
+        """After a failed batch; how many members were worked until there was an outage."""
+        if len(batch) == 1:
+            self._turns.fail.blame(worked, batch[0].root, batch[0].value, error)
+            return 1
+        for index, member in enumerate(batch):
+            try:
+                results = self._results([member])
+            except BaseException as failed:  # noqa: BLE001 - user code may raise anything
+                if self._meets(failed):
+                    worked.outage = failed
+                    return index
+                self._turns.fail.blame(worked, member.root, member.value, failed)
+            else:
+                self._emit(results, pieces)
+        return len(batch)
+
+    def _results(self, batch: list[Member]) -> list[tuple[Root, Any]]:
+        """(anchor, result) of one call."""
+        whole = together(batch)
+        self._place.take_in_hand(whole, len(batch))
+        results = self._turns.results(self._call, [member.value for member in batch])
+        if len(results) == len(batch):
+            anchored = [(member.root, result) for member, result in zip(batch, results) if result is not None]
+        else:
+            anchored = [(whole, result) for result in results if result is not None]
+        self._turns.check([result for _, result in anchored])
+        return anchored
+
+    def _emit(self, results: list[tuple[Root, Any]], pieces: Pieces) -> None:
+        for root, result in results:
+            pieces.setdefault(self._turns.streams[type(result)], []).append((root, [result]))

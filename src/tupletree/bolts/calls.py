@@ -1,0 +1,333 @@
+"""One turn of a holding bolt: calls of the user's function, and what is emitted, settled and failed by them.
+
+Owns how a function is called with tuples of several messages, that what it gives is anchored to all of them, and what
+every task that does so has in common.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from tupletree.bolts.call_retry import insisting
+from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.bolts.event_time import BEFORE_ALL, Watermark, micros, seconds, timestamp_function
+from tupletree.bolts.failures import FailureMaker, wrong_type
+from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
+from tupletree.bolts.timers import Agenda
+from tupletree.data.frames import Root, all_failed, join_segments, roots_of
+from tupletree.errors import PermanentError
+from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.topology.windows import JoinSpec, Late, WindowSpec
+
+__all__ = ["TakingTurns", "TimedTurns", "Turn", "Turns"]
+
+RENEW_AFTER = 1 / 3
+"""Of the message timeout: when timeouts of held messages that are to live on are started anew."""
+
+
+LOOK_AGAIN_S = 0.5
+"""How often windows that are called again look whether all messages that may be theirs have come again."""
+
+
+class Turns:
+    """Makes the turns of one task.
+
+    Args:
+        component: the bolt.
+        place: its context object.
+        holdings: what the task holds.
+    """
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace, holdings: Holdings) -> None:
+        spec: BoltSpec = component.body
+        self.place = place
+        self.holdings = holdings
+        self.fail = FailureMaker(component.name, place.task_id)
+        self.streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
+        self.returns_many = spec.returns == "many"
+        injected: dict[str, object] = {
+            name: place if what == "context" else component.resources[what.removeprefix("resource:")]
+            for name, what in spec.inject.items()
+        }
+        self._target = spec.target
+        self._injected = injected
+        self.results: Callable[..., list[Any]] = insisting(self._results, place)
+        """What a call of a function from `bound` with these values gave."""
+
+    def bound(self, *parameters: str) -> Callable[..., Any]:
+        """The user's function, called with the values of these parameters."""
+        target, injected = self._target, self._injected
+        if not injected:
+            return target
+        return lambda *values: target(**dict(zip(parameters, values, strict=True)), **injected)
+
+    def _results(self, function: Callable[..., Any], *values: Any) -> list[Any]:
+        # A list is handed out as a copy, for a call that is made again must find it as it was.
+        answer = function(*(value.copy() if type(value) is list else value for value in values))
+        return [] if answer is None else [*answer] if self.returns_many else [answer]
+
+    def check(self, results: Sequence[Any]) -> None:
+        """Raise ProcessingError if a result is of no stream."""
+        for result in results:
+            if type(result) not in self.streams:
+                raise wrong_type(result, " or ".join(cls.__name__ for cls in self.streams) or "nothing")
+
+
+class Turn:
+    """What one call of a holder comes to. Settling and emitting are gathered until `end`."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.worked = Worked()
+        self._turns = turns
+        self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
+        self._settled: list[Member] = []
+        self._failing = False
+
+    def take_failing(self) -> bool:
+        """Whether any message failed since this was asked last."""
+        failing, self._failing = self._failing, False
+        return failing
+
+    def call(self, members: Sequence[Member], shown: object, function: Callable[..., Any], *values: Any) -> bool:
+        """Call the function; what it gives is anchored to the members. False if it raised, and so failed them all.
+
+        Args:
+            members: the tuples that the call is about.
+            shown: what a failure names as the failing tuple.
+            function: from `Turns.bound`.
+            values: what it is called with.
+        """
+        turns = self._turns
+        turns.place.root = whole = together(members)
+        try:
+            results = turns.results(function, *values)
+            turns.check(results)
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            self._blame(whole, shown, error)
+            return False
+        finally:
+            turns.place.root = None
+        for result in results:
+            self._emit(whole, result)
+        return True
+
+    def refuse(self, member: Member, error: Exception) -> None:
+        """Fail a tuple that cannot be taken."""
+        self._blame(member.root, member.value, error)
+        self._settled.append(member)
+
+    def too_late(self, member: Member, late: Late, reason: PermanentError) -> None:
+        """Settle a tuple that came too late."""
+        self.worked.late += 1
+        if late == "emit":
+            self._emit(member.root, member.value)
+        elif late == "drop":
+            self._turns.fail.stray(self.worked, member.value, reason)
+        else:
+            self._blame(member.root, member.value, reason)
+        self._settled.append(member)
+
+    def settle(self, members: Sequence[Member]) -> None:
+        """These are no longer needed."""
+        self._settled += members
+
+    def end(self) -> Worked:
+        """All that came of it. What was emitted for messages that failed in this turn is left out."""
+        worked = self.worked
+        self._turns.holdings.settle(self._settled, worked)
+        for stream, emitted in self._pieces.items():
+            kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
+            values, roots, ends = join_segments(kept)
+            if values:
+                worked.outputs.append(Output(stream, values, roots, ends))
+        return worked
+
+    def _blame(self, root: Root, shown: object, error: BaseException) -> None:
+        self._failing = True
+        self._turns.fail.blame(self.worked, root, shown, error)
+
+    def _emit(self, root: Root, value: Any) -> None:
+        self._pieces.setdefault(self._turns.streams[type(value)], []).append((root, [value]))
+
+
+class TakingTurns(ABC):
+    """What the tasks of windows and joins have in common; see `Holder`."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        self._place = place
+        self._holdings = Holdings()
+        self._turns = Turns(component, place, self._holdings)
+        self._extends = component.body.holding.extend_timeout
+        self._renew_at_s = 0.0
+        self._waiting: Collection[int] = ()  # messages whose next attempt is to come; see `Holder.restore`
+
+    @property
+    def is_holding(self) -> bool:
+        """See `Holder`."""
+        return len(self._holdings) > 0
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None
+
+    def open(self) -> None:  # noqa: B027 - a function needs none
+        """Nothing to open."""
+
+    def close(self) -> None:  # noqa: B027 - a function needs none
+        """Nothing to close."""
+
+    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like `Holder`
+        """They ask for no ticks."""
+        return Worked()
+
+    def resume(self) -> Worked:
+        """See `Holder`; no call of theirs waits."""
+        return Worked()
+
+    def waiting(self) -> list[int]:
+        """See `Holder`; no call of theirs waits."""
+        return []
+
+    def held(self) -> list[HeldFrame]:
+        """See `Holder`."""
+        return self._holdings.held()
+
+    @abstractmethod
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+
+    @abstractmethod
+    def _put_off(self) -> Iterable[Member]:
+        """Tuples that take part in what is put off because another one waits; see `Holder.restore`."""
+
+    def _may_come(self, reopened_us: int | None) -> bool:  # noqa: ARG002 - those that go by time know more
+        """Whether what was in use when a later attempt came (None: none did) may be about to come again as well."""
+        return False
+
+    def _waits(self, members: Iterable[Member]) -> bool:
+        """Whether any of these waits for another attempt of its message."""
+        waiting = self._waiting
+        return bool(waiting) and any(waits_for(member, waiting) for member in members)
+
+    def _spare(self, turn: Turn, members: Iterable[Member]) -> None:
+        """Start the timeouts of these messages anew, of those that do not wait themselves: it is not by their doing."""
+        roots = dict.fromkeys(root for member in members for root in roots_of(member.root))
+        turn.worked.extended += [root for root in roots if root not in self._waiting]
+
+    def _renew(self, turn: Turn) -> None:
+        """Start timeouts anew, of all held messages if that is wanted, and of those that wait for another one."""
+        timeout_s = self._place.message_timeout_s
+        if timeout_s is None or not self.is_holding:
+            return
+        put_off = [] if self._extends else [*self._put_off()]
+        if not (self._extends or put_off) or self._place.epoch_time_s < self._renew_at_s:
+            return
+        self._renew_at_s = self._place.epoch_time_s + timeout_s * RENEW_AFTER
+        if self._extends:
+            held = (root for one in self._holdings.held() for root in one.frame.roots)
+            roots = dict.fromkeys(one for root in held for one in roots_of(root))
+            turn.worked.extended += [root for root in roots if root not in self._waiting]
+        else:
+            self._spare(turn, put_off)
+
+    def _due_at(self, due_us: int | None) -> float | None:
+        """When to be called, for this or to renew timeouts."""
+        due_s = None if due_us is None else seconds(due_us)
+        if self._place.message_timeout_s is None or not self.is_holding:
+            return due_s
+        if not (self._extends or any(True for _ in self._put_off())):
+            return due_s
+        return self._renew_at_s if due_s is None else min(due_s, self._renew_at_s)
+
+    def _purge(self, turn: Turn) -> None:
+        """Let go of what else is held for messages that failed just now: they will come again."""
+        if turn.take_failing():
+            self.forget(turn.worked.failures.keys())
+
+    def _now_us(self) -> int:
+        return micros(self._place.epoch_time_s)
+
+    def _ran_us(self) -> int:
+        """The run's clock; see `TaskPlace.run_s`."""
+        run_s = self._place.run_s
+        return micros(self._place.epoch_time_s if run_s is None else run_s)
+
+
+class TimedTurns(TakingTurns):
+    """What the tasks of windows by time and of joins have in common: how far time has come, and what it brings."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        super().__init__(component, place)
+        spec: WindowSpec | JoinSpec = component.body.holding
+        self._time_of = timestamp_function(spec.timestamp) if spec.timestamp is not None else None
+        self._watermark = Watermark(
+            [(source.component, source.stream) for source in component.inputs],
+            lag_us=micros(spec.lag_s),
+            idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
+            hold_us=micros(spec.retry_hold_s),
+        )
+        self._stirred = False  # tuples came since the watermark was looked at
+        self._over_us = BEFORE_ALL  # time has come this far
+        self._hold_us = micros(spec.retry_hold_s)
+        self._ends = Agenda()  # when something is over
+        self._kept_since_s: float | None = None  # when the oldest message went out that is tried again elsewhere
+        self._retries_run = False
+
+    @property
+    def due_s(self) -> float | None:
+        """See `Holder`."""
+        if self._stirred:
+            return self._place.epoch_time_s
+        due_us = self._ends.next_us
+        if due_us is not None and self._time_of is not None:
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._retrying_since_us())
+        due_s = self._due_at(due_us)
+        if self._looks_again:
+            look_s = self._place.epoch_time_s + LOOK_AGAIN_S
+            return look_s if due_s is None else min(due_s, look_s)
+        return due_s
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None if self._time_of is None or self._watermark.current == BEFORE_ALL else self._watermark.current
+
+    @property
+    def _looks_again(self) -> bool:
+        """Whether anything waits for others that may come again (`_may_come`)."""
+        return False
+
+    def _may_come(self, reopened_us: int | None) -> bool:
+        """See `TakingTurns`: so it is while a message is tried again that first went out before, as long as it may."""
+        retrying_us = self._retrying_since_us()
+        if reopened_us is None or retrying_us is None:
+            return False
+        return retrying_us <= reopened_us and self._now_us() - reopened_us < self._hold_us
+
+    def _begin(self, members: Sequence[Member], waiting: Collection[int]) -> None:
+        """An epoch begins, with these tuples held."""
+        self._waiting = waiting
+        place = self._place
+        self._retries_run = place.retries_run
+        if place.kept_retrying:
+            own = {root for member in members for root in roots_of(member.root)}
+            elsewhere = {root: since_s for root, since_s in place.kept_retrying.items() if root not in own}
+            self._kept_since_s = min(elsewhere.values(), default=None)
+            self._retries_run = self._retries_run or any(root not in waiting for root in elsewhere)
+        self._watermark.wait(self._ran_us())
+
+    def _retrying_since_us(self) -> int | None:
+        sinces = [one for one in (self._place.retrying_since_s, self._kept_since_s) if one is not None]
+        return micros(min(sinces)) if sinces else None
+
+    def _reached_us(self) -> int:
+        """How far time comes now; `_over_us` follows when all that this brings has been done."""
+        if self._time_of is None:
+            self._stirred = False
+            return max(self._now_us(), self._over_us)
+        # With an attempt under way the next epoch knows more, and time may have come further without anything new.
+        self._stirred = self._retries_run and self.is_holding
+        return self._watermark.advance(self._now_us(), self._ran_us(), self._retrying_since_us())

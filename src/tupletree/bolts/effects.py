@@ -1,0 +1,214 @@
+"""Effects: what a task's work asks the runtime to carry out, and the context that user code sees meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tupletree.data.frames import Columns, LaidOut, Root, roots_of
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
+
+MAX_STRAYS_KEPT = 3
+
+
+class StateCell(Protocol):
+    """What keyed state must let dispatch do: put a key and its value in hand, and take the value back.
+
+    `check`, if there is one, raises ProcessingError for a (key, value) that could not be stored; it is asked after each
+    call, so that the call which left the value fails, and no other.
+    """
+
+    key: Any
+    value: Any
+    changed: dict[Any, Any]
+    check: Callable[[Any, Any], None] | None
+
+    def prepare(self, keys: list[Any], time_s: float) -> None:
+        """Tuples with these keys come next, at this time."""
+        ...
+
+    def load(self, key: Any) -> Any:
+        """The value of a key that is not in `changed`."""
+        ...
+
+    def touch(self) -> None:
+        """The value of the key in hand was changed in place."""
+        ...
+
+    def savepoint(self) -> Callable[[], None]:
+        """What puts the value of the key in hand back to what it is now, as often as it is called."""
+        ...
+
+
+def put_in_hand(state: StateCell, key: Any) -> Any:
+    """Let the state hold a key and its value; returns the value."""
+    state.key = key
+    state.value = held = state.changed[key] if key in state.changed else state.load(key)
+    return held
+
+
+@dataclass(slots=True)
+class Output:
+    """Tuples that a task emitted on one stream, laid out as in a frame, not yet dealt to tasks.
+
+    `direct_task` is the target of `emit_direct`; None for every other emit. `made` is `Frame.made` once it is known
+    (`orders`); before, where outputs on several streams were emitted together: where each tuple stood among all.
+    """
+
+    stream: str
+    values: list[Any]
+    roots: list[Root]
+    ends: list[int]
+    direct_task: int | None = None
+    made: Sequence[int] | None = None
+
+
+class ColumnOutput(LaidOut, Output):
+    """An output whose tuples are columns."""
+
+    def __init__(self, stream: str, columns: Columns) -> None:
+        self.stream, self.columns, self.direct_task, self.made = stream, columns, None, None
+
+
+class Outlet(Protocol):
+    """Takes what a task emits out of its hands in parts, so that nobody holds all that comes of one frame, or call."""
+
+    def room_for(self, stream: str, value: Any) -> int:
+        """About how many tuples like this one make a part."""
+        ...
+
+    def send(self, outputs: list[Output]) -> None:
+        """What calls emitted that are over."""
+        ...
+
+    def hold(self, outputs: list[Output]) -> None:
+        """What the call in hand has emitted so far: it counts once the call returns.
+
+        Raises:
+            ProcessingError: it has emitted more than it may.
+        """
+        ...
+
+    def settle(self, *, counts: bool) -> None:
+        """The call is over; what is held of it counts, or is dropped."""
+        ...
+
+
+@dataclass(slots=True)
+class Worked:
+    """What came of one frame.
+
+    Attributes:
+        outputs: what was emitted. A tuple whose roots all failed in this frame is not among them.
+        done: (frame id, roots) pairs whose tuples are all settled as acked; a manual bolt may finish a frame of
+            an earlier call here. Roots stand as in `Frame.roots`: untracked ones, repetitions and tuples of roots
+            are among them, and a root counts once per frame.
+        failures: failed roots with the reason; the first failure of a root wins.
+        extended: roots whose timeout the bolt renewed.
+        late_verdicts: second verdicts on a settled tuple; they changed nothing.
+        late: tuples that came too late for their window or join.
+        strays: the first few errors that fail no root: of untracked tuples, of calls whose tuple was settled before
+            they raised, and of bolts without `auto_fail`. The runtime logs them, for nobody else will speak of them.
+        stray_count: how many there were.
+        outage: why the work ended before the frame did: something outside is not available. What is left waits in the
+            task until it is resumed.
+    """
+
+    outputs: list[Output] = field(default_factory=list)
+    done: list[tuple[int, list[Root]]] = field(default_factory=list)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    extended: list[int] = field(default_factory=list)
+    late_verdicts: int = 0
+    late: int = 0
+    strays: list[Failure] = field(default_factory=list)
+    stray_count: int = 0
+    outage: BaseException | None = None
+
+
+@dataclass(slots=True)
+class TaskPlace:
+    """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date.
+
+    `root` is that of the tuple in hand; None outside of a call. `retrying_since_s` is when the oldest message that is
+    being tried again first went out, in epoch time; None while there is none. Watermarks wait for it, and for what is
+    `kept_retrying`: messages with a later attempt of which tuples are kept somewhere, and when they first went out; a
+    task that holds these tuples itself need not wait for them. `retries_run` says that a later attempt is in the epoch
+    that runs, so that more is known in the next one. `run_s` is for how long the run has run, in seconds: durations go
+    by it, for it neither goes back nor goes on while no process runs; None: as `epoch_time_s`.
+    `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
+    `waits` says that the task is resumed after an outage, which fails no tuple then.
+    `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over. `again` are first attempts
+    that come later than others of their time all the same: of replayed dead letters, and of messages that were put off.
+    `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
+    `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
+    """
+
+    topology: str
+    component: str
+    task_id: int
+    task_index: int
+    parallelism: int
+    epoch_time_s: float = 0.0
+    retrying_since_s: float | None = None
+    kept_retrying: Mapping[int, float] = field(default_factory=dict)
+    retries_run: bool = False
+    run_s: float | None = None
+    message_timeout_s: float | None = None
+    calls: int = 1
+    numbered: bool = False
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    again: Collection[int] = ()
+    root: Root | None = None
+    component_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    input_types: tuple[type, ...] = ()
+    waits: bool = False
+    pinned: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def wants_roots(self) -> bool:
+        """Whether the messages in hand are to be named even to user code that does not ask for its context."""
+        return False
+
+    def must_be_alone(self, root: Root) -> bool:  # noqa: ARG002 - a runtime may know of some
+        """Whether nothing else may be in hand together with this tuple."""
+        return False
+
+    def begin(self, epoch_time_s: float) -> None:
+        """The task works from here on, at this time; what is logged names what it has in hand."""
+        self.epoch_time_s = epoch_time_s
+        IN_HAND.set(self)
+
+    def take_in_hand(self, root: Root, tuples: int) -> None:  # noqa: ARG002 - a runtime may want to know
+        """Several tuples are given to one call. A runtime may raise, and then they are to be given in smaller parts.
+
+        Args:
+            root: of all the tuples together.
+            tuples: how many there are.
+        """
+        self.root = root
+
+    def tasks_of(self, component: str) -> Sequence[int]:
+        """See `TaskContext.tasks_of`."""
+        return self.component_tasks[component]
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the message in hand; attempts that the runtime did not name, and untracked ones, are first."""
+        return 0 if self.root is None else self.attempt_of(self.root)
+
+    def comes_again(self, root: Root) -> bool:
+        """Whether a tuple is of a message that did not just come from its source; see `again`."""
+        return self.attempt_of(root) > 1 or (bool(self.again) and any(one in self.again for one in roots_of(root)))
+
+    def attempt_of(self, root: Root) -> int:
+        """Attempt of a tuple: of several roots, the highest."""
+        attempts, pinned = self.attempts, self.pinned
+        return max((pinned.get(one) or attempts.get(one, 1) for one in roots_of(root)), default=1)
+
+
+IN_HAND: ContextVar[TaskPlace | None] = ContextVar("tupletree_in_hand", default=None)
+"""Whose task worked last in this context. Its `root` is None unless a tuple is in hand right now; for logs."""

@@ -1,0 +1,215 @@
+"""Times as whole microseconds since the Unix epoch, in which windows are exact.
+
+Owns how a timestamp becomes such a number, and which are refused: a datetime without zone names no moment.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from tupletree.bolts.failures import safe_text
+from tupletree.errors import ProcessingError
+from tupletree.topology.windows import Timestamp
+
+__all__ = ["BEFORE_ALL", "Watermark", "micros", "seconds", "shown", "timestamp_function"]
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MICROSECOND = dt.timedelta(microseconds=1)
+PER_SECOND = 1_000_000
+
+BEFORE_ALL = -(1 << 62)
+"""Earlier than any time: 146,000 years before the Unix epoch."""
+
+FARTHEST_S = 1 << 41
+"""No timestamp is farther from the Unix epoch: 69,000 years."""
+
+
+def micros(time_s: float) -> int:
+    """Microseconds of a number of seconds."""
+    return round(time_s * PER_SECOND)
+
+
+def seconds(time_us: int) -> float:
+    """Seconds of a number of microseconds."""
+    return time_us / PER_SECOND
+
+
+def shown(time_us: int) -> str:
+    """A time for people."""
+    try:
+        return (EPOCH + time_us * MICROSECOND).isoformat()
+    except OverflowError:
+        return f"{seconds(time_us):.6f} s after 1970"
+
+
+def timestamp_function(timestamp: Timestamp) -> Callable[[Any], int]:
+    """A function tuple → microseconds since the Unix epoch; it raises ProcessingError for what is no moment in time.
+
+    A datetime counts by its zone, so the two hours that a clock shows twice in autumn are two hours.
+    """
+    get = attrgetter(timestamp) if isinstance(timestamp, str) else timestamp
+
+    def time_of(value: Any) -> int:
+        time = get(value)
+        if isinstance(time, dt.datetime):
+            if time.tzinfo is not None and time.utcoffset() is not None:
+                return (time - EPOCH) // MICROSECOND
+            raise _no_time(time, "a datetime without a zone", "give it one: `.replace(tzinfo=datetime.UTC)`, say")
+        is_number = isinstance(time, float | int | decimal.Decimal) and not isinstance(time, bool)
+        if is_number and math.isfinite(time) and -FARTHEST_S < time < FARTHEST_S:
+            return round(time * PER_SECOND)
+        raise _no_time(time, safe_text(time, 100), "take such tuples out before, or give the timestamp as a function")
+
+    return time_of
+
+
+def _no_time(time: object, got: str, next_step: str) -> ProcessingError:
+    return ProcessingError(
+        "the tuple's timestamp names no moment in time",
+        got=f"{got} ({safe_text(time, 100)})" if isinstance(time, dt.datetime) else got,
+        expected="a datetime with a zone, or seconds since the Unix epoch",
+        next_step=next_step,
+    )
+
+
+HISTORY_STEPS = 64
+"""How finely the past is remembered: in steps of this part of the longest time that it may hold the watermark back."""
+
+
+class Watermark:
+    """One task's watermark.
+
+    Args:
+        inputs: (component, stream) of each input.
+        lag_us: how far behind a later one a tuple may come.
+        idle_us: how long an input must be silent to go on with the clock; None: it never does.
+        hold_us: how long a message in retry holds the watermark back.
+
+    Attributes:
+        current: the watermark.
+    """
+
+    def __init__(self, inputs: Sequence[tuple[str, str]], *, lag_us: int, idle_us: int | None, hold_us: int) -> None:
+        self.current = BEFORE_ALL
+        self._lag_us = lag_us
+        self._idle_us = idle_us
+        self._hold_us = hold_us
+        self._latest = dict.fromkeys(inputs, BEFORE_ALL)
+        self._heard_us: dict[tuple[str, str], int] = {}  # by the run's clock
+        self._limit_us: int | None = None
+        # (time, watermark that it would have been, the run's clock then), rising in all three
+        self._history: list[tuple[int, int, int]] = []
+
+    def saw(self, source: tuple[str, str], time_us: int, ran_us: int) -> None:
+        """A tuple with this timestamp came on this input."""
+        self._latest[source] = max(self._latest[source], time_us)
+        self._heard_us[source] = ran_us
+
+    def advance(self, now_us: int, ran_us: int, retrying_since_us: int | None) -> int:
+        """Bring it up to date.
+
+        Args:
+            now_us: the time.
+            ran_us: the run's clock.
+            retrying_since_us: when the oldest message that is being tried again first went out; None: there is none.
+        """
+        free = self._free(ran_us)
+        self._remember(now_us, ran_us, free)
+        if self._limit_us is not None:
+            free = min(free, self._limit_us)
+        if retrying_since_us is not None:
+            free = min(free, max(self._as_of(retrying_since_us, 0), self._as_of(ran_us - self._hold_us, 2)))
+        self.current = max(self.current, free)
+        return self.current
+
+    def reaches(self, time_us: int, now_us: int, ran_us: int, retrying_since_us: int | None) -> int | None:
+        """When to look whether the clock alone has brought it to a time; None: only tuples will."""
+        if all(latest == BEFORE_ALL for latest in self._latest.values()):
+            return None
+        waits = [self._input_reaches(source, time_us + self._lag_us, ran_us) for source in self._latest]
+        if any(wait is None for wait in waits):
+            return None
+        wait = max(wait for wait in waits if wait is not None)
+        if retrying_since_us is None or wait > 0:
+            return now_us + wait
+        at = bisect_left(self._history, time_us, key=lambda entry: entry[1])
+        reached_us = self._history[at][2] if at < len(self._history) else ran_us
+        return now_us + reached_us + self._hold_us + 1 - ran_us
+
+    def wait(self, ran_us: int) -> None:
+        """Do not move on account of what is still to come, until there is another one after this.
+
+        So where work is done in epochs: whether a message of this epoch is to be tried again is known in the next one.
+        """
+        self._limit_us = self._free(ran_us)
+
+    def memory(self) -> list[Any]:
+        """What must outlive it, as plain data; see `restore`."""
+        return [
+            self.current,
+            [[*source, latest, self._heard_us.get(source)] for source, latest in self._latest.items()],
+            [list(entry) for entry in self._history],
+        ]
+
+    def restore(self, memory: Sequence[Any]) -> None:
+        """Go on where another one was. Inputs that are no longer there are forgotten."""
+        self.current, inputs, history = memory
+        self._history = [(time_us, watermark, ran_us) for time_us, watermark, ran_us in history]
+        for component, stream, latest, heard in inputs:
+            if (component, stream) in self._latest:
+                self._latest[component, stream] = latest
+                if heard is not None:
+                    self._heard_us[component, stream] = heard
+
+    def _free(self, ran_us: int) -> int:
+        """What it would be if no message were tried again."""
+        reached = [self._input_at(source, ran_us) for source in self._latest]
+        known = [time_us for time_us in reached if time_us is not None]
+        lowest = min(known, default=BEFORE_ALL)
+        return lowest - self._lag_us if lowest > BEFORE_ALL else BEFORE_ALL
+
+    def _input_at(self, source: tuple[str, str], ran_us: int) -> int | None:
+        """How far an input has come; None if it says nothing, for it never had a tuple and is taken to be idle."""
+        latest = self._latest[source]
+        silent_us = ran_us - self._heard_us.setdefault(source, ran_us)
+        if self._idle_us is None or silent_us <= self._idle_us:
+            return latest
+        return None if latest == BEFORE_ALL else latest + silent_us - self._idle_us
+
+    def _input_reaches(self, source: tuple[str, str], time_us: int, ran_us: int) -> int | None:
+        """In how long an input has come to a time by itself; negative if it could have before."""
+        latest = self._latest[source]
+        if latest >= time_us:
+            return 0
+        if self._idle_us is None:
+            return None
+        idle_at_us = self._heard_us.get(source, ran_us) + self._idle_us
+        # An input without a tuple is out of the way once it is idle, which is just after that time.
+        return idle_at_us + (1 if latest == BEFORE_ALL else time_us - latest) - ran_us
+
+    def _remember(self, now_us: int, ran_us: int, free: int) -> None:
+        history = self._history
+        if history and (free <= history[-1][1] or now_us < history[-1][0] or ran_us < history[-1][2]):
+            return
+        if history and ran_us - history[-1][2] < self._hold_us // HISTORY_STEPS:
+            return
+        history.append((now_us, free, ran_us))
+        old = bisect_right(history, ran_us - self._hold_us, key=lambda entry: entry[2]) - 1
+        if old > 0:
+            del history[:old]
+
+    def _as_of(self, clock_us: int, clock: int) -> int:
+        """What it was just before: tuples of a message may have moved it at the very time at which it went out.
+
+        Args:
+            clock_us: when.
+            clock: by which of an entry's clocks: its position.
+        """
+        at = bisect_left(self._history, clock_us, key=lambda entry: entry[clock]) - 1
+        return self._history[at][1] if at >= 0 else BEFORE_ALL

@@ -1,0 +1,37 @@
+"""Which bolts hold tuples beyond a call, and the task that does it for each. The runtimes ask here."""
+
+from __future__ import annotations
+
+from tupletree.bolts.batch import BatchTask
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.held import Holder
+from tupletree.bolts.joins import JoinTask
+from tupletree.bolts.windows import window_task
+from tupletree.state.keys import KeyFunctions
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["holder_of", "is_holder"]
+
+
+def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> Holder | None:
+    """A task of this bolt that holds its inputs; None for a bolt that settles each tuple in its call.
+
+    Args:
+        component: the bolt.
+        place: its context object.
+        keys: how the keys of its tuples are known, if it `is_keyed`.
+    """
+    match component.body.style:
+        case "batch":
+            return BatchTask(component, place)
+        case "window":
+            return window_task(component, place, keys)
+        case "join":
+            return JoinTask(component, place, keys or {})
+    return None
+
+
+def is_holder(component: ComponentSpec) -> bool:
+    """Whether this bolt holds its inputs."""
+    style: str = component.body.style
+    return style in {"batch", "window", "join"}

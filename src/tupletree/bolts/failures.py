@@ -1,0 +1,191 @@
+"""Turning what user code raised into a `Failure`: text only, bounded, and never raising itself."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, MutableMapping
+from types import CodeType, TracebackType
+from typing import Any
+
+from tupletree.bolts.effects import MAX_STRAYS_KEPT, Worked
+from tupletree.data.frames import Root, roots_of
+from tupletree.errors import PermanentError, ProcessingTimeoutError, TupletreeError
+from tupletree.texts import encodable
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["OUR_MODULES", "FailureMaker", "safe_text", "wrong_type"]
+
+MAX_TEXT = 2_000
+MAX_TRACEBACK = 8_000
+MAX_STACK_FRAMES = 30
+MAX_STACKS_KEPT = 256
+OUR_MODULES = (
+    "tupletree.bolts.",
+    "tupletree.bolts.plain",
+    "tupletree.bolts.arrow",
+    "tupletree.bolts.collector",
+    "tupletree.bolts.chunks",
+    "tupletree.tasks.",
+    "tupletree.bolts.call_retry",
+    "tupletree.routing.groupings",
+    "tupletree.runtimes.local.event_loop",
+    "tupletree.runtimes.spark.worker.async_bolts",
+    "tupletree.runtimes.spark.settle.sink_delivery",
+    "tupletree.sinks.foreach",
+    "concurrent.futures._base",
+    "tupletree.testing.",
+)
+"""Prefixes of the modules that call user code."""
+
+
+def safe_text(value: object, limit: int = MAX_TEXT) -> str:
+    """Text as it is and the `repr` of anything else, shortened; an object whose repr raises is named by its type.
+
+    Lone surrogates are escaped, so the text can always be encoded.
+    """
+    return _bounded(value if isinstance(value, str) else _text_by(repr, value), limit)
+
+
+def _text_by(show: Callable[[Any], str], value: object) -> str:
+    """What `repr` or `str` gives, or words for what it raised: they run user code, which may raise anything."""
+    try:
+        return show(value)
+    except BaseException as error:  # noqa: BLE001 - a report on an error must not become another one
+        return f"<{type(value).__qualname__} whose {show.__name__} raised {type(error).__qualname__}>"
+
+
+def _bounded(text: str, limit: int) -> str:
+    text = str.__str__(text)  # a subclass of str may do anything
+    if len(text) > limit:
+        text = f"{text[:limit]}… ({len(text)} characters)"
+    return encodable(text)
+
+
+def wrong_type(value: object, expected: str) -> PermanentError:
+    """The error for a bolt that emitted something its annotations do not declare: no other attempt would help."""
+    got = f"{type(value).__module__}.{type(value).__qualname__}"
+    return PermanentError(
+        "the bolt emitted a value of an undeclared type",
+        got=f"{got}: {safe_text(value, 200)}",
+        expected=expected,
+        next_step="declare it in the return annotation or the Collector, or emit the declared class",
+    )
+
+
+class FailureMaker:
+    """Builds the failures of one task."""
+
+    def __init__(self, component: str, task_id: int) -> None:
+        self._component = component
+        self._task_id = task_id
+
+    def of(self, value: object, error: BaseException | str | None, kind: FailureKind = FailureKind.ERROR) -> Failure:
+        """A failure of the tuple `value`, from an exception or a reason in words."""
+        raised = error if isinstance(error, BaseException) else None
+        return Failure(
+            kind=FailureKind.TIMEOUT if isinstance(raised, ProcessingTimeoutError) else kind,
+            component=self._component,
+            task_id=self._task_id,
+            error_type=_type_name(raised) if raised is not None else "",
+            error=_message(raised) if raised is not None else safe_text(_reason(error)),
+            traceback=_traceback(raised) if raised is not None else "",
+            failing_tuple=safe_text(value),
+            permanent=isinstance(raised, PermanentError),
+        )
+
+    def note(
+        self,
+        failures: MutableMapping[int, Failure],
+        root: Root,
+        value: object,
+        error: BaseException | str | None,
+    ) -> None:
+        """Record the failure under every root of the tuple; a root's first failure wins."""
+        new = [one for one in roots_of(root) if one not in failures]
+        if new:
+            failure = self.of(value, error)
+            failures.update(dict.fromkeys(new, failure))
+
+    def blame(self, worked: Worked, root: Root, value: object, error: BaseException | str | None) -> None:
+        """As `note`; the failure of an untracked tuple, which nobody will hear of as a verdict, becomes a stray."""
+        if roots_of(root):
+            self.note(worked.failures, root, value, error)
+        else:
+            self.stray(worked, value, error)
+
+    def stray(self, worked: Worked, value: object, error: BaseException | str | None) -> None:
+        """Record an error that fails no root."""
+        worked.stray_count += 1
+        if len(worked.strays) < MAX_STRAYS_KEPT:
+            worked.strays.append(self.of(value, error))
+
+
+def _reason(words: object) -> object:
+    nothing = words is None or (isinstance(words, str) and not words)
+    return "the bolt failed the tuple" if nothing else words
+
+
+def _type_name(error: BaseException) -> str:
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    return _bounded(_text_by(str, error), MAX_TEXT)
+
+
+def _traceback(error: BaseException) -> str:
+    """The user's part of the stack: frames of our own say nothing to the reader."""
+    text = _text_by(_formatted, error)
+    return _bounded(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
+
+
+def _formatted(error: BaseException) -> str:
+    step = _below_dispatch(error)
+    is_plain = error.__cause__ is None and error.__context__ is None and not isinstance(error, BaseExceptionGroup)
+    if is_plain and isinstance(error, TupletreeError) and (step is None or _is_ours(step)):
+        return ""  # a judgement of our own: its message says it all
+    if step is None or not is_plain:
+        return "".join(traceback.format_exception(type(error), error, step, limit=-MAX_STACK_FRAMES))
+    only = "".join(traceback.format_exception_only(error))
+    return f"Traceback (most recent call last):\n{_stack_text(step)}{only}"
+
+
+_stacks: dict[tuple[int, ...], tuple[str, list[CodeType]]] = {}
+"""Text of stacks that were met before, by the codes (which it keeps alive) and the places in them."""
+
+
+def _stack_text(first: TracebackType) -> str:
+    """The lines of a stack. The same few places fail again and again, and formatting asks the disk about every file.
+
+    Each such question hands the interpreter to another thread, which may keep it for milliseconds.
+    """
+    codes: list[CodeType] = []
+    key: list[int] = []
+    step: TracebackType | None = first
+    while step is not None:
+        code = step.tb_frame.f_code
+        codes.append(code)
+        key += (id(code), step.tb_lasti)
+        step = step.tb_next
+    found = _stacks.get(tuple(key))
+    if found is None:
+        if len(_stacks) >= MAX_STACKS_KEPT:
+            _stacks.clear()
+        found = "".join(traceback.format_tb(first, limit=-MAX_STACK_FRAMES)), codes
+        _stacks[tuple(key)] = found
+    return found[0]
+
+
+def _below_dispatch(error: BaseException) -> TracebackType | None:
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        if not _is_ours(step):
+            break
+        step = step.tb_next
+    return step
+
+
+def _is_ours(step: TracebackType) -> bool:
+    name: str = step.tb_frame.f_globals.get("__name__", "")
+    return name.startswith(OUR_MODULES)

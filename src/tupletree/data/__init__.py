@@ -1,0 +1,1 @@
+"""What moves between tasks: frames of tuples, columns, and messages as Arrow or as plain data."""

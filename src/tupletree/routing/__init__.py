@@ -1,0 +1,1 @@
+"""Who gets what: a topology becomes tasks, stages and executors, and tuples find theirs."""

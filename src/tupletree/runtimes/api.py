@@ -1,0 +1,189 @@
+"""The narrow interface of a runtime, and `run`, the one way to start a topology.
+
+Owns the run handle's contract, progress and summary. A runtime is imported only when it is asked for, so that
+`import tupletree` starts no JVM.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tupletree.config import Options
+from tupletree.runtimes.open_messages import NOTHING_OPEN, OpenMessages
+from tupletree.runtimes.progress import Listener, ProgressRecord, Reporter
+from tupletree.tracking.outages import ShownOutage
+from tupletree.tracking.outcomes import DeadLetter
+
+if TYPE_CHECKING:
+    from tupletree.topology.builder import Topology
+    from tupletree.topology.reference import TargetRef
+
+__all__ = ["Progress", "Redact", "RunHandle", "RunRequest", "Summary", "is_own_thread"]
+
+OWN_THREADS = "tupletree-"
+"""What the names of a run's threads begin with."""
+
+Redact = Callable[[DeadLetter], DeadLetter]
+"""Called for each dead letter before it is stored: takes out what must not be written down.
+
+Dead letters only: epoch logs, state, history and kept frames hold payloads as they are, and logs what errors say.
+"""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. Totals are over the life of the state directory; the rest is about this process.
+
+    Attributes:
+        emitted, acked, dead, open: distinct messages.
+        failed, retried: attempts.
+        untracked: messages without an id, and all messages where there are no ackers: they are in none of the numbers
+            above.
+        untracked_failed: tuples whose errors fail no message, because they belong to none; of this process.
+        joined: deliveries of a message that was open already; it goes on as the message it is.
+        epoch: the last settled epoch (Spark), -1 before the first.
+        rate_per_s: messages acked per second, over the last seconds.
+        latency_p50_ms, latency_p95_ms: emit to ack of recent messages; None before the first.
+        outputs: published rows per sink.
+        state: created, activated, processing, paused, waiting, draining, stopping, restarting, stopped or failed. It is
+            waiting while a component waits for the end of an outage; others may go on meanwhile.
+        outages: what waits for something outside that is not available, the longest wait first.
+        outage_counts: component → outages that this process met.
+    """
+
+    emitted: int = 0
+    acked: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    open: int = 0
+    epoch: int = -1
+    rate_per_s: float = 0.0
+    latency_p50_ms: float | None = None
+    latency_p95_ms: float | None = None
+    seconds: float = 0.0
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    state: str = "created"
+    outages: Sequence[ShownOutage] = ()
+    outage_counts: Mapping[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    untracked_failed: int = 0
+    joined: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `emitted == acked + dead + open`; the other numbers are those of `Progress`.
+
+    Attributes:
+        left: what the open messages wait for.
+    """
+
+    topology: str
+    runtime: str
+    emitted: int
+    acked: int
+    failed: int
+    retried: int
+    dead: int
+    open: int
+    seconds: float
+    state_dir: Path
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    untracked_failed: int = 0
+    joined: int = 0
+    left: OpenMessages = NOTHING_OPEN
+
+
+def is_own_thread() -> bool:
+    """Whether a thread of a run calls: it must not wait for the run."""
+    name = threading.current_thread().name
+    return name.startswith(OWN_THREADS) and name != "tupletree-testing"
+
+
+class RunHandle(ABC):
+    """A running topology. Its methods may be called from any thread.
+
+    Args:
+        reports: carries its progress records.
+    """
+
+    def __init__(self, reports: Reporter) -> None:
+        self.reports = reports
+
+    def on_progress(self, listener: Listener) -> None:
+        """Have it called with each `ProgressRecord` from now on: one per epoch (Spark), one per second (local).
+
+        A thread of its own calls it: it may take its time, and what it raises is logged and changes nothing.
+        """
+        self.reports.add(listener)
+
+    def recent_progress(self) -> list[ProgressRecord]:
+        """The last 100 records of this process, oldest first."""
+        return self.reports.recent()
+
+    @property
+    @abstractmethod
+    def state_dir(self) -> Path:
+        """Where it keeps what is known of it, absolute."""
+
+    @abstractmethod
+    def progress(self) -> Progress:
+        """Where it stands now."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> Summary:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout_s`.
+            TupletreeError: the run failed (infrastructure, never a message).
+        """
+
+    @abstractmethod
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Stop pulling, settle what is in flight, then end; calling it again is harmless.
+
+        Args:
+            drain_timeout_s: how long to wait for what is in flight; None takes the option. Returns as soon as it is
+                settled. Called by the run itself (a callback of a source, a sink, a progress listener) it returns at
+                once: the run cannot end before its caller has returned. What windows, joins and batches hold stays open
+                on Spark, for the next start.
+        """
+
+    def drain(self, drain_timeout_s: float | None = None) -> None:
+        """As `stop`, and end windows, joins and batches with what they hold, so that no message is left open.
+
+        Retries go on meanwhile. What is open when the time is up stays open, as with `stop`. A local run keeps nothing
+        for a next start, so that its `stop` does the same.
+        """
+        self.stop(drain_timeout_s)
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Pull nothing more from the spouts and start no retry; what is in flight is settled. Ends with the process."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Undo `pause`, or activate what was started inactive; does nothing once a stop was asked for."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Everything a runtime is told. See `run` for the fields."""
+
+    topology: Topology
+    options: Options
+    target: TargetRef | None
+    state_dir: Path | None
+    append: bool
+    master: str
+    redact: Redact | None
+    active: bool = True
+    state_snapshot: Path | None = None

@@ -1,0 +1,326 @@
+"""Looking at a run, and speaking to it, from another process: through two places in its state directory.
+
+`status.json` says where the run stands; its process writes it anew every second. `control/ID.json` is a wish: pause,
+resume or drain; the process carries it out and takes the file away, which is the answer. Both are about the process
+that runs now, not about the run's whole life: nothing in here is durable, and a wish that nobody took up is forgotten
+at the next start. Replays, which are durable, have an inbox of their own (`deadletters`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tupletree.durable import DECODE_ERRORS, create_new, private_folder, read_file
+from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
+from tupletree.runtimes.api import Progress, RunHandle
+from tupletree.runtimes.requests import RequestFolder
+from tupletree.texts import json_bytes
+from tupletree.tracking.outages import ShownOutage
+
+__all__ = ["Attendant", "Status", "Wish", "began", "progress_in", "send_wish", "status_of"]
+
+logger = logging.getLogger("tupletree.runtimes")
+
+ATTEND_EVERY_S = 0.25
+WRITE_EVERY_S = 1.0
+STALE_AFTER_S = 10.0
+"""A status that is older was left by a process that was killed, or that is stuck."""
+
+SHOWN_RECORDS = 20
+"""Progress records in a status."""
+
+WISH_MAX_BYTES = 4096
+"""Nothing longer is a wish, so a file that somebody dropped there costs no memory."""
+
+MAX_DRAIN_S = 31_536_000.0
+"""A year: as long as a wait may be asked for."""
+
+STATUS_MAX_BYTES = 64 * 1024 * 1024
+
+FORMAT = 1
+
+Wish = Literal["pause", "resume", "drain"]
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """Where a run stands.
+
+    Attributes:
+        topology, runtime: what runs where.
+        process, host: who runs it.
+        process_began: when that process began, in clock ticks of its machine; 0 where that cannot be known.
+        started_s, updated_s: of this process and of this status, since the Unix epoch.
+        ended: whether the process has ended the run; the numbers are final then.
+        error: what made the run fail; empty if nothing did.
+        progress: see `Progress`.
+        recent: the last `ProgressRecord`s of the process, oldest first.
+    """
+
+    topology: str
+    runtime: str
+    process: int
+    host: str
+    started_s: float
+    updated_s: float
+    ended: bool = False
+    error: str = ""
+    progress: dict[str, Any] = {}
+    recent: list[dict[str, Any]] = []
+    process_began: int = 0
+    format: int = FORMAT
+
+    def is_alive(self, now_s: float) -> bool:
+        """Whether a process that writes it is there; on this machine its process is looked at, too."""
+        if self.ended:
+            return False
+        if self.host == socket.gethostname() and self.process_began:
+            # Whatever its clock says, or was set to. Another process that has its number now began at another time.
+            return began(self.process) == self.process_began
+        # One from the future was left before the clock was set back: a process that is there has written it anew.
+        return abs(now_s - self.updated_s) < STALE_AFTER_S
+
+
+class _Wish(msgspec.Struct, forbid_unknown_fields=True):
+    wish: Wish
+    drain_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAIN_S)] | None = None
+    format: int = FORMAT
+
+
+def _control_of(state_dir: Path) -> RequestFolder[_Wish]:
+    return RequestFolder(
+        state_dir / "control",
+        _Wish,
+        WISH_MAX_BYTES,
+        next_step="ask with `tupletree pause`, `resume` or `drain` of the version that runs it",
+        fault_of=lambda _, wish: "" if wish.format == FORMAT else f"it has format {wish.format}, not {FORMAT}",
+    )
+
+
+# --- in the process of the run ------------------------------------------------------------------------------------
+
+
+class Attendant:
+    """Writes the status of a run and carries out wishes, on a thread of its own from `begin` to `finish`.
+
+    Args:
+        handle: the run; its methods are called from the attendant's thread.
+        topology, runtime: for the status.
+    """
+
+    def __init__(self, handle: RunHandle, topology: str, runtime: str) -> None:
+        self._handle = handle
+        self._topology = topology
+        self._runtime = runtime
+        self._started_s = time.time()
+        self._next_write_s = 0.0
+        self._complained = False
+        self._control = _control_of(handle.state_dir)
+        self._taken_up: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-attendant", daemon=True)
+
+    def begin(self) -> None:
+        """Forget what others wanted of a process before this one, and start."""
+        for request_id in self._control.take():
+            self._forget(request_id)
+        self._write()
+        self._thread.start()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Write the last status: the run has ended, by this error if it failed. To be called before anybody hears."""
+        self._over.set()
+        self._thread.join()
+        self._write(ended=True, error="" if error is None else str(error))
+
+    def _main(self) -> None:
+        while not self._over.wait(ATTEND_EVERY_S):
+            try:
+                self._look_around()
+            except Exception:  # the thread must be there for the next request
+                logger.exception("looking for requests of other processes failed")
+
+    def _look_around(self) -> None:
+        for request_id, wish in self._control.take().items():
+            if request_id not in self._taken_up:
+                self._carry_out(request_id, wish)
+        if time.monotonic() >= self._next_write_s:
+            self._write()
+
+    def _carry_out(self, request_id: str, wish: _Wish) -> None:
+        logger.info("another process asked to %s", wish.wish)
+        try:
+            self._obey(wish)
+        except Exception:
+            logger.exception("another process asked to %s, which failed", wish.wish)
+        self._forget(request_id)
+
+    def _obey(self, wish: _Wish) -> None:
+        if wish.wish == "drain":
+            # It waits for the end, and so does the main loop.
+            limit_s = wish.drain_timeout_s
+            threading.Thread(target=self._handle.drain, args=(limit_s,), name="tupletree-drain", daemon=True).start()
+        else:
+            (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
+
+    def _forget(self, request_id: str) -> None:
+        """A wish is carried out at most once, even if it cannot be removed."""
+        self._taken_up.add(request_id)
+        try:
+            self._control.remove(request_id)
+        except OSError as error:
+            logger.warning("a wish of another process stays although it was heard: %s", error)
+
+    def _write(self, *, ended: bool = False, error: str = "") -> None:
+        self._next_write_s = time.monotonic() + WRITE_EVERY_S
+        status = Status(
+            topology=self._topology,
+            runtime=self._runtime,
+            process=os.getpid(),
+            process_began=began(os.getpid()),
+            host=socket.gethostname(),
+            started_s=self._started_s,
+            updated_s=time.time(),
+            ended=ended,
+            error=error,
+            progress=asdict(self._handle.progress()),
+            recent=[msgspec.to_builtins(one) for one in self._handle.recent_progress()[-SHOWN_RECORDS:]],
+        )
+        try:
+            _replace(self._handle.state_dir / "status.json", json_bytes(status))
+        except OSError as fault:
+            if not self._complained:
+                self._complained = True
+                logger.warning("its status cannot be written, so `tupletree status` is blind: %s", fault)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whole or not at all for readers, and not flushed to the disk: after a crash nobody wants it."""
+    draft = path.with_name(f"_{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    try:
+        with os.fdopen(create_new(draft), "wb") as file:
+            file.write(data)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # where nothing can be written, maybe nothing can be removed
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def began(process: int) -> int:
+    """When a process of this machine began, in clock ticks since its start; 0: it is not there, or no /proc is."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in {"Z", "X"} else int(fields[19])
+
+
+# --- in any other process -------------------------------------------------------------------------------------------
+
+
+def status_of(state_dir: Path) -> Status:
+    """Where a run stands, or stood when its last process was heard of.
+
+    Raises:
+        ConfigError: this is no state directory of a run.
+        CheckpointError: its status cannot be read.
+    """
+    path = state_dir / "status.json"
+    try:
+        return msgspec.json.decode(read_file(path, STATUS_MAX_BYTES), type=Status)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "there is no status of a run here", where=str(state_dir), expected="the --state-dir of a run"
+        ) from error
+    except (OSError, *DECODE_ERRORS) as error:
+        raise CheckpointError(
+            "the status of a run cannot be read",
+            where=str(path),
+            got=str(error),
+            next_step="use the version and the user of Tupletree that run it",
+        ) from error
+
+
+def send_wish(
+    state_dir: Path,
+    wish: Wish,
+    *,
+    drain_timeout_s: float | None = None,
+    patience_s: float = 10.0,
+) -> Status:
+    """Ask the process of a run for something, and wait until it has taken it up.
+
+    Args:
+        state_dir: of the run.
+        wish: what to do.
+        drain_timeout_s: how long a drain may take; None: as its options say.
+        patience_s: how long to wait for the process to take it up.
+
+    Raises:
+        ConfigError: the time is out of bounds, or this is no state directory of a run.
+        RuntimeUnavailableError: no process runs it, or it does not answer; the wish is taken back.
+        CheckpointError: nothing can be written there.
+    """
+    if drain_timeout_s is not None and not 0 <= drain_timeout_s <= MAX_DRAIN_S:
+        raise ConfigError(
+            "this is no time that a drain may take",
+            got=f"{drain_timeout_s:g} s",
+            expected=f"0 to {MAX_DRAIN_S:.0f} s, a year",
+        )
+    status = status_of(state_dir)
+    if not status.is_alive(time.time()):
+        raise _nobody(state_dir, status)
+    folder = state_dir / "control"
+    path = _control_of(state_dir).path_of(uuid.uuid4().hex)
+    try:
+        private_folder(folder)
+        _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))
+    except OSError as error:
+        raise CheckpointError(
+            "the run cannot be asked",
+            where=str(folder),
+            got=str(error),
+            expected="a folder that this user may write to",
+            next_step="use the user that runs it; move away what is in the place of the folder",
+        ) from error
+    until_s = time.monotonic() + patience_s
+    while path.exists():
+        if time.monotonic() >= until_s:
+            path.unlink(missing_ok=True)
+            raise _nobody(state_dir, status_of(state_dir))
+        time.sleep(ATTEND_EVERY_S / 5)  # until another process has looked, which tells nobody: the file just goes
+    return status_of(state_dir)
+
+
+def _nobody(state_dir: Path, status: Status) -> TupletreeError:
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.updated_s))
+    ended = "ended" if status.ended else "was last heard of"
+    return RuntimeUnavailableError(
+        "no process runs this topology now",
+        where=str(state_dir),
+        got=f"process {status.process} on {status.host}, which {ended} at {when}",
+        next_step=(
+            "start a new one: tupletree run TARGET --runtime local (a local run cannot be resumed)"
+            if status.runtime == "local"
+            else f"start it: tupletree run TARGET --state-dir {state_dir}"
+        ),
+    )
+
+
+def progress_in(status: Status) -> Progress:
+    """The numbers of a status; what another version wrote beyond them is left out."""
+    known = Progress.__dataclass_fields__
+    found = {name: value for name, value in status.progress.items() if name in known}
+    outages = msgspec.convert(found.get("outages", []), list[ShownOutage])
+    return Progress(**{**found, "outages": outages})

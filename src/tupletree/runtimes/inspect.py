@@ -1,0 +1,60 @@
+"""What can be seen of a run from outside: what happened to each message, and what bolts remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tupletree.state.contents import Entry
+    from tupletree.state.segments import Segment
+    from tupletree.state.versions import StateFile
+
+__all__ = ["ComponentState", "HistoryEvent"]
+
+
+@dataclass(frozen=True)
+class ComponentState:
+    """The state of one bolt.
+
+    Attributes:
+        name: the component.
+        segments: its open segments, by file name.
+        version: which of them count, oldest first.
+        now_s: the moment of the version, since the Unix epoch: what expired by then is not in it.
+    """
+
+    name: str
+    segments: Mapping[str, Segment]
+    version: Sequence[StateFile]
+    now_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of its segments."""
+        return sum({file.name: file.size_bytes for file in self.version}.values())
+
+    def entries(self) -> Iterator[Entry]:
+        """Every key with its value, as plain data. Raises CheckpointError for a damaged segment."""
+        from tupletree.state.contents import entries
+
+        return entries(self.segments, self.version, now_s=self.now_s)
+
+
+class HistoryEvent(msgspec.Struct, frozen=True):
+    """One thing that happened to a message: acked, failed, dead, put back, open, or in flight.
+
+    `message_id` is as `tracking.identity.plain_id` writes it, `time_s` since the Unix epoch.
+    """
+
+    time_s: float
+    epoch: int
+    spout: str
+    message_id: Any
+    attempt: int
+    root_hex: str
+    what: str
+    detail: str = ""

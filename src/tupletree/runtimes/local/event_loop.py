@@ -1,0 +1,188 @@
+"""Async calls: one event loop on a thread of its own runs what async components ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import TimeoutError as StillWaiting
+from typing import Any
+
+from tupletree.tasks.mail import Finished
+from tupletree.tasks.outbox import AsyncCall
+
+__all__ = ["CallRunner"]
+
+logger = logging.getLogger("tupletree.local")
+
+END_TIMEOUT_S = 5.0
+"""How long cancelled calls may take to end: as long as a task may take to answer while everything ends."""
+
+
+STUCK_S = 10.0
+"""Code that does not let go of the event loop for so long is named with its stack."""
+
+
+class CallRunner:
+    """Starts its thread with the first call."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._running: dict[int, dict[int, asyncio.Task[None]]] = {}  # by task and number; the loop's thread has it
+        self._endings: set[asyncio.Task[None]] = set()
+        self._asked_s: float | None = None  # when the loop was asked whether it goes on; None: it answered
+        self._is_stuck = False
+
+    def run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
+        """Run a call; `tell` hears of its end, on the loop's thread."""
+        self._submit(self._run(task, number, call, tell))
+
+    def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
+        """Cancel these calls of a task, and run the last one when all of them have ended. See `Outbox.endings`."""
+        self._submit(self._end(task, numbers, call))
+
+    def look(self, now_s: float) -> None:
+        """Name, once, a call that keeps the event loop from going on. One thread calls this from time to time."""
+        with self._starting:
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        if self._asked_s is None:
+            self._asked_s, self._is_stuck = now_s, False
+            loop.call_soon_threadsafe(self._answer)
+        elif now_s - self._asked_s >= STUCK_S and not self._is_stuck:
+            self._is_stuck = True
+            logger.warning(
+                "an async component has kept the event loop, and with it all others, for %.0f s: await what takes "
+                "time, or hand it to asyncio.to_thread\n%s",
+                now_s - self._asked_s,
+                _stack_of(thread),
+            )
+
+    def _answer(self) -> None:
+        self._asked_s = None
+
+    def settle(self, timeout_s: float = END_TIMEOUT_S) -> bool:
+        """Wait until the endings that were asked for are done, and cancel the calls that nobody ends.
+
+        Returns:
+            False if something has not ended in time; it is named in the log and left behind.
+        """
+        with self._starting:
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return True
+        try:
+            asyncio.run_coroutine_threadsafe(self._settle(timeout_s / 3), loop).result(timeout_s)
+        except StillWaiting:
+            logger.error(  # noqa: TRY400 - where the call is says more than where this waited
+                "async calls have not ended %g s after they were cancelled and are left behind: %s; their thread "
+                "is at\n%s",
+                timeout_s,
+                ", ".join(self._named()) or "one that was about to start",
+                _stack_of(thread),
+            )
+            return False
+        return True
+
+    def close(self, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Do what `settle` does, and end the thread, unless something is left behind."""
+        settled = self.settle(timeout_s)
+        with self._starting:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None or not settled:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run_for_ever, args=(self._loop,), name="tupletree-async", daemon=True
+                )
+                self._thread.start()
+            loop = self._loop
+        asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    async def _run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
+        mine = _this_task()
+        self._running.setdefault(task, {})[number] = mine
+        try:
+            finished = Finished(number, await call())
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything; it fails its tuple
+            finished = Finished(number, [], error)
+        if self._running[task].get(number) is mine:
+            del self._running[task][number]
+        tell(finished)
+
+    async def _end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
+        mine = _this_task()
+        self._endings.add(mine)
+        try:
+            running = self._running.get(task, {}).copy()
+            for number in numbers:
+                if number in running:
+                    running[number].cancel()
+            if running:
+                await asyncio.wait(running.values())
+            await call()
+        except BaseException:
+            logger.exception("task %d: ending its calls failed; its results stand", task)
+        finally:
+            self._endings.discard(mine)
+
+    async def _settle(self, patience_s: float) -> None:
+        if await self._has_late_endings(patience_s):
+            logger.warning(
+                "what is due of async components has not ended after %g s and is cancelled: %s",
+                patience_s,
+                ", ".join(self._named()) or "closing them",
+            )
+            for one in asyncio.all_tasks() - {_this_task(), *self._endings}:
+                one.cancel()
+            await self._has_late_endings(patience_s)
+        others = asyncio.all_tasks() - {_this_task()}
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _has_late_endings(self, patience_s: float) -> bool:
+        """Wait for what ends components, but not for longer than that."""
+        if not self._endings:
+            return False
+        _, late = await asyncio.wait(self._endings, timeout=patience_s)
+        return bool(late)
+
+    def _named(self) -> list[str]:
+        """Calls that run; read from another thread, so it may miss one."""
+        return [f"call {number} of task {task}" for task, calls in [*self._running.items()] for number in [*calls]]
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    return "".join(traceback.format_stack(sys._current_frames().get(thread.ident or 0)))  # noqa: SLF001 - documented
+
+
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until stopped. A task of the user's own making that raises SystemExit or the like ends no other's calls."""
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException:  # the loop hands these on to whoever runs it
+            logger.exception("a task that an async call started raised what ends a program; it goes on")
+        else:
+            return

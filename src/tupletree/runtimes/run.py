@@ -1,0 +1,135 @@
+"""The way in: start a topology on a runtime, and look at what a run left. The only module that names both runtimes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tupletree.config import Options
+from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.runtimes.api import Redact, RunHandle, RunRequest
+from tupletree.runtimes.deadletters import id_text, is_local_run, spellings_of
+from tupletree.runtimes.inspect import ComponentState, HistoryEvent
+
+if TYPE_CHECKING:
+    from tupletree.topology.builder import Topology
+    from tupletree.topology.reference import TargetRef
+
+__all__ = ["run", "stored_state", "why"]
+
+
+def run(
+    topology: Topology,
+    *,
+    runtime: str = "spark",
+    options: Options | Mapping[str, Any] | None = None,
+    target: TargetRef | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+    append: bool = False,
+    master: str = "local[2]",
+    redact: Redact | None = None,
+    active: bool = True,
+    state_snapshot: str | os.PathLike[str] | None = None,
+) -> RunHandle:
+    """Start a topology and return at once.
+
+    Args:
+        topology: what to run; it is checked, and every fault is reported together.
+        runtime: "spark" or "local".
+        options: settings. A dict is put on top of those of the topology and the environment; None takes these alone.
+        target: where workers import the topology's module from; None if its module is importable anyway.
+        state_dir: resume what is there (Spark), or start there; None makes a fresh `.tupletree/<name>/<run>`.
+        append: let file sinks write beside what another run wrote.
+        master: Spark master, where no session exists yet.
+        redact: see `Redact`.
+        active: False opens everything and asks no spout for anything until `resume`.
+        state_snapshot: local runtime: a file with the state of bolts. It is read at the start if it is there, and
+            written anew when the run ends without an error. Spark keeps state in the state directory.
+
+    Raises:
+        TopologyError, ConfigError: what was asked for cannot run.
+        RuntimeUnavailableError: this machine cannot run it (no Java, unsuited packages).
+        CheckpointError: the state directory is in use, damaged, or of another topology.
+    """
+    from tupletree.config import resolve_options
+
+    if runtime not in {"spark", "local"}:
+        raise RuntimeUnavailableError(
+            "there is no such runtime here",
+            got=runtime,
+            expected="spark or local",
+            next_step="use --runtime spark or --runtime local",
+        )
+    if isinstance(options, Options):
+        resolved = options
+    else:
+        resolved = resolve_options(code=topology.build().options, environment=os.environ, call=options)
+    if runtime == "local":
+        from tupletree.runtimes.local.runtime import start
+    else:
+        from tupletree.runtimes.spark.runtime import start
+    directory = None if state_dir is None else Path(state_dir)
+    snapshot = None if state_snapshot is None else Path(state_snapshot).absolute()
+    if snapshot is not None and (runtime != "local" or not snapshot.parent.is_dir()):
+        raise ConfigError(
+            "there cannot be such a snapshot of the state",
+            got=f"{snapshot} with the runtime {runtime}",
+            expected="the local runtime, and a file in a folder that exists",
+            next_step="on Spark the state is in the state directory" if runtime != "local" else "make the folder",
+        )
+    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot))
+
+
+def why(state_dir: Path, message: str) -> list[HistoryEvent]:
+    """Everything known of a message, oldest first.
+
+    Args:
+        state_dir: of a run, running or not.
+        message: an id as `dead list` shows it, `SPOUT/ID`, or the root id of an attempt.
+
+    Raises:
+        ConfigError: this is no state directory, or that of a local run.
+    """
+    if not (state_dir / "tupletree.json").exists():
+        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    if is_local_run(state_dir):
+        raise ConfigError(
+            "a local run keeps no history of its messages",
+            where=str(state_dir),
+            next_step="tupletree dead list shows those that died; a Spark run tells the story of every message",
+        )
+    from tupletree.runtimes.spark.driver.history import all_events
+
+    spellings = spellings_of(message)
+    found = [event for event in all_events(state_dir) if _is_about(event, spellings)]
+    return sorted(found, key=lambda event: (event.epoch, event.time_s))
+
+
+def _is_about(event: HistoryEvent, spellings: list[str]) -> bool:
+    text = id_text(event.message_id)
+    return not {text, f"{event.spout}/{text}", event.root_hex}.isdisjoint(spellings)
+
+
+def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
+    """The newest committed version: its epoch (-1 before the first), and the state of each bolt that has some.
+
+    Args:
+        state_dir: of a run, running or not.
+
+    Raises:
+        ConfigError: this is no state directory, or that of a local run.
+        CheckpointError: a file is missing or damaged.
+    """
+    if not (state_dir / "tupletree.json").exists():
+        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    if is_local_run(state_dir):
+        raise ConfigError(
+            "a local run keeps its state in memory",
+            where=str(state_dir),
+            next_step="run it with --runtime spark, whose state can be looked at",
+        )
+    from tupletree.runtimes.spark.driver.history import committed_state
+
+    return committed_state(state_dir)

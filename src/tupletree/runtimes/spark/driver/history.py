@@ -1,0 +1,136 @@
+"""Looking into a state directory from outside: reads the journal of a run, running or not, and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from tupletree.errors import CheckpointError
+from tupletree.ids import hex_id
+from tupletree.runtimes.inspect import ComponentState, HistoryEvent
+from tupletree.runtimes.spark.driver.archive import read_archive
+from tupletree.runtimes.spark.driver.recovery import logged_rows
+from tupletree.runtimes.spark.format.entries import (
+    SettleEntry,
+    epoch_path,
+    numbered,
+    read_epoch,
+    read_settle,
+    settle_path,
+)
+from tupletree.runtimes.spark.format.statedir import spout_tasks
+from tupletree.runtimes.spark.settle.logged import LoggedMessage, logged_messages
+from tupletree.state.segments import Segment
+from tupletree.tracking.message_ids import plain_id
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["all_events", "committed_state"]
+
+
+def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
+    """What happened to every message that is still known of, epoch by epoch."""
+    spouts = _spouts(state_dir)
+    seen: set[int] = set()
+    still_open: dict[int, LoggedMessage] = {}
+    for archived in read_archive(state_dir / "history"):
+        if archived.entry.epoch in seen:
+            continue  # a sweep that was killed before it removed the logs: the next one archived them again
+        seen.add(archived.entry.epoch)
+        rows = logged_rows(archived.splits, archived.entry.time_s)
+        messages = chain(logged_messages(archived.messages), rows)
+        yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts, still_open)
+    for epoch in numbered(state_dir / "epochs", ".epoch"):
+        if epoch in seen:
+            continue
+        settles = state_dir / "settles"
+        try:
+            header, body = read_epoch(state_dir / "epochs", epoch)
+            entry = read_settle(settles, epoch) if settle_path(settles, epoch).exists() else None
+        except CheckpointError:
+            if epoch_path(state_dir / "epochs", epoch).exists():
+                raise
+            continue  # swept while we looked: it is in the archive next time
+        messages = chain(logged_messages(body[: header.messages_length]), logged_rows(header.splits, header.time_s))
+        yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
+
+
+def _events(
+    messages: Iterable[LoggedMessage],
+    epoch: int,
+    time_s: float,
+    entry: SettleEntry | None,
+    spouts: Mapping[int, str],
+    still_open: dict[int, LoggedMessage],
+) -> Iterator[HistoryEvent]:
+    """One event per message of an epoch, and per earlier one that it settled or failed.
+
+    Without an entry its messages are still in flight. `still_open` has the messages of trees that are open before the
+    epoch, and is brought up to date.
+    """
+    failed: dict[int, Failure] = {}
+    other: dict[int, str] = {}
+    earlier: list[LoggedMessage] = []
+    if entry is not None:
+        failed = {root: attempt.failure for attempt in entry.failed for root in attempt.roots}
+        other = dict.fromkeys(entry.put_back, "put back")
+        other.update({tree.root: "open" for tree in entry.opened})
+        other.update(dict.fromkeys(failed, "failed"))
+        other.update({one.root: "dead" for one in entry.dead})
+        named = dict.fromkeys([*failed, *(one.root for one in entry.acked)])
+        earlier = [still_open[root] for root in named if root in still_open]
+    opened = {tree.root: tree.attempt for tree in entry.opened} if entry is not None else {}
+    for message in chain(earlier, messages):
+        what, detail = "in flight" if entry is None else other.get(message.root, "acked"), ""
+        if what in {"failed", "dead"} and message.root in failed:
+            failure = failed[message.root]
+            where = f"{failure.component} task {failure.task_id}: " if failure.component else ""
+            detail = f"{where}{failure.error_type or failure.kind.value}: {failure.error}".partition("\n")[0]
+        yield HistoryEvent(
+            time_s=time_s,
+            epoch=epoch,
+            spout=spouts.get(message.task, str(message.task)),
+            message_id=plain_id(message.message_id),
+            attempt=message.attempt,
+            root_hex=hex_id(message.root),
+            what=what,
+            detail=detail,
+        )
+        if message.root in opened:
+            still_open[message.root] = message
+    if entry is not None:
+        for root in entry.closed:
+            still_open.pop(root, None)
+        for root, attempt in opened.items():
+            if root in still_open:
+                still_open[root].attempt = attempt
+
+
+def _spouts(state_dir: Path) -> dict[int, str]:
+    path = state_dir / "spouts.json"
+    return spout_tasks(path) if path.exists() else {}
+
+
+def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
+    """The newest committed version of the state of every bolt: its epoch, and a component each.
+
+    The segments are open on return, so that what a running topology sweeps meanwhile stays readable.
+    """
+    settles = state_dir / "settles"
+    epoch = -1
+    while True:
+        newest = max(numbered(settles, ".settle"), default=-1)
+        try:
+            entry = read_settle(settles, newest) if newest >= 0 else None
+            version = entry.state if entry is not None else {}
+            opened = {
+                name: {file.name: Segment(state_dir / "state" / name / file.name) for file in files}
+                for name, files in version.items()
+            }
+        except CheckpointError:
+            if newest == epoch:  # nothing has happened since the last try: it is really missing or damaged
+                raise
+            epoch = newest
+            continue
+        now_s = entry.time_s if entry is not None else 0.0
+        return newest, [ComponentState(name, opened[name], files, now_s) for name, files in version.items()]

@@ -1,0 +1,393 @@
+"""Intake: pulls messages from the spouts and cuts them into epochs.
+
+Owns the buffer of messages that have a root but no epoch yet, and the layout of an epoch log. An epoch's log is
+durable before Spark can see it, so an epoch can be read again exactly as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tupletree.bolts.failures import safe_text
+from tupletree.clock import Clock
+from tupletree.config import Options
+from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_outage
+from tupletree.runtimes.spark.driver.epoch_frames import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
+from tupletree.runtimes.spark.format.wire import PlannedSplit
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.outages import Outages
+from tupletree.runtimes.spark.settle.source_rows import Rows
+from tupletree.tasks.orders import Numbers
+from tupletree.texts import reversible
+from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.splits import SplitSpout, storable_split
+from tupletree.topology.window_check import max_pending
+from tupletree.tracking.message_ids import message_key, plain_id
+from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.records import AlreadySettled, Emission
+
+__all__ = ["Intake"]
+
+logger = logging.getLogger("tupletree.spark")
+
+
+class Intake:
+    """See the module docstring. Its methods are called by the driver's loop only."""
+
+    def __init__(
+        self,
+        dealer: Dealer,
+        options: Options,
+        accounts: Accounts,
+        spouts: Sequence[SpoutTask],
+        clock: Clock,
+        retell: Callable[[AlreadySettled], None],
+        outages: Outages | None = None,
+    ) -> None:
+        self._again: list[int] = []  # first attempts in the buffer that come again
+        self._outages = outages or Outages(clock, options.outage_limit_s)
+        self._accounts = accounts
+        self._spouts = {spout.number: spout for spout in spouts}
+        self._clock = clock
+        self._retell = retell
+        self._dealer = dealer
+        self._pending_limit = max_pending(dealer.plan.spec, options, 2 * options.epoch_max_messages)
+        self._tracked = options.acker_tasks > 0
+        self._max_messages = options.epoch_max_messages
+        self._max_bytes = options.epoch_max_bytes
+        self.limit = options.epoch_max_messages
+        self._bytes_per_message = 0.0
+        self._delivered: set[tuple[int, Hashable]] = set()
+
+    @property
+    def buffered(self) -> int:
+        """Messages that have no epoch yet."""
+        return sum(spout.buffered for spout in self._spouts.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next epoch has reached its limit."""
+        planned_bytes = sum(split.size_bytes for spout in self._spouts.values() for split in spout.planned)
+        return self.buffered >= self._epoch_limit() or planned_bytes >= self._max_bytes
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no spout will ever give a message again."""
+        return all(spout.ended for spout in self._spouts.values())
+
+    @property
+    def must_give_up(self) -> bool:
+        """Whether a source has ended although it was told to emit a message again."""
+        pending = self._accounts.pending
+        return any(spout.ended and pending.awaiting_source(task) for task, spout in self._spouts.items())
+
+    def ask_again(self, spout_task: int) -> None:
+        """A source that retries by itself may have something to give although it had ended."""
+        self._spouts[spout_task].ended = False
+        self._accounts.ended.discard(spout_task)
+
+    def can_hear(self, spout_task: int, message_id: MessageId) -> bool:
+        """Whether a source without a position gave this message in this process; asked once per verdict.
+
+        If it did not, it may have no handle to hear of it by: those of a broker die with their connection. It will
+        deliver the message again, maybe much later.
+        """
+        key = spout_task, message_key(message_id)
+        if key not in self._delivered:
+            return False
+        self._delivered.remove(key)
+        return True
+
+    @property
+    def ended_unlogged(self) -> bool:
+        """Whether a spout has ended and no epoch log says so yet."""
+        return any(spout.ended and task not in self._accounts.ended for task, spout in self._spouts.items())
+
+    def _epoch_limit(self) -> int:
+        limit = min(self.limit, self._max_messages)
+        if self._bytes_per_message:
+            limit = min(limit, int(self._max_bytes / self._bytes_per_message))
+        return max(1, limit)
+
+    def pull(self) -> bool:
+        """Ask each spout for messages once, as far as the limits allow; whether any came."""
+        came = False
+        for task_id, spout in self._spouts.items():
+            if spout.ended or self.is_full or self._accounts.open_count(task_id) >= self._pending_limit:
+                continue
+            if not self._outages.is_due(spout.name):
+                continue
+            try:
+                if isinstance(spout.spout, SplitSpout):
+                    came = self._plan(spout, spout.spout) or came
+                    self._outages.over(spout.name)
+                    continue
+                given = spout.spout.next()
+            except EndOfInput:
+                self._outages.over(spout.name)
+                spout.ended = True
+                came = True
+                continue
+            except ConnectorError as error:
+                if not is_outage(error):
+                    raise
+                self._outages.met(spout.name, error)
+                continue
+            self._outages.over(spout.name)
+            if given is None:
+                continue
+            batch: Sequence[Emit[Any] | Reject] = given if isinstance(given, Sequence) else [given]
+            if batch:
+                self._accounts.ended.discard(task_id)
+                self._take(spout, batch)
+                came = True
+        return came
+
+    def _plan(self, spout: SpoutTask, planner: SplitSpout[Any]) -> bool:
+        """Ask for pieces that come next, of the size of one reader's share of an epoch; whether there are any."""
+        width = self._dealer.plan.readers(spout.name)
+        room = min(
+            -(-self._epoch_limit() // width),
+            self._epoch_limit() - self.buffered,
+            self._pending_limit - self._accounts.open_count(spout.number),
+        )
+        splits = planner.plan(room, max(1, self._max_bytes // width)) or ()
+        count = sum(split.rows for split in splits)
+        if count > room or any(split.rows < 1 for split in splits):
+            raise UnusableDataError(
+                "a spout planned what it was not asked for",
+                where=spout.name,
+                got=f"pieces of {', '.join(str(split.rows) for split in splits)} rows",
+                expected=f"at most {room} rows, and at least one in each piece",
+            )
+        spout.planned += splits
+        if splits:
+            self._accounts.ended.discard(spout.number)
+        if self._tracked:
+            with self._accounts.lock:
+                self._accounts.reading[spout.number] = self._accounts.reading.get(spout.number, 0) + count
+        return bool(splits)
+
+    def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
+        ids: list[MessageId] = []
+        values: list[Any] = []
+        rejected: list[tuple[MessageId, Reject]] = []
+        for one in batch:
+            if type(one) is Emit:
+                if one.message_id is None or not self._tracked:
+                    spout.untracked.append(one.value)
+                    if one.message_id is not None:
+                        spout.spout.ack(one.message_id)
+                else:
+                    ids.append(one.message_id)
+                    values.append(one.value)
+            elif isinstance(one, Reject):
+                rejected.append((one.message_id, one))
+            else:
+                raise UnusableDataError(
+                    "a spout gave something that is no message",
+                    where=spout.name,
+                    got=safe_text(one, 200),
+                    expected="an Emit, a Reject, a list of them, or None",
+                )
+        if values and not self._bytes_per_message:  # nothing is known from an epoch yet
+            self._bytes_per_message = self._dealer.length_of(spout, values[-1])
+        if spout.position is None and spout.spout.snapshot() is None:
+            given = [*ids, *(message_id for message_id, _ in rejected)]
+            self._delivered.update((spout.number, message_key(message_id)) for message_id in given)
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        accounts = self._accounts
+        with accounts.lock:
+            accounts.pending.counters.untracked += len(batch) - len(ids) - len(rejected)
+            try:
+                out = accounts.pending.emit_many(spout.number, ids, values, now_s, wall_s)
+            except ConnectorError as error:
+                found = [replace(finding, where=f"spout {spout.name!r}") for finding in error.findings]
+                raise UnusableDataError(error.what, findings=found) from error
+            spout.ids.extend(id_ for id_ in out.message_ids if id_ is not None)
+            spout.roots.extend(out.roots)
+            spout.values.extend(out.values)
+            spout.attempts.extend(out.attempts)
+            spout.fresh += out.attempts.count(1)
+            known = list(out.known)
+            for message_id, reject in rejected:
+                emission = accounts.pending.emit(spout.number, message_id, reject.payload, now_s, wall_s)
+                if isinstance(emission, Emission):
+                    spout.rejected[emission.root] = reject
+                    spout.fresh += 1
+                    self._append(spout, emission)
+                else:
+                    known.append(emission)
+        for joined in known:
+            if isinstance(joined, AlreadySettled):
+                self._retell(joined)
+
+    @staticmethod
+    def _append(spout: SpoutTask, emission: Emission) -> None:
+        assert emission.message_id is not None, "only tracked messages have a root"
+        spout.ids.append(emission.message_id)
+        spout.roots.append(emission.root)
+        spout.values.append(emission.value)
+        spout.attempts.append(emission.attempt)
+
+    def add_due(self, now_s: float) -> int:
+        """Move retries that are due into the buffer; returns how many."""
+        with self._accounts.lock:
+            due = self._accounts.pending.due(now_s, max(0, self._epoch_limit() - self.buffered))
+        for emission in due:
+            self._append(self._spouts[emission.spout_task], emission)
+            if emission.attempt == 1:
+                self._again.append(emission.root)
+        return len(due)
+
+    def cut(
+        self, epoch: int, generation: int, *, ticks: Sequence[str] = (), drain: bool = False
+    ) -> tuple[EpochRecord, list[bytes]]:
+        """Make an epoch of everything in the buffer: its record, and the sections of its log.
+
+        Args:
+            epoch: its number.
+            generation: of this start.
+            ticks: components that get a tick.
+            drain: nothing else will come for a while.
+        """
+        # Epoch time never goes back, whatever is done to the machine's clock.
+        time_s = self._accounts.epoch_time_s = max(self._clock.wall(), self._accounts.epoch_time_s)
+        ran_s = self._accounts.ran_s(self._clock.monotonic())
+        header = EpochHeader(
+            epoch=epoch,
+            generation=generation,
+            time_s=time_s,
+            ran_s=ran_s,
+            partitions=self._dealer.plan.partitions,
+            ticks=[*ticks],
+            drain=drain,
+            again=self._again,
+            tasks=self._dealer.tasks,
+        )
+        self._again = []
+        failures: dict[int, Failure] = {}
+        dealt = Dealt()
+        columns = _Columns()
+        numbers = Numbers(wire.first_number(epoch))
+        for task_id, spout in self._spouts.items():
+            header.untracked += len(spout.untracked)
+            header.fresh += spout.fresh
+            is_ordered = self._dealer.plan.carries_order(spout.name, spout.stream)
+            if is_ordered:
+                with self._accounts.lock:
+                    spout.made = self._accounts.pending.number(spout.roots, numbers.take)
+            columns.add(spout, self._accounts)
+            if is_ordered:
+                spout.made += numbers.take(len(spout.untracked))
+            header.unsendable += self._dealer.deal(epoch, spout, failures, dealt)
+            # Everything pulled is in this epoch, so the position behind it is the one of now.
+            spout.position = spout.spout.snapshot()
+            if spout.position is not None:
+                self._accounts.positions[task_id] = spout.position
+            if spout.ended:
+                self._accounts.ended.add(task_id)
+            spout.ids, spout.roots, spout.values, spout.attempts, spout.made = [], [], [], [], []
+            spout.rejected, spout.untracked, spout.fresh = {}, [], 0
+        header.splits = self._placed(header)
+        header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
+        header.ended = sorted(self._accounts.ended)
+        sections = self._sections(header, columns, dealt)
+        roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
+        with self._accounts.lock:
+            rows = Rows(header.splits, header.ran_s)
+            self._accounts.log_rows(epoch, rows)
+        record = EpochRecord(header, roots, rows.opened(dealt.openings(roots)), columns.retried(), failures, rows=rows)
+        return record, sections
+
+    def _placed(self, header: EpochHeader) -> list[PlannedSplit]:
+        """Everything planned as splits of an epoch: each where least is read so far, so that readers have even work."""
+        planned = [(spout, split) for spout in self._spouts.values() for split in spout.planned]
+        count = sum(split.rows for _, split in planned)
+        key = 0
+        if self._tracked and planned:
+            with self._accounts.lock:
+                key = self._accounts.draw_key(count)
+            header.fresh += count
+        else:
+            header.untracked += count
+        splits: list[PlannedSplit] = []
+        loads = {spout.name: [0] * self._dealer.plan.readers(spout.name) for spout, _ in planned}
+        for ordinal, (spout, split) in enumerate(planned):
+            load = loads[spout.name]
+            place = load.index(min(load))
+            load[place] += split.rows
+            splits.append(PlannedSplit(spout.name, spout.number, place, key, storable_split(split), ordinal))
+            key += split.rows if key else 0
+            spout.planned = []
+        return splits
+
+    def _sections(self, header: EpochHeader, columns: _Columns, dealt: Dealt) -> list[bytes]:
+        messages = columns.encode()
+        header.messages, header.messages_length = len(columns.roots), len(messages)
+        sections = dealt.sections(header, messages)
+        if header.messages:
+            average = sum(map(len, sections)) / header.messages
+            self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
+        return sections
+
+
+class _Columns:
+    """The message columns of an epoch while it is cut."""
+
+    def __init__(self) -> None:
+        self.tasks = array("I")
+        self.ids: list[Any] = []
+        self.roots = array("Q")
+        self.attempts = array("I")
+        self.first_emitted = array("d")
+        self.made = array("q")
+
+    def add(self, spout: SpoutTask, accounts: Accounts) -> None:
+        count = len(spout.roots)
+        self.tasks.extend([spout.number] * count)
+        self.ids.extend(spout.ids)
+        self.roots.extend(spout.roots)
+        self.attempts.extend(spout.attempts)
+        self.first_emitted.extend(accounts.pending.first_emitted_s(spout.roots))
+        if spout.made:
+            self._pad(len(self.roots) - count)
+            self.made.extend(spout.made)
+
+    def _pad(self, count: int) -> None:
+        """Messages of spouts that number nothing have 0."""
+        self.made.extend([0] * (count - len(self.made)))
+
+    def retried(self) -> dict[int, int]:
+        """Root → attempt, of those beyond the first."""
+        return {root: attempt for root, attempt in zip(self.roots, self.attempts, strict=True) if attempt > 1}
+
+    def encode(self) -> bytes:
+        """The columns as a section of the log."""
+        if self.made:
+            self._pad(len(self.roots))
+        try:
+            return msgspec.msgpack.encode(self._messages(self.ids, plain=False))
+        except (UnicodeEncodeError, OverflowError):  # lone surrogates, integers beyond 64 bits
+            return msgspec.msgpack.encode(self._messages(list(map(plain_id, self.ids)), plain=True))
+
+    def _messages(self, ids: list[Any], *, plain: bool) -> Messages:
+        return Messages(
+            tasks=self.tasks.tobytes(),
+            ids=ids,
+            ids_are_plain=plain,
+            roots=self.roots.tobytes(),
+            attempts=self.attempts.tobytes(),
+            first_emitted_s=self.first_emitted.tobytes(),
+            made=self.made.tobytes(),
+        )

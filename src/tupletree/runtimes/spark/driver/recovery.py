@@ -1,0 +1,313 @@
+"""Recovery: the accounts of a run as its journal tells them, after a stop or a kill at any point.
+
+Reads settle entries from the newest base on, then the epoch logs behind them. Writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tupletree.clock import Clock
+from tupletree.data.frames import roots_of
+from tupletree.durable import missing, read_header
+from tupletree.errors import CheckpointError
+from tupletree.runtimes.spark.driver.epoch_frames import openings_of
+from tupletree.runtimes.spark.driver.rescale import Redealer
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.carryover import missing_files
+from tupletree.runtimes.spark.format.entries import (
+    EpochHeader,
+    FailedAttempt,
+    OpenTree,
+    SettleEntry,
+    WaitingFile,
+    amendment_path,
+    epoch_path,
+    numbered,
+    read_epoch,
+    read_settle,
+    settle_path,
+)
+from tupletree.runtimes.spark.format.rows import root_ids
+from tupletree.runtimes.spark.format.sidecars import read_waiting
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.format.wire import PlannedSplit
+from tupletree.runtimes.spark.settle.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.logged import Codecs, LoggedMessage, logged_messages, values_of
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees
+from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
+from tupletree.runtimes.spark.settle.source_rows import Rows
+from tupletree.state.segments import Segment
+from tupletree.texts import restored
+
+__all__ = ["Recovered", "adopt_open_trees", "check_newest", "newest_time_s", "recover"]
+
+
+@dataclass
+class Recovered:
+    """What recovery found besides the accounts it filled.
+
+    Attributes:
+        last: the last settle entry; its publishing and callbacks may be unfinished.
+        base_epoch: the epoch of the newest base; -1 if there is none.
+        records: epochs that were logged but not settled, in order.
+        next_epoch: number of the next epoch to cut.
+    """
+
+    last: SettleEntry | None = None
+    base_epoch: int = -1
+    records: list[EpochRecord] = field(default_factory=list)
+    next_epoch: int = 0
+
+
+def recover(
+    directory: StateDirectory,
+    accounts: Accounts,
+    codecs: Codecs,
+    sinks: Mapping[str, str],
+    clock: Clock,
+    redealer: Redealer,
+) -> Recovered:
+    """Fill the accounts; `sinks` has the folder of each, and `redealer` deals anew what was for other tasks.
+
+    Raises CheckpointError, naming the file, for anything missing or damaged.
+    """
+    found = Recovered()
+    entries = _entries_since_base(directory)
+    if entries:
+        found.last = entries[-1]
+        found.base_epoch = entries[0].epoch if entries[0].base else -1
+        _fold(entries, accounts, sinks, clock)
+        _check_state(directory, accounts)
+    check_newest(directory, entries, sinks)
+    epochs = numbered(directory.epochs, ".epoch")
+    if epochs:
+        before, _ = read_header(epoch_path(directory.epochs, epochs[-1]), EpochHeader)
+        redealer.check(before.tasks, accounts, is_settled=epochs[-1] <= accounts.settled)
+    for epoch in (one for one in epochs if one > accounts.settled):
+        expected = accounts.settled + 1 + len(found.records)
+        if epoch != expected:
+            raise _gap(directory, f"epoch log {expected}", f"epoch log {epoch} is there")
+        found.records.append(_readopt(directory, epoch, accounts, codecs, clock, redealer))
+    newest = found.records[-1].header if found.records else None
+    if newest is None and found.last is not None:
+        newest, _ = read_epoch(directory.epochs, found.last.epoch)
+    if newest is not None:
+        accounts.positions = {task: restored(one) for task, one in newest.positions.items()}
+        accounts.ended = set(newest.ended)
+        accounts.epoch_time_s = newest.time_s
+        accounts.ran_from_s = clock.monotonic() - newest.ran_s
+    else:
+        accounts.ran_from_s = clock.monotonic()
+    found.next_epoch = accounts.settled + 1 + len(found.records)
+    return found
+
+
+def newest_time_s(directory: StateDirectory) -> float:
+    """The latest time that the journal names, seconds since the Unix epoch: no later one is before it. 0: it is empty.
+
+    Raises CheckpointError for a damaged file.
+    """
+    times = [0.0]
+    for epoch in numbered(directory.epochs, ".epoch")[-1:]:
+        header, _ = read_header(epoch_path(directory.epochs, epoch), EpochHeader)
+        times.append(header.time_s)
+    times += [read_settle(directory.settles, epoch).time_s for epoch in numbered(directory.settles, ".settle")[-1:]]
+    return max(times)
+
+
+def logged_rows(splits: Iterable[PlannedSplit], time_s: float) -> Iterator[LoggedMessage]:
+    """The messages of an epoch that executors read, one by one."""
+    for planned in splits:
+        if planned.key:
+            for index, root in enumerate(root_ids(planned.key, planned.split.rows).tolist()):
+                yield LoggedMessage(planned.task, planned.split.message_id(index), root, 1, time_s)
+
+
+def _entries_since_base(directory: StateDirectory) -> list[SettleEntry]:
+    numbers = numbered(directory.settles, ".settle")
+    entries: list[SettleEntry] = []
+    for number in reversed(numbers):
+        if entries and number != entries[-1].epoch - 1:
+            raise _gap(directory, f"settle entry {entries[-1].epoch - 1}", f"settle entry {number} is there")
+        entries.append(read_settle(directory.settles, number))
+        if entries[-1].base is not None:
+            break
+    if entries and entries[-1].base is None and entries[-1].epoch != 0:
+        raise _gap(directory, f"settle entry {entries[-1].epoch - 1}", "no entry before it")
+    return entries[::-1]
+
+
+def _gap(directory: StateDirectory, missing: str, got: str) -> CheckpointError:
+    return CheckpointError(
+        "the journal has a gap",
+        where=str(directory.path),
+        got=got,
+        expected=missing,
+        next_step="restore the file from a backup, or start with a fresh --state-dir",
+    )
+
+
+def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
+    """Miss a state file here, or find it cut short, with its name, and not later in a worker."""
+    for component, files in accounts.state.items():
+        for name in {file.name for file in files}:
+            Segment(directory.state / component / name)
+    for path in missing_files(directory.kept, accounts.kept):
+        raise missing(path)
+
+
+def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sinks: Mapping[str, str]) -> None:
+    """Miss the newest entry, or an amendment, by what was made of it: else its epoch would run a second time.
+
+    Args:
+        directory: the state directory.
+        entries: from the newest base on.
+        sinks: sink → its folder.
+
+    Raises CheckpointError, naming the file that is gone.
+    """
+    settled = entries[-1].epoch if entries else -1
+    path = settle_path(directory.settles, max(_traces(directory, sinks), default=-1))
+    if int(path.stem) > settled and not path.exists():
+        raise missing(path)
+    for entry in entries:
+        if entry.generation >= directory.generation:  # names of another start would be used again
+            raise missing(directory.path / "generations" / f"{entry.generation:06d}")
+        letters = directory.dead / f"{entry.epoch:010d}.jsonl"
+        if letters.exists() and letters.read_bytes().count(b"\n") > len(entry.dead):
+            raise missing(amendment_path(directory.settles, entry.epoch))
+
+
+def _traces(directory: StateDirectory, sinks: Mapping[str, str]) -> Iterator[int]:
+    """Epochs that something was published of."""
+    yield delivered_in(directory.spools)
+    yield from numbered(directory.dead, ".jsonl")
+    mine = f"part-{directory.run_id[:8]}-"
+    for folder in sinks.values():
+        for path in Path(folder).glob(f"{mine}*"):
+            epoch = path.name.removeprefix(mine).partition("-")[0]
+            if epoch.isdigit():
+                yield int(epoch)
+
+
+def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, str], clock: Clock) -> None:
+    last = entries[-1]
+    accounts.settled = last.epoch
+    accounts.state = last.state
+    accounts.totals = last.counters
+    accounts.kept = last.kept
+    accounts.gone = last.gone
+    changes = []
+    refused: list[FailedAttempt] = []
+    trees: dict[int, OpenTree] = {}
+    waiting: dict[str, WaitingFile] = {}
+    for entry in entries:
+        if entry.base is not None:
+            trees = {tree.root: tree for tree in entry.base.open}
+            waiting = {file.key: file for file in entry.base.waiting}
+            refused = list(entry.base.refused)
+            accounts.replays = set(entry.base.replays)
+            changes.append(entry.base.pending)
+            continue
+        for root in entry.closed:
+            trees.pop(root, None)
+        trees.update({tree.root: tree for tree in entry.opened})
+        for name in entry.released:
+            waiting.pop(name, None)
+        waiting.update({file.key: file for file in entry.waiting})
+        refused += entry.refused
+        accounts.replays.update(entry.replays)
+        changes.append(entry.pending)
+    accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
+    accounts.trees = OpenTrees(trees.values())
+    # Publishing the last entry may be unfinished: then it is what makes a refused message dead that the entry acked.
+    matters = trees.keys() | {one.root for one in last.acked}
+    accounts.refused = {root: one.failure for one in refused for root in one.roots if root in matters}
+    for file in waiting.values():
+        folder = Path(sinks[file.sink])
+        rows = read_waiting(folder / file.candidate, folder / file.sidecar, file.rows)
+        # A root that is no open tree any more, and whose row waits all the same, is dead.
+        accounts.waiting.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
+    accounts.waiting_names = accounts.waiting.names()
+
+
+def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
+    """Put the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
+    for epoch in sorted({tree.epoch for tree in accounts.trees.all()}):
+        header, body = read_epoch(directory.epochs, epoch)
+        values = values_of(header, body, codecs)
+        for message in logged_messages(body[: header.messages_length]):
+            tree = accounts.trees.get(message.root)
+            if tree is not None:
+                message.attempt = tree.attempt
+                _adopt(message, values, accounts, clock)
+        rows = Rows(header.splits)
+        open_rows = rows.among([tree.root for tree in accounts.trees.all()])
+        values = rows.read(open_rows, accounts.reader_of)
+        for root in open_rows:
+            attempt, made = accounts.trees.attempt_of(root), rows.made_of(root, epoch)
+            message = LoggedMessage(*rows.named(root), root, attempt, header.time_s, made)
+            _adopt(message, values, accounts, clock)
+
+
+def _readopt(
+    directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, redealer: Redealer
+) -> EpochRecord:
+    header, body = read_epoch(directory.epochs, epoch)
+    for component in {planned.component for planned in header.splits}:
+        accounts.reader_of(component)
+    if redealer.is_due(header):
+        logged = logged_messages(body[: header.messages_length])
+        redealer.redeal(header, body, {message.root: message.task for message in logged})
+        header, body = read_epoch(directory.epochs, epoch)
+    values = values_of(header, body, codecs)
+    messages = logged_messages(body[: header.messages_length])
+    task_of = {message.root: message.task for message in messages}
+    for one in header.unsendable:
+        if not one.failure.permanent:  # it will be sent anew
+            values[one.root] = accounts.decode_value(task_of[one.root], one.payload)
+    for message in messages:
+        _adopt(message, values, accounts, clock)
+    edges: list[int] = []
+    edge_roots: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+    for _, offset, head_length, _ in header.frames:
+        head = wire.decode_head(body[offset : offset + head_length])
+        segments, _ = wire.unpack_layout(head.roots, head.ends, head.widths)
+        flat = dict.fromkeys(one for root in segments for one in roots_of(root))
+        edges.append(head.id)
+        edge_roots.append(np.array(list(flat), dtype=np.uint64))
+    roots = np.array([message.root for message in messages], dtype=np.uint64)
+    rows = Rows(header.splits, header.ran_s)
+    for planned in header.splits:
+        if planned.key:
+            accounts.reading[planned.task] = accounts.reading.get(planned.task, 0) + planned.split.rows
+    accounts.log_rows(epoch, rows)
+    return EpochRecord(
+        header=header,
+        roots=roots,
+        openings=rows.opened(openings_of(roots, edges, edge_roots)),
+        rows=rows,
+        attempts={message.root: message.attempt for message in messages if message.attempt > 1},
+        failures={one.root: one.failure for one in header.unsendable},
+    )
+
+
+def _adopt(message: LoggedMessage, values: Mapping[int, Any], accounts: Accounts, clock: Clock) -> None:
+    accounts.pending.adopt(
+        message.root,
+        message.task,
+        message.message_id,
+        values.get(message.root, StoredPayload(None)),  # in no frame: it went to nobody, and can only be acked
+        attempt=message.attempt,
+        first_emitted_s=message.first_emitted_s,
+        now_s=clock.monotonic(),
+        wall_s=clock.wall(),
+        made=message.made,
+    )

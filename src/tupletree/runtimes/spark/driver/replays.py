@@ -1,0 +1,114 @@
+"""Replay requests from the inbox: other processes ask, the loop brings dead letters back as fresh messages."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from tupletree.clock import Clock
+from tupletree.errors import CheckpointError, ProcessingError
+from tupletree.runtimes.deadletters import Request, carried_out, inbox_of, letters_of
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.tracking.message_ids import id_from_plain
+from tupletree.tracking.outcomes import DeadLetter, FailureKind
+from tupletree.tracking.records import Retry
+
+__all__ = ["Replays"]
+
+logger = logging.getLogger("tupletree.spark")
+
+READ_EVERY_S = 0.5
+
+
+class Replays:
+    """Reads the inbox from time to time.
+
+    A request is part of the accounts once accepted, and leaves the inbox once a settled
+    epoch names it: a kill in between makes it come again, and then its messages are known already.
+    """
+
+    def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock) -> None:
+        self._state_dir = state_dir
+        self._inbox = inbox_of(state_dir)
+        self._accounts = accounts
+        self._clock = clock
+        self._next_read_s = 0.0
+        self._accepted: list[str] = []
+        self._complained: set[str] = set()
+
+    @property
+    def has_accepted(self) -> bool:
+        """Whether a request waits for an epoch to name it."""
+        return bool(self._accepted)
+
+    def take_accepted(self) -> list[str]:
+        """The requests that the epoch being settled must name. Called with the accounts' lock held."""
+        taken, self._accepted = self._accepted, []
+        return taken
+
+    def read_inbox(self) -> bool:
+        """Accept new requests, clear away those that are in the journal; whether there were any new ones."""
+        now_s = self._clock.monotonic()
+        if now_s < self._next_read_s:
+            return False
+        self._next_read_s = now_s + READ_EVERY_S
+        came = False
+        for request in self._inbox.take().values():
+            # One step for a settle in between: it may name the request, and ack its messages.
+            with self._accounts.lock:
+                if request.id in self._accounts.replays:
+                    self._clear(request)
+                elif request.id not in self._accepted:
+                    self._accept(request)
+                    came = True
+        return came
+
+    def clear_inbox(self) -> None:
+        """Clear away what is in the journal, so that a letter which was replayed is no letter any more."""
+        for request in self._inbox.take().values():
+            if request.id in self._accounts.replays:
+                self._clear(request)
+
+    def _complain(self, error: CheckpointError) -> None:
+        """A letter that cannot be read must not end the run."""
+        if str(error) not in self._complained:
+            self._complained.add(str(error))
+            logger.warning("replays leave it out: %s", error)
+
+    def _accept(self, request: Request) -> None:
+        accounts = self._accounts
+        for letter, task, value in self._replayable(request).values():
+            now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+            back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
+            if isinstance(back, Retry):
+                accounts.totals.dead -= 1
+        self._accepted.append(request.id)
+
+    def _clear(self, request: Request) -> None:
+        """A letter that could not be brought back stays where it is."""
+        carried_out(self._state_dir, request.id, list(self._replayable(request)))
+        # It need not be known for ever: should it come again, what it brought back is no dead letter any more.
+        self._accounts.replays.discard(request.id)
+
+    def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
+        """The letters to bring back, with their spout task and value; of the others the log says why."""
+        letters = letters_of(self._state_dir, self._complain)
+        found: dict[str, tuple[DeadLetter, int, Any]] = {}
+        for letter_id in request.letters:
+            letter = letters.get(letter_id)
+            if letter is None:
+                continue
+            try:
+                found[letter_id] = letter, *self._read(letter)
+            except ProcessingError as error:
+                logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
+        return found
+
+    def _read(self, letter: DeadLetter) -> tuple[int, Any]:
+        task = next((task for task, name in self._accounts.spout_of.items() if name == letter.spout), None)
+        if task is None:
+            raise ProcessingError(f"there is no spout {letter.spout!r}")
+        if letter.failure.kind is FailureKind.REJECTED:
+            raise ProcessingError("its source could not turn it into a message")
+        return task, self._accounts.decode_value(task, letter.payload)

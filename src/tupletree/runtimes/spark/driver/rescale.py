@@ -1,0 +1,175 @@
+"""A restart with another parallelism: what was logged for tasks of before is dealt anew to those of now.
+
+Keyed state needs nothing done, for its segments are kept by key group. Epochs that are logged and not settled are
+written again, with the same messages, roots and positions, and other frames. What belongs to a task by its index can
+move nowhere: it needs a drained topology, or the restart is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.frames import UNTRACKED
+from tupletree.durable import pack, replace_file
+from tupletree.errors import CheckpointError
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.driver.epoch_frames import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import EpochHeader, epoch_path
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.topology.model import BoltSpec, ComponentSpec
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["Redealer"]
+
+Tasks = Mapping[str, tuple[int, int]]
+
+
+class Redealer:
+    """Writes epoch logs anew whose frames are addressed to tasks that are not there any more.
+
+    Args:
+        directory: the state directory.
+        plan: the topology laid out now.
+        dealer: deals to its tasks.
+        spouts: the spout tasks.
+        codecs: of all streams.
+    """
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        plan: Plan,
+        dealer: Dealer,
+        spouts: list[SpoutTask],
+        codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
+    ) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._dealer = dealer
+        self._spouts = spouts
+        self._codecs = codecs
+
+    def check(self, before: Tasks, accounts: Accounts, *, is_settled: bool) -> None:
+        """Refuse another parallelism for what belongs to a task by its index, unless nothing is open.
+
+        Then tasks of windows and joins begin anew, without the watermark of before.
+
+        Args:
+            before: the tasks that the newest epoch was dealt to.
+            accounts: as the settle entries tell them.
+            is_settled: whether that epoch is settled.
+
+        Raises:
+            CheckpointError: names the components, and says how to drain.
+        """
+        is_drained = is_settled and accounts.is_idle() and not len(accounts.trees)
+        stuck = []
+        for name, (_, count) in self._dealer.tasks.items():
+            if name not in before or before[name][1] == count:
+                continue
+            changed = f"{name}: parallelism changed from {before[name][1]} to {count}"
+            if _has_task_state(self._plan.spec.components[name]) and not is_drained:
+                stuck.append(f"{changed}, and it has state per task")
+            if accounts.kept.get(name) and is_drained:
+                del accounts.kept[name]  # no tuples: watermarks of tasks that are others now
+            elif accounts.kept.get(name):
+                stuck.append(f"{changed}, and its tasks hold tuples")
+        if stuck:
+            raise CheckpointError(
+                "this parallelism can change only while no message is open",
+                where=str(self._directory.path),
+                got="; ".join(stuck),
+                expected="no open message: a stop keeps what windows and batches hold, a drain ends them",
+                next_step="start it with the parallelism of before, end it with `tupletree drain`, and change it then",
+            )
+
+    def is_due(self, header: EpochHeader) -> bool:
+        """Whether an epoch was dealt to other tasks."""
+        return header.tasks != self._dealer.tasks
+
+    def redeal(self, header: EpochHeader, body: memoryview, task_of: Mapping[int, int]) -> None:
+        """Write an epoch's log anew, in one step: whoever reads it finds the old one or the new one.
+
+        Args:
+            header: of the log.
+            body: its sections.
+            task_of: root → spout task, of every message in it.
+        """
+        dealt = Dealt()
+        failures: dict[int, Failure] = {}
+        given = self._given(header, body, task_of)
+        after = msgspec.structs.replace(
+            header,
+            generation=self._directory.generation,
+            tasks=self._dealer.tasks,
+            unsendable=list(header.unsendable),
+            splits=[
+                msgspec.structs.replace(one, place=one.place % self._plan.readers(one.component))
+                for one in header.splits
+            ],
+        )
+        for spout in given.values():
+            after.unsendable += self._dealer.deal(header.epoch, spout, failures, dealt)
+        sections = dealt.sections(after, bytes(body[: header.messages_length]))
+        replace_file(epoch_path(self._directory.epochs, header.epoch), pack(after, sections))
+
+    def _given(self, header: EpochHeader, body: memoryview, task_of: Mapping[int, int]) -> dict[int, SpoutTask]:
+        """What each spout task gave, taken from the frames.
+
+        A message may stand in the frames of several readers, and counts once. Untracked tuples have no root to tell
+        that by: all that one reader got are taken, and of a reader that got copies of all, one task's.
+        """
+        given = {
+            spout.number: replace(spout, roots=[], values=[], made=[], untracked=[], rejected={})
+            for spout in self._spouts
+        }
+        made_of: dict[int, int] = {}
+        seen: set[int] = set()
+        for _, offset, head_length, body_length in header.frames:
+            head = wire.decode_head(body[offset : offset + head_length])
+            start = offset + head_length
+            codec = self._codecs[head.component, head.stream]
+            frame = wire.decode_frame(head, body[start : start + body_length], codec)
+            reader = self._reader_of_untracked(head.component, head.stream, header.tasks)
+            ends = iter(frame.ends)
+            for root, values in frame.segments():
+                end = next(ends)
+                made = () if frame.made is None else frame.made[end - len(values) : end]
+                if root == UNTRACKED:
+                    if head.task in reader:
+                        owner = next(one for one in given.values() if one.name == head.component)
+                        owner.untracked += values
+                        owner.made += made
+                elif isinstance(root, int) and root not in seen:
+                    seen.add(root)
+                    given[task_of[root]].roots.append(root)
+                    given[task_of[root]].values += values
+                    if made:
+                        made_of[root] = made[0]
+        order = {root: position for position, root in enumerate(task_of)}
+        for spout in given.values():
+            pairs = sorted(zip(spout.roots, spout.values, strict=True), key=lambda pair: order[pair[0]])
+            spout.roots, spout.values = [root for root, _ in pairs], [value for _, value in pairs]
+            if made_of:
+                spout.made = [*(made_of.get(root, 0) for root in spout.roots), *spout.made]
+        return given
+
+    def _reader_of_untracked(self, component: str, stream: str, tasks: Tasks) -> range:
+        """The tasks of before whose frames together hold every untracked tuple of a stream."""
+        links = self._plan.links_from(component, stream)
+        # A custom grouping may drop tuples, or give one to several tasks: another reader knows better.
+        links = tuple(link for link in links if link.grouping.kind != "custom") or links
+        first, count = tasks[links[0].consumer]
+        return range(first, first + (1 if links[0].grouping.kind == "all" else count))
+
+
+def _has_task_state(component: ComponentSpec) -> bool:
+    body = component.body
+    return isinstance(body, BoltSpec) and body.state is not None and not body.state.is_keyed

@@ -1,0 +1,389 @@
+"""The journal of a Spark run: what an epoch log and a settle entry say, and how they are read back.
+
+Two kinds of write-once files carry everything: `epochs/N` (what goes in) and `settles/N` (what came of it). The
+settle entry is the commit point of its epoch. docs/checkpoint.md describes the format.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tupletree.durable import pack, read_container, write_once
+from tupletree.runtimes.spark.format.carryover import Kept
+from tupletree.runtimes.spark.format.wire import PlannedSplit
+from tupletree.state.versions import StateFile
+from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
+from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
+
+__all__ = [
+    "AckedTree",
+    "Amendment",
+    "Base",
+    "Counters",
+    "DeadEntry",
+    "EpochHeader",
+    "FailedAttempt",
+    "Messages",
+    "OpenTree",
+    "OutputFile",
+    "SettleEntry",
+    "Unsendable",
+    "WaitingFile",
+    "amended",
+    "amendment_path",
+    "count_refused",
+    "epoch_path",
+    "numbered",
+    "read_epoch",
+    "read_settle",
+    "settle_path",
+    "write_amendment",
+    "write_epoch",
+    "write_settle",
+]
+
+
+class Unsendable(msgspec.Struct, array_like=True):
+    """A message that failed before any bolt could see it: rejected by its source, not routable, not encodable.
+
+    `payload` is its value as `payloads.to_jsonable` writes it.
+    """
+
+    root: int
+    payload: Any
+    failure: Failure
+
+
+class Messages(msgspec.Struct, kw_only=True):
+    """The tracked messages of an epoch, as columns that run in step.
+
+    Attributes:
+        tasks: spout task of each, packed u32.
+        ids: as msgpack has them (a tuple is an array); where that cannot hold one of them, all are as
+            `tracking.identity.plain_id` writes them, and `ids_are_plain` says so.
+        roots: packed u64.
+        attempts: packed u32.
+        first_emitted_s: packed f64, seconds since the Unix epoch.
+        made: their numbers in the order of first emission, packed i64; empty where nobody asks for them.
+    """
+
+    tasks: bytes = b""
+    ids: list[Any] = []
+    ids_are_plain: bool = False
+    roots: bytes = b""
+    attempts: bytes = b""
+    first_emitted_s: bytes = b""
+    made: bytes = b""
+
+
+class EpochHeader(msgspec.Struct, kw_only=True):
+    """An epoch's input. The sections are the `Messages`, then the frames.
+
+    Attributes:
+        epoch, generation: which epoch, written by which start of the run.
+        time_s: the epoch's time, seconds since the Unix epoch; a second run sees the same.
+        ran_s: seconds that processes of this run have run for by then; what timeouts go by.
+        partitions: how many its frames were placed over; a start with another number places them anew.
+        ticks: components that are told that time passed.
+        drain: nothing else will come for a while, so that holders flush.
+        messages_length: bytes of the first section.
+        messages: how many tracked messages it holds.
+        untracked: how many untracked messages went in.
+        fresh: how many messages stand in an epoch for the first time.
+        again: roots of first attempts that come again all the same: replayed dead letters, and what was put back.
+        unsendable: messages that are in no frame because they failed already.
+        tasks: component → first id and number of the tasks that the frames are addressed to.
+        positions: spout task → where it stands after this epoch.
+        ended: spout tasks that have no more input.
+        frames: (partition, offset, head length, body length) of each frame in the sections.
+        splits: pieces of sources that executors read; their rows are messages like those of the first section.
+    """
+
+    epoch: int
+    generation: int
+    time_s: float
+    ran_s: float = 0.0
+    partitions: int = 0
+    ticks: list[str] = []
+    drain: bool = False
+    messages_length: int = 0
+    messages: int = 0
+    untracked: int = 0
+    fresh: int = 0
+    again: list[int] = []
+    unsendable: list[Unsendable] = []
+    tasks: dict[str, tuple[int, int]] = {}
+    positions: dict[int, Any] = {}
+    ended: list[int] = []
+    frames: list[tuple[int, int, int, int]] = []
+    splits: list[PlannedSplit] = []
+
+
+class FailedAttempt(msgspec.Struct, array_like=True):
+    """Attempts that failed in this epoch, for one reason."""
+
+    roots: list[int]
+    failure: Failure
+
+
+class DeadEntry(msgspec.Struct, array_like=True):
+    """A message that died in this epoch."""
+
+    root: int
+    task: int
+    letter: DeadLetter
+
+
+class OutputFile(msgspec.Struct, array_like=True):
+    """A candidate that counts, and the name it gets; none if its rows are for a sink that is called."""
+
+    sink: str
+    candidate: str
+    final: str
+    rows: int
+    task_index: int = 0
+
+
+class Counters(msgspec.Struct):
+    """Totals over the life of the state directory. `failed` counts attempts, the others distinct messages."""
+
+    emitted: int = 0
+    acked: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    untracked: int = 0
+    late_verdicts: int = 0
+    joined: int = 0
+    untracked_failed: int = 0
+    rows: dict[str, int] = {}
+
+
+class AckedTree(msgspec.Struct, array_like=True):
+    """A message of an earlier epoch that was acked in this one; `message_id` is plain."""
+
+    root: int
+    task: int
+    message_id: Any
+
+
+class Base(msgspec.Struct, kw_only=True):
+    """Everything that would otherwise have to be folded from older entries."""
+
+    pending: PendingChanges
+    open: list[OpenTree]
+    replays: list[str]
+    waiting: list[WaitingFile] = []
+    refused: list[FailedAttempt] = []
+
+
+class SettleEntry(msgspec.Struct, kw_only=True):
+    """What came of an epoch; every root of its log that is not named here is acked.
+
+    Attributes:
+        epoch, generation, run: which run of the epoch counts, written by which start.
+        time_s: when it was settled, seconds since the Unix epoch.
+        failed: attempts that failed, by reason.
+        put_back: roots that this epoch did not get to; their messages go out again, no attempt counted.
+        opened: trees that stay open after this epoch, if they are new or have changed; every one of its own roots that
+            is not acked, put back or failed is among them.
+        closed: roots of earlier epochs that are not open any more.
+        acked: those of `closed` that were acked.
+        gone: those of `closed` that died while tuples of them were kept; the next epoch purges these.
+        dead: messages that died.
+        outputs: candidates that count.
+        waiting: candidates some of whose rows wait for open trees.
+        released: `WaitingFile.key` of candidates of earlier epochs of which no row waits any more.
+        state: component → segments of the version after this epoch; whole, not a delta.
+        state_bytes: how much of the state this epoch read, and wrote.
+        kept: component → task index → what is kept for the task after this epoch; whole, not a delta.
+        replays: replay requests that are part of the accounts from here on.
+        counters: totals after this epoch.
+        pending: what changed among waiting and unconfirmed messages.
+        refused: see `Amendment`; an entry has none of its own.
+        base: from time to time, everything; older entries are not needed then.
+    """
+
+    epoch: int
+    generation: int
+    run: int
+    time_s: float
+    failed: list[FailedAttempt] = []
+    put_back: list[int] = []
+    opened: list[OpenTree] = []
+    closed: list[int] = []
+    acked: list[AckedTree] = []
+    gone: list[int] = []
+    dead: list[DeadEntry] = []
+    outputs: list[OutputFile] = []
+    waiting: list[WaitingFile] = []
+    released: list[str] = []
+    state: dict[str, list[StateFile]] = {}
+    state_bytes: tuple[int, int] = (0, 0)
+    kept: dict[str, dict[int, Kept]] = {}
+    replays: list[str] = []
+    counters: Counters
+    pending: PendingChanges
+    refused: list[FailedAttempt] = []
+    base: Base | None = None
+
+
+class Amendment(msgspec.Struct, kw_only=True):
+    """What sinks refused after an epoch was committed: messages that its entry calls acked are dead.
+
+    Attributes:
+        epoch, generation: which entry it amends, written by which start.
+        failed: their attempts, by reason.
+        dead: the messages.
+        settled: (spout task, message id, outcome) of those that the source has yet to confirm.
+        rows: sink → rows that were not written.
+        refused: roots with refused rows that are still open, because others of their rows wait: they die when they
+            would be acked.
+    """
+
+    epoch: int
+    generation: int
+    failed: list[FailedAttempt] = []
+    dead: list[DeadEntry] = []
+    settled: list[tuple[int, PlainId, Outcome]] = []
+    rows: dict[str, int] = {}
+    refused: list[FailedAttempt] = []
+
+
+def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
+    """The entry as it reads with its amendment."""
+    settled = PendingChanges(settled=amendment.settled)
+    dead = {one.root for one in amendment.dead}
+    base = entry.base and replace(
+        entry.base,
+        pending=fold([entry.base.pending, settled]),
+        refused=[*entry.base.refused, *amendment.refused],
+    )
+    pending = entry.pending if base else replace(entry.pending, settled=[*entry.pending.settled, *amendment.settled])
+    return replace(
+        entry,
+        failed=[*entry.failed, *amendment.failed],
+        acked=[one for one in entry.acked if one.root not in dead],
+        dead=[*entry.dead, *amendment.dead],
+        counters=count_refused(entry.counters, amendment),
+        pending=pending,
+        refused=amendment.refused,
+        base=base,
+    )
+
+
+def count_refused(counters: Counters, amendment: Amendment) -> Counters:
+    """The totals with what an amendment says."""
+    dead = len(amendment.dead)
+    rows = {sink: count - amendment.rows.get(sink, 0) for sink, count in counters.rows.items()}
+    return replace(
+        counters,
+        acked=counters.acked - dead,
+        failed=counters.failed + dead,
+        dead=counters.dead + dead,
+        rows=rows,
+    )
+
+
+def epoch_path(directory: Path, epoch: int) -> Path:
+    """Where an epoch's log is, in the folder of epoch logs."""
+    return directory / f"{epoch:010d}.epoch"
+
+
+def settle_path(directory: Path, epoch: int) -> Path:
+    """Where an epoch's settle entry is, in the folder of settle entries."""
+    return directory / f"{epoch:010d}.settle"
+
+
+def amendment_path(directory: Path, epoch: int) -> Path:
+    """Where the amendment of an epoch's settle entry is, if there is one."""
+    return directory / f"{epoch:010d}.amendment"
+
+
+def numbered(directory: Path, suffix: str) -> list[int]:
+    """The epochs that have a file here, ascending."""
+    return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{suffix}") if path.stem.isdigit())
+
+
+def write_epoch(directory: Path, header: EpochHeader, sections: list[bytes]) -> bool:
+    """Create an epoch's log; False if another start of this run created it first."""
+    return write_once(epoch_path(directory, header.epoch), pack(header, sections))
+
+
+def read_epoch(directory: Path, epoch: int) -> tuple[EpochHeader, memoryview]:
+    """An epoch's log, verified: header and sections. Raises CheckpointError."""
+    return read_container(epoch_path(directory, epoch), EpochHeader)
+
+
+def write_settle(directory: Path, entry: SettleEntry) -> bool:
+    """The commit point: create an epoch's settle entry; False if another start of this run was first."""
+    return write_once(settle_path(directory, entry.epoch), pack(entry))
+
+
+def write_amendment(directory: Path, amendment: Amendment) -> bool:
+    """Create the amendment of an epoch's entry; False if another start of this run was first."""
+    return write_once(amendment_path(directory, amendment.epoch), pack(amendment))
+
+
+def read_settle(directory: Path, epoch: int) -> SettleEntry:
+    """An epoch's settle entry, verified, with its amendment. Raises CheckpointError."""
+    entry, _ = read_container(settle_path(directory, epoch), SettleEntry)
+    path = amendment_path(directory, epoch)
+    if path.exists():
+        amendment, _ = read_container(path, Amendment)
+        return amended(entry, amendment)
+    return entry
+
+
+class OpenTree(msgspec.Struct, array_like=True, frozen=True):
+    """A root of an earlier epoch that is neither acked nor dead.
+
+    Attributes:
+        root: its id.
+        epoch: whose log holds its message.
+        expires_s: when its attempt fails, by the run's clock; infinity: never.
+        xor: what is left of its tree; 0 if it is complete, and only waits because an output of it does.
+        is_committed: what it did in its epochs counts, and frames of it are kept. False: a bolt kept a tuple of it by
+            hand, so what it did was left out, and its next attempt starts at the spout.
+        attempt: the number of its attempt.
+        resumes_s: until then its frames wait, by the run's clock.
+    """
+
+    root: int
+    epoch: int
+    expires_s: float = math.inf
+    xor: int = 0
+    is_committed: bool = True
+    attempt: int = 1
+    resumes_s: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether only outputs are waited for."""
+        return self.is_committed and self.xor == 0
+
+
+class WaitingFile(msgspec.Struct, array_like=True, frozen=True):
+    """A committed candidate of which some rows wait: for those that are anchored to an unfinished tree.
+
+    Rows of roots that are not open were dealt with in its own epoch or since, so which rows still wait follows from the
+    open trees.
+    """
+
+    sink: str
+    task_index: int
+    epoch: int
+    candidate: str
+    sidecar: str
+    rows: int
+    part: int = 0
+
+    @property
+    def key(self) -> str:
+        """What no other file is called: candidates of two sinks may have one name, each in its folder."""
+        return f"{self.sink}/{self.candidate}"

@@ -1,0 +1,83 @@
+"""Sidecars: the roots of the rows of a candidate file, beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from tupletree.data.frames import Root, segments_of
+from tupletree.durable import damaged, missing, pack, read_container
+from tupletree.runtimes.spark.format import wire
+from tupletree.sinks.files import written
+
+__all__ = ["part_text", "read_sidecar", "read_waiting", "sidecar_of", "write_sidecar"]
+
+
+def part_text(part: int) -> str:
+    """How a name tells a further candidate of a task from its first."""
+    return f"-{part:03d}" if part else ""
+
+
+def sidecar_of(candidate: Path) -> Path:
+    """Where the roots of a candidate's rows are."""
+    return candidate.with_suffix(".roots")
+
+
+class _Sidecar(msgspec.Struct, array_like=True):
+    """Lengths of the three parts of the layout that follow, and the XXH3-64 of the candidate if its rows wait."""
+
+    lengths: tuple[int, int, int]
+    candidate: int | None = None
+
+
+def write_sidecar(path: Path, layout: tuple[bytes, bytes, bytes], *, lasting: bool, waits: Path | None = None) -> None:
+    """Write the roots of a candidate's rows.
+
+    Args:
+        path: of the sidecar.
+        layout: the roots, packed.
+        lasting: they are asked for after the commit, too.
+        waits: the candidate, if rows of it wait for later epochs: the sidecar then says how it must look.
+    """
+    digest = None if waits is None else _digest(waits)
+    data = pack(_Sidecar((len(layout[0]), len(layout[1]), len(layout[2])), digest), layout)
+    if lasting:
+        with written(path) as file:
+            file.writelines(data)
+    else:
+        path.write_bytes(b"".join(data))
+
+
+def read_sidecar(path: Path, rows: int) -> list[Root]:
+    """The root of each row of a candidate. Raises CheckpointError for a missing or damaged sidecar."""
+    return _read(path, rows)[1]
+
+
+def read_waiting(candidate: Path, sidecar: Path, rows: int) -> list[Root]:
+    """The same for a candidate whose rows have waited, which is verified too.
+
+    Raises CheckpointError for either file that is missing or damaged.
+    """
+    digest, roots = _read(sidecar, rows)
+    if not candidate.exists():
+        raise missing(candidate)
+    if _digest(candidate) != digest:
+        raise damaged(str(candidate), "its checksum does not fit its bytes", "the rows that were committed")
+    return roots
+
+
+def _read(path: Path, rows: int) -> tuple[int | None, list[Root]]:
+    header, body = read_container(path, _Sidecar)
+    first, second, third = header.lengths
+    parts = body[:first], body[first : first + second], body[first + second : first + second + third]
+    roots, ends = wire.unpack_layout(*map(bytes, parts))
+    per_row: list[Root] = []
+    for root, values in segments_of([None] * rows, roots, ends):
+        per_row.extend([root] * len(values))
+    return header.candidate, per_row
+
+
+def _digest(path: Path) -> int:
+    return xxhash.xxh3_64_intdigest(path.read_bytes())

@@ -1,0 +1,279 @@
+"""The state directory of a run: who it belongs to, who may write to it now, and where things lie in it.
+
+One process at a time holds its lock; each start claims a generation, so that even without the lock (another machine)
+whoever is older finds its create-if-absent lost and stops.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, read_file, write_once
+from tupletree.errors import CheckpointError, ForeignCheckpointError
+from tupletree.runtimes.crash_points import crash_point
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
+from tupletree.topology.fingerprint import differences
+
+__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "unusable"]
+
+FORMAT = 3
+
+
+class _Identity(msgspec.Struct):
+    """What `tupletree.json` says. A local run's says `runtime`, and has no fingerprint."""
+
+    format: int
+    topology: str
+    run_id: str
+    created_s: float
+    fingerprint: dict[str, Any] = {}
+    runtime: str = ""
+    checksum: str = ""
+
+    def sum(self) -> str:
+        """What the checksum must be: the run id is part of every name, so a wrong one is worse than none."""
+        return _checksum([self.format, self.topology, self.run_id, self.created_s, self.fingerprint])
+
+
+class _SpoutTasks(msgspec.Struct):
+    """What `spouts.json` says: the number of each spout task in the journal → its component."""
+
+    tasks: dict[int, str]
+    checksum: str
+
+
+class StateDirectory:
+    """Open it with `open`; close it to let another process in.
+
+    Attributes:
+        path: the folder, absolute.
+        run_id: names this run; stable over restarts.
+        generation: number of this start, from 1.
+    """
+
+    def __init__(self, path: Path, run_id: str, generation: int, lock: int) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.generation = generation
+        self._lock = lock
+        self.epochs = path / "epochs"
+        self.settles = path / "settles"
+        self.state = path / "state"
+        self.kept = path / "kept"
+        self.dead = path / "dead"
+        self.history = path / "history"
+        self.spools = path / "spools"
+        self.marks = path / "marks"
+        for folder in (
+            self.epochs,
+            self.settles,
+            self.state,
+            self.kept,
+            self.dead,
+            self.history,
+            self.spools,
+            self.marks,
+        ):
+            private_folder(folder)
+
+    @classmethod
+    def open(cls, path: Path, topology: str, fingerprint: dict[str, Any]) -> StateDirectory:
+        """Make or resume a state directory and claim the next generation.
+
+        Raises:
+            CheckpointError: another process runs on it, it belongs to another topology (the error names every
+                difference) or to no run at all, it is damaged, or the disk refuses.
+        """
+        try:
+            path = prepare_state_folder(path)
+            lock = _take_lock(path)
+            try:
+                identity = _identify(path, topology, fingerprint)
+                generation = _claim(path)
+                crash_point("generation.claimed")
+                return cls(path, identity.run_id, generation, lock)
+            except BaseException:
+                os.close(lock)
+                raise
+        except OSError as error:
+            raise unusable(path, error) from error
+
+    def claim_again(self) -> None:
+        """Claim the next generation, for a restart in this process: late tasks of the one before write other names."""
+        self.generation = _claim(self.path)
+
+    def number_spouts(self, tasks: Sequence[tuple[int, str]]) -> list[int]:
+        """What the journal calls these spout tasks: the ids that they had at the first start.
+
+        Args:
+            tasks: id and component of each, by component and index.
+        """
+        path = self.path / "spouts.json"
+        if not path.exists():
+            if any(self.epochs.iterdir()):  # numbered anew, a spout could be given the position of another
+                raise missing(path)
+            stored = dict(tasks)
+            write_once(path, msgspec.json.encode(_SpoutTasks(stored, _checksum(sorted(stored.items())))))
+        stored = spout_tasks(path)
+        free = {name: iter(sorted(one for one in stored if stored[one] == name)) for _, name in tasks}
+        return [next(free[name]) for _, name in tasks]
+
+    def taken_over(self, got: str) -> CheckpointError:
+        """The error to raise for who finds that another start has done what he was about to do."""
+        return CheckpointError(
+            "another start of this run has taken over; this one stops",
+            where=str(self.path),
+            got=got,
+            next_step="stop one of the two processes",
+        )
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def unusable(path: Path, error: OSError) -> CheckpointError:
+    """The error to raise where the disk refuses what a start needs."""
+    return CheckpointError(
+        "the state directory cannot be used",
+        where=str(path),
+        got=str(error),
+        expected="a folder that this user may write to, on a disk with room",
+        next_step="mend that and start it again, or name another --state-dir: nothing is lost",
+    )
+
+
+def spout_tasks(path: Path) -> dict[int, str]:
+    """What a `spouts.json` says. Raises CheckpointError if it is damaged."""
+    try:
+        found = msgspec.json.decode(read_file(path), type=_SpoutTasks)
+    except DECODE_ERRORS as error:
+        raise damaged(str(path), str(error), "the spout tasks of the first start") from error
+    if found.checksum != _checksum(sorted(found.tasks.items())):
+        raise damaged(str(path), "its checksum does not fit what it says", "the spout tasks of the first start")
+    return found.tasks
+
+
+def _checksum(plain: Any) -> str:
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(plain, order="sorted"))
+
+
+def fresh_state_dir(topology: str) -> Path:
+    """A new folder below `.tupletree/<topology>`, named by time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+def _take_lock(path: Path) -> int:
+    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        _refuse_link(handle, path / "lock")
+        _lock(handle, path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _refuse_link(handle: int, file: Path) -> None:
+    """Raise OSError for what leads elsewhere: the lock is written to."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError(errno.EINVAL, "no file of its own, but a link or a device", str(file))
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(handle, 200).decode("utf-8", "replace").strip()
+        raise CheckpointError(
+            "another run is using this state directory",
+            where=str(path),
+            got=holder or "a process that did not leave its name",
+            next_step="wait for it to end or stop it; for a second run use another --state-dir",
+        ) from error
+    os.ftruncate(handle, 0)
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
+
+
+def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
+    file = path / IDENTITY
+    plain = msgspec.to_builtins(fingerprint)
+    if not file.exists():
+        if _generations(path):
+            raise missing(file)
+        fresh = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), plain)
+        fresh.checksum = fresh.sum()
+        write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
+    try:
+        identity = msgspec.json.decode(read_file(file), type=_Identity)
+    except DECODE_ERRORS as error:
+        raise damaged(str(file), str(error), "the identity of a run") from error
+    if identity.runtime:
+        raise ForeignCheckpointError(
+            "this state directory belongs to a run of another runtime",
+            where=str(path),
+            got=f"a {identity.runtime} run of {identity.topology!r}",
+            expected="a folder that no run has used, or that of a Spark run",
+            next_step="leave --state-dir out, or name a new folder: there is nothing in this one to resume from",
+        )
+    if identity.format != FORMAT:
+        raise ForeignCheckpointError(
+            "the state directory has a format that this version cannot read",
+            where=str(file),
+            got=f"format {identity.format}",
+            expected=f"format {FORMAT}",
+            next_step="use the version of Tupletree that wrote it",
+        )
+    if identity.checksum != identity.sum():
+        raise damaged(str(file), "its checksum does not fit what it says", "the identity of a run")
+    changes = differences(_lasting(identity.fingerprint), _lasting(plain))
+    if identity.topology != topology:
+        changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
+    if changes:
+        raise ForeignCheckpointError(
+            "the state directory belongs to a topology that has changed",
+            where=str(path),
+            got="\n    ".join(["", *changes]) if len(changes) > 1 else changes[0],
+            expected="the topology that this directory was made with",
+            next_step="go back to that topology, or start with a fresh --state-dir",
+        )
+    return identity
+
+
+def _lasting(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """What may not change: how many tasks bolts and sinks have, may (see `redealing`)."""
+    return {
+        name: {part: value for part, value in one.items() if part != "parallelism" or one["kind"] == "spout"}
+        for name, one in fingerprint.items()
+    }
+
+
+def _generations(path: Path) -> list[int]:
+    return sorted(int(file.name) for file in (path / "generations").glob("[0-9]*") if file.name.isdigit())
+
+
+def _claim(path: Path) -> int:
+    """Create the first generation file that is not there; the number is ours alone."""
+    folder = private_folder(path / "generations")
+    number = max(_generations(path), default=0) + 1
+    note = msgspec.json.encode({"process": os.getpid(), "host": socket.gethostname(), "started_s": time.time()})
+    while not write_once(folder / f"{number:06d}", note):
+        number += 1
+    return number

@@ -1,0 +1,219 @@
+"""The accounts of a run: what the driver knows of every message, tree, state version and total.
+
+Shared by the loop that feeds epochs and the thread in which Spark settles them; whoever touches it holds `lock`.
+It can be rebuilt from the journal at any time (`recovery`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tupletree.clock import Clock
+from tupletree.data.payloads import from_jsonable, to_jsonable
+from tupletree.errors import CheckpointError
+from tupletree.ids import RandomBits, system_random_bits
+from tupletree.runtimes.spark.format.carryover import Kept
+from tupletree.runtimes.spark.format.entries import Counters, EpochHeader
+from tupletree.runtimes.spark.format.rows import keys_of
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
+from tupletree.runtimes.spark.settle.source_rows import KEY_BITS, Rows
+from tupletree.state.versions import StateFile
+from tupletree.topology.model import TopologySpec
+from tupletree.topology.splits import SplitSpout
+from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.pending import Pending
+
+__all__ = ["Accounts", "StoredPayload"]
+
+
+@dataclass(frozen=True)
+class StoredPayload:
+    """Stands for a value that was read from the journal in its plain form and is not needed in any other."""
+
+    payload: Any
+
+
+@dataclass
+class Accounts:
+    """See the module docstring.
+
+    Attributes:
+        pending: messages in flight and waiting.
+        spout_of: spout task → component name.
+        trees: trees whose epoch is over.
+        waiting: rows of committed candidates that wait for some of them.
+        waiting_names: files that are needed for these rows, as the last settled epoch left them.
+        refused: open trees that cannot be acked any more, because a sink refused rows of theirs; and why.
+        kept: component → task index → what is kept for later epochs.
+        gone: roots that died in the last settled epoch while tuples of them were kept.
+        state: component → segments of the committed version.
+        totals: counters at the last settled epoch, over the life of the state directory.
+        rows: epoch → rows of it that executors read, of epochs that are logged and not settled.
+        reading: spout task → rows that are planned, and not settled.
+        positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
+        replays: replay requests that were carried out.
+        settled: the last settled epoch; -1 before the first.
+        joined_taken: how many of `pending.counters.joined` the totals have.
+        random_bits: draws ids.
+        ran_from_s: the monotonic time at which the run's clock would stand at 0 (`ran_s`).
+        epoch_time_s: of the last logged epoch.
+    """
+
+    spec: TopologySpec
+    pending: Pending
+    spout_of: dict[int, str]
+    trees: OpenTrees = field(default_factory=OpenTrees)
+    waiting: WaitingRows = field(default_factory=WaitingRows)
+    waiting_names: frozenset[str] = frozenset()
+    refused: dict[int, Failure] = field(default_factory=dict)
+    kept: dict[str, dict[int, Kept]] = field(default_factory=dict)
+    gone: list[int] = field(default_factory=list)
+    state: dict[str, list[StateFile]] = field(default_factory=dict)
+    totals: Counters = field(default_factory=Counters)
+    rows: dict[int, Rows] = field(default_factory=dict)
+    reading: dict[int, int] = field(default_factory=dict)
+    positions: dict[int, Any] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    replays: set[str] = field(default_factory=set)
+    settled: int = -1
+    joined_taken: int = 0
+    ran_from_s: float = 0.0
+    epoch_time_s: float = 0.0
+    random_bits: RandomBits = system_random_bits
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def encode_value(self, _spout_task: int, value: Any) -> Any:
+        """A message's value as the journal and dead letters keep it."""
+        return value.payload if isinstance(value, StoredPayload) else to_jsonable(value)
+
+    def decode_value(self, spout_task: int, data: Any) -> Any:
+        """Undo `encode_value`, by the class of the spout's stream."""
+        return from_jsonable(data, self.message_class(spout_task))
+
+    def message_class(self, spout_task: int) -> type:
+        """The class of what a spout task emits."""
+        (stream,) = self.spec.components[self.spout_of[spout_task]].outputs.values()
+        return stream.schema.cls
+
+    def ran_s(self, monotonic_s: float) -> float:
+        """Seconds that processes of this run have run for: downtime lets nothing expire."""
+        return monotonic_s - self.ran_from_s
+
+    def kept_due_s(self) -> float:
+        """When, in epoch time, an epoch is due for what is kept, whether messages come or not; infinity: never."""
+        versions = [kept for tasks in self.kept.values() for kept in tasks.values()]
+        if any(kept.arrives for kept in versions) or (self.gone and versions):  # what died is purged
+            return -math.inf
+        return min((kept.due_s for kept in versions if kept.due_s is not None), default=math.inf)
+
+    def retrying_since_s(self) -> float | None:
+        """When the oldest message first went out with a later attempt that waits, runs, or is to run.
+
+        It counts in the epoch in which its attempt runs too, for that may fail again. Those of which frames are kept
+        are not among them: see `kept_retrying`.
+        """
+        with self.lock:
+            kept = self.trees.attempts
+            sinces = [self.pending.retrying_since_s(task, kept) for task in self.spout_of]
+        return min((since_s for since_s in sinces if since_s is not None), default=None)
+
+    def kept_retrying(self, ran_s: float) -> dict[int, float]:
+        """Messages of which frames are kept, and that wait for another attempt or begin it at this time of the run.
+
+        With each, when it first went out.
+        """
+        roots = self.trees.parked(ran_s) | self.trees.resuming(ran_s)
+        with self.lock:
+            return dict(zip(roots, self.pending.first_emitted_s(roots), strict=True))
+
+    @property
+    def joined(self) -> int:
+        """Deliveries of open messages, over the life of the state directory."""
+        return self.totals.joined + self.pending.counters.joined - self.joined_taken
+
+    def take_joined(self) -> int:
+        """The same, for the totals of the next entry."""
+        joined, self.joined_taken = self.joined, self.pending.counters.joined
+        return joined
+
+    def is_idle(self) -> bool:
+        """Whether no message is in flight, waiting or awaited from its source."""
+        tasks = self.spout_of
+        return not any(self.open_count(task) or self.pending.awaiting_source(task) for task in tasks)
+
+    # --- rows that executors read ---------------------------------------------------------------------------------
+
+    def open_count(self, spout_task: int) -> int:
+        """Messages of a spout task that are in flight or waiting, rows that executors read among them."""
+        return self.pending.open_count(spout_task) + self.reading.get(spout_task, 0)
+
+    def oldest_first_s(self) -> float | None:
+        """When the oldest message without an outcome first went out, monotonic; None if there is none."""
+        logged = [self.ran_from_s + rows.logged_s for rows in self.rows.values()]
+        pending = self.pending.oldest_first_s()
+        return min(logged if pending is None else [*logged, pending], default=None)
+
+    def draw_key(self, count: int) -> int:
+        """A key for so many rows (`rows.root_ids`) none of whose roots is that of anything in flight."""
+        in_flight = keys_of(self.pending.roots_in_flight())
+        while True:
+            key = self.random_bits(KEY_BITS)
+            end = key + count
+            if not 0 < key < end <= 1 << KEY_BITS or any(rows.overlaps(key, count) for rows in self.rows.values()):
+                continue
+            if not bool(((in_flight >= key) & (in_flight < end)).any()):
+                return key
+
+    def draw_roots(self, bits: int) -> int:
+        """Random bits for `Pending`: 64 for each root, none of which is that of a row that is being read."""
+        while True:
+            drawn = self.random_bits(bits)
+            if not any(self.rows.values()):
+                return drawn
+            roots = np.frombuffer(drawn.to_bytes(bits // 8, "little"), np.uint64).tolist()
+            if not any(rows.among(roots) for rows in self.rows.values()):
+                return drawn
+
+    def log_rows(self, epoch: int, rows: Rows) -> None:
+        """An epoch reads these rows. They were counted in `reading` when they were planned."""
+        if len(rows):
+            self.rows[epoch] = rows
+
+    def settle_rows(self, header: EpochHeader, rows: Rows, unsettled: Mapping[int, Any], clock: Clock) -> None:
+        """An epoch's rows have their verdicts.
+
+        Those that are not done, root → value, are messages like all others from here on, with their first attempt out.
+        """
+        self.rows.pop(header.epoch, None)
+        for planned in header.splits:
+            if planned.key:
+                self.reading[planned.task] -= planned.split.rows
+        now_s, wall_s = clock.monotonic(), clock.wall()
+        for root, value in unsettled.items():
+            task, message_id = rows.named(root)
+            times = {"first_emitted_s": header.time_s, "now_s": now_s, "wall_s": wall_s}
+            made = rows.made_of(root, header.epoch)
+            self.pending.adopt(root, task, message_id, value, attempt=1, made=made, **times)
+
+    def reader_of(self, component: str) -> SplitSpout[Any]:
+        """A spout of this component that reads.
+
+        Raises:
+            CheckpointError: it is not read by executors any more.
+        """
+        body = self.spec.components[component].body
+        if not isinstance(body, SplitSpout):
+            raise CheckpointError(
+                "messages are open that executors read, and this spout cannot be read so",
+                where=f"spout {component!r}",
+                got=type(body).__qualname__,
+                expected="a SplitSpout",
+                next_step="start with the spout of before, let it settle what is open, and change it then",
+            )
+        return body

@@ -1,0 +1,245 @@
+"""Trees that are open across epochs, and the outputs that wait for them.
+
+Owns what the driver knows of a root whose epoch is over: what is left of its tree, when it expires, when it is tried
+again, and which rows of committed candidates nobody may see before it is decided. No files and no Spark; times are
+those of the run's clock, which stands still while no process runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tupletree.data.frames import Root, roots_of
+from tupletree.runtimes.spark.format.entries import OpenTree, WaitingFile
+
+__all__ = ["Decided", "OpenTrees", "TreeChanges", "WaitingRows"]
+
+
+class OpenTrees:
+    """All of them. Its cost per epoch goes with what changes, not with how many are open."""
+
+    def __init__(self, trees: Iterable[OpenTree] = ()) -> None:
+        self._trees: dict[int, OpenTree] = {}
+        self._expiries: list[tuple[float, int]] = []
+        self._resumes: list[tuple[float, int]] = []
+        self._parked: dict[int, float] = {}
+        self.attempts: dict[int, int] = {}  # root → attempt, of those beyond the first
+        for tree in trees:
+            self.put(tree)
+
+    def __len__(self) -> int:
+        return len(self._trees)
+
+    def __contains__(self, root: object) -> bool:
+        return root in self._trees
+
+    def get(self, root: int) -> OpenTree | None:
+        """The tree of a root."""
+        return self._trees.get(root)
+
+    def attempt_of(self, root: int) -> int:
+        """The attempt of an open root."""
+        return self.attempts.get(root, 1)
+
+    def all(self) -> list[OpenTree]:
+        """Every tree, oldest first."""
+        return list(self._trees.values())
+
+    def is_unfinished(self, root: int) -> bool:
+        """Whether a root is committed and not complete: rows that are anchored to it wait."""
+        tree = self._trees.get(root)
+        return tree is not None and tree.is_committed and tree.xor != 0
+
+    def put(self, tree: OpenTree) -> None:
+        """Add a tree, or what it has become."""
+        root = tree.root
+        self._trees[root] = tree
+        if tree.expires_s != math.inf:
+            heapq.heappush(self._expiries, (tree.expires_s, root))
+        if tree.resumes_s > 0.0:
+            heapq.heappush(self._resumes, (tree.resumes_s, root))
+            self._parked[root] = tree.resumes_s
+        else:
+            self._parked.pop(root, None)
+        if tree.attempt > 1:
+            self.attempts[root] = tree.attempt
+
+    def remove(self, root: int) -> OpenTree:
+        """Take a tree out that is settled."""
+        self._parked.pop(root, None)
+        self.attempts.pop(root, None)
+        return self._trees.pop(root)
+
+    def expired(self, now_s: float) -> list[OpenTree]:
+        """Trees whose time is up, each named once: the caller removes it or puts it anew."""
+        found: dict[int, OpenTree] = {}
+        while self._expiries and self._expiries[0][0] <= now_s:
+            expires_s, root = heapq.heappop(self._expiries)
+            tree = self._trees.get(root)
+            if tree is not None and tree.expires_s == expires_s:
+                found[root] = tree
+        return list(found.values())
+
+    def parked(self, now_s: float) -> set[int]:
+        """Roots whose frames wait now."""
+        return {root for root, resumes_s in self._parked.items() if resumes_s > now_s}
+
+    def resuming(self, now_s: float) -> set[int]:
+        """Roots whose frames wait no longer, and that no epoch has been given since (`resumed`)."""
+        return {
+            root
+            for resumes_s, root in self._resumes
+            if resumes_s <= now_s and (tree := self._trees.get(root)) is not None and tree.resumes_s == resumes_s
+        }
+
+    def next_s(self) -> float:
+        """When the first tree expires or goes on; infinity if none does."""
+        return min(self._top(self._expiries, lambda tree: tree.expires_s), self._top(self._resumes, _resumption))
+
+    def resumed(self, now_s: float) -> None:
+        """Forget the resumptions up to now: an epoch has begun that gives their frames."""
+        while self._resumes and self._resumes[0][0] <= now_s:
+            heapq.heappop(self._resumes)
+
+    def _top(self, heap: list[tuple[float, int]], time_of: Callable[[OpenTree], float]) -> float:
+        while heap:
+            time_s, root = heap[0]
+            tree = self._trees.get(root)
+            if tree is not None and time_of(tree) == time_s:
+                return time_s
+            heapq.heappop(heap)
+        return math.inf
+
+
+def _resumption(tree: OpenTree) -> float:
+    return tree.resumes_s
+
+
+@dataclass
+class Decided:
+    """Rows of a waiting file about which there is certainty now.
+
+    Attributes:
+        file: the file.
+        publish: for each of its rows, whether it is published now.
+        roots: the living roots of those that are, in order.
+        is_last: no other rows wait in it.
+    """
+
+    file: WaitingFile
+    publish: list[bool]
+    roots: list[Root] = field(default_factory=list)
+    is_last: bool = False
+
+
+@dataclass
+class _Waiting:
+    file: WaitingFile
+    rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class WaitingRows:
+    """The rows that wait, by root."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Waiting] = {}
+        self._by_root: dict[int, set[tuple[str, int]]] = {}
+
+    def __len__(self) -> int:
+        """How many files have rows that wait."""
+        return len(self._files)
+
+    def files(self) -> list[WaitingFile]:
+        """All of them, oldest first."""
+        return [one.file for one in self._files.values()]
+
+    def names(self) -> frozenset[str]:
+        """Names of all files that are needed for them."""
+        return frozenset(name for one in self._files.values() for name in (one.file.candidate, one.file.sidecar))
+
+    def roots(self) -> set[int]:
+        """Roots whose rows wait."""
+        return {*self._by_root}
+
+    def waits_for(self, root: int) -> bool:
+        """Whether a row of this root waits."""
+        return root in self._by_root
+
+    def add(
+        self,
+        file: WaitingFile,
+        rows: Sequence[Root],
+        is_unfinished: Callable[[int], bool],
+        is_dead: Callable[[int], bool],
+    ) -> bool:
+        """Remember the rows of a candidate that wait; False if none does."""
+        waiting = _Waiting(file)
+        for position, root in enumerate(rows):
+            tracked = roots_of(root)
+            if any(map(is_unfinished, tracked)):
+                waiting.rows[position] = living = tuple(one for one in tracked if not is_dead(one))
+                for one in living:
+                    self._by_root.setdefault(one, set()).add((file.key, position))
+        if waiting.rows:
+            self._files[file.key] = waiting
+        return bool(waiting.rows)
+
+    def decide(
+        self, complete: Iterable[int], dead: Iterable[int], is_unfinished: Callable[[int], bool], freed: set[int]
+    ) -> list[Decided]:
+        """What is certain now that these roots are complete, and those dead.
+
+        A row is published once none of its roots is unfinished, unless all of them are dead. Roots none of whose rows
+        waits any more are added to `freed`.
+        """
+        decided: dict[str, Decided] = {}
+        touched = {place for root in complete for place in self._by_root.get(root, ())}
+        for root in dead:
+            for name, position in self._by_root.pop(root, ()):
+                rows = self._files[name].rows
+                rows[position] = tuple(one for one in rows[position] if one != root)
+                touched.add((name, position))
+        for name, position in sorted(touched):
+            waiting = self._files[name]
+            if any(map(is_unfinished, waiting.rows[position])):
+                continue
+            living = waiting.rows.pop(position)
+            for one in living:
+                places = self._by_root[one]
+                places.discard((name, position))
+                if not places:
+                    del self._by_root[one]
+                    freed.add(one)
+            if name not in decided:
+                decided[name] = Decided(waiting.file, [False] * waiting.file.rows)
+            decided[name].publish[position] = bool(living)
+            if living:
+                decided[name].roots.append(living[0] if len(living) == 1 else living)
+        for name, found in decided.items():
+            found.is_last = not self._files[name].rows
+            if found.is_last:
+                del self._files[name]
+        return list(decided.values())
+
+
+class TreeChanges:
+    """What an epoch changes among the trees of earlier ones: carried out, and written down for the entry."""
+
+    def __init__(self, trees: OpenTrees) -> None:
+        self._trees = trees
+        self.opened: dict[int, OpenTree] = {}
+        self.closed: list[int] = []
+
+    def put(self, tree: OpenTree) -> None:
+        """A tree is open after this epoch."""
+        self._trees.put(tree)
+        self.opened[tree.root] = tree
+
+    def close(self, root: int) -> None:
+        """A tree of an earlier epoch is not open any more."""
+        self._trees.remove(root)
+        self.opened.pop(root, None)
+        self.closed.append(root)

@@ -1,0 +1,213 @@
+"""Outputs: which rows of an epoch's candidates are published with it, which wait for open trees, and which go.
+
+Also decides about rows that earlier epochs left waiting. Writes filtered candidates; names nothing in the
+journal and publishes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+from tupletree.data.frames import Root, roots_of
+from tupletree.durable import sync_directory
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import OutputFile, WaitingFile
+from tupletree.runtimes.spark.format.sidecars import part_text, read_sidecar, sidecar_of, write_sidecar
+from tupletree.runtimes.spark.format.spool import Spool, file_sink_of
+from tupletree.runtimes.spark.format.wire import OutputReport
+from tupletree.runtimes.spark.settle.decision import Fates
+from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingRows
+from tupletree.runtimes.spark.settle.publish import final_name
+from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink
+
+__all__ = ["ChosenOutputs", "OutputChooser"]
+
+
+@dataclass
+class ChosenOutputs:
+    """What is to become of candidates.
+
+    Attributes:
+        outputs: what is published with this epoch.
+        waiting: candidates of this epoch some of whose rows wait.
+        released: `WaitingFile.key` of candidates of earlier epochs of which no row waits any more.
+        freed: roots none of whose rows waits any more.
+        dropped: files to remove after the commit.
+    """
+
+    outputs: list[OutputFile] = field(default_factory=list)
+    waiting: list[WaitingFile] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    freed: set[int] = field(default_factory=set)
+    dropped: list[Path] = field(default_factory=list)
+
+
+@dataclass
+class _Piece:
+    """Rows of one candidate that are published now: all of them, or those whose flag in `keep` is true."""
+
+    candidate: str
+    rows: int
+    roots: Sequence[Root]
+    keep: Sequence[bool] | None = None
+
+
+class OutputChooser:
+    """See the module docstring.
+
+    Args:
+        sinks: sink → absolute folder.
+        run_id: of the run; part of every name.
+    """
+
+    def __init__(self, plan: Plan, sinks: Mapping[str, str], run_id: str) -> None:
+        self._plan = plan
+        self._sinks = sinks
+        self._run_id = run_id
+
+    def choose(
+        self, reports: Sequence[OutputReport], fates: Fates, waiting: WaitingRows, version: str, epoch: int
+    ) -> ChosenOutputs:
+        """Decide about every row of this epoch's candidates, and about rows that waited for roots it settles.
+
+        Args:
+            reports: the candidates of the run that counts.
+            fates: what becomes of roots in this epoch.
+            waiting: rows of earlier epochs; takes up what waits of this one.
+            version: generation, epoch and run, as names have them.
+            epoch: its number.
+        """
+        chosen = ChosenOutputs()
+        changed: set[Path] = set()
+        spooled: dict[tuple[str, int], list[_Piece]] = {}
+        for decided in waiting.decide(fates.completed, fates.dead, fates.is_unfinished, chosen.freed):
+            file = decided.file
+            piece = _released(decided, chosen, Path(self._sinks[file.sink]))
+            if piece is None:
+                continue
+            if self._is_called(file.sink):
+                spooled.setdefault((file.sink, file.task_index), []).append(piece)
+            else:
+                own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
+                self._publish(file.sink, file.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
+        for output in reports:
+            piece = self._taken(output, fates, waiting, chosen, epoch)
+            if piece is None:
+                continue
+            if self._is_called(output.sink):
+                spooled.setdefault((output.sink, output.task_index), []).append(piece)
+            else:
+                own = f"{output.task_index:04d}{part_text(output.part)}"
+                self._publish(output.sink, output.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
+        for (name, task_index), pieces in spooled.items():
+            self._spool(name, task_index, pieces, version, chosen, changed)
+        for folder in changed:
+            sync_directory(folder)
+        return chosen
+
+    def read_sidecar(self, output: OutputReport) -> list[Root]:
+        """The root of each row of a candidate."""
+        return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
+
+    def _taken(
+        self, output: OutputReport, fates: Fates, waiting: WaitingRows, chosen: ChosenOutputs, epoch: int
+    ) -> _Piece | None:
+        """What is published now of a candidate of this epoch."""
+        folder = Path(self._sinks[output.sink])
+        if not fates.withholds_rows:
+            if not self._is_called(output.sink):
+                chosen.dropped.append(folder / output.sidecar)
+            return _Piece(output.candidate, output.rows, ())
+        roots = self.read_sidecar(output)
+        file = WaitingFile(
+            output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
+        )
+        if waiting.add(file, roots, fates.is_unfinished, fates.is_dead):
+            chosen.waiting.append(file)
+            # Worth keeping now, so it must survive what the machine may do.
+            layout = wire.pack_layout(roots, range(1, len(roots) + 1))
+            write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
+        elif not self._is_called(output.sink):
+            chosen.dropped.append(folder / output.sidecar)
+        keep = [fates.shows(roots_of(root)) for root in roots]
+        if all(keep):
+            return _Piece(output.candidate, output.rows, roots)
+        if not chosen.waiting or chosen.waiting[-1] is not file:
+            chosen.dropped += [folder / output.candidate, folder / output.sidecar]
+        return _Piece(output.candidate, sum(keep), list(compress(roots, keep)), keep) if any(keep) else None
+
+    def _publish(
+        self,
+        sink: str,
+        task_index: int,
+        piece: _Piece,
+        name: str,
+        epoch: int,
+        own: str,
+        chosen: ChosenOutputs,
+        changed: set[Path],
+    ) -> None:
+        """Name a file of these rows; `own` is what tells it from other files of its epoch."""
+        folder, body = Path(self._sinks[sink]), self._body(sink)
+        candidate = piece.candidate
+        if piece.keep is not None:
+            candidate = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{name}-kept{body.suffix}"
+            body.filter_candidate(folder / piece.candidate, folder / candidate, piece.keep)
+            changed.add(folder)
+        final = final_name(self._run_id, epoch, own, body.suffix)
+        chosen.outputs.append(OutputFile(sink, candidate, final, piece.rows, task_index))
+
+    def _spool(
+        self,
+        sink: str,
+        task_index: int,
+        pieces: list[_Piece],
+        version: str,
+        chosen: ChosenOutputs,
+        changed: set[Path],
+    ) -> None:
+        """All rows of a task of a called sink as one candidate, for an epoch calls it with one batch."""
+        folder, spool = Path(self._sinks[sink]), self._body(sink)
+        assert isinstance(spool, Spool)
+        (first, *others) = pieces
+        candidate = first.candidate
+        if others or first.keep is not None:
+            candidate = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{version}-{task_index:04d}-kept{spool.suffix}"
+            rows: list[Any] = []
+            made: list[int] = []
+            roots: list[Root] = []
+            for piece in pieces:
+                read, numbers = spool.read(folder / piece.candidate)
+                rows += read if piece.keep is None else compress(read, piece.keep)
+                numbers = numbers or [0] * len(read)
+                made += numbers if piece.keep is None else compress(numbers, piece.keep)
+                sidecar = sidecar_of(folder / piece.candidate)
+                roots += piece.roots or read_sidecar(sidecar, piece.rows)
+                if piece.keep is None:
+                    chosen.dropped += [folder / piece.candidate, sidecar]
+            spool.write_candidate(folder / candidate, rows, made if spool.ordered else None)
+            layout = wire.pack_layout(roots, range(1, len(roots) + 1))
+            write_sidecar(sidecar_of(folder / candidate), layout, lasting=True)
+            changed.add(folder)
+        chosen.outputs.append(OutputFile(sink, candidate, "", sum(piece.rows for piece in pieces), task_index))
+
+    def _is_called(self, sink: str) -> bool:
+        return isinstance(self._body(sink), Spool)
+
+    def _body(self, sink: str) -> FileSink:
+        return file_sink_of(self._plan.spec, self._plan.spec.components[sink])
+
+
+def _released(decided: Decided, chosen: ChosenOutputs, folder: Path) -> _Piece | None:
+    """What is published now of rows that have waited."""
+    file = decided.file
+    if decided.is_last:
+        chosen.released.append(file.key)
+        chosen.dropped += [folder / file.candidate, folder / file.sidecar]
+    rows = sum(decided.publish)
+    return _Piece(file.candidate, rows, decided.roots, decided.publish) if rows else None

@@ -1,0 +1,199 @@
+"""Plan runners: the seam between the engine, which decides what is run, and Spark, which runs it.
+
+`PlanRunner` is all that the engine knows: slices of an epoch and the control of one run go in, report rows come out.
+`SparkPlanRunner` makes one Spark job of it, with one action: a second action could mix two executions of an epoch.
+Its job is an RDD of bytes: Spark moves rows, and has nothing to do with what is in them. `testing.in_process` has a
+runner without Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from tupletree.routing.plan import Plan, Stage
+from tupletree.runtimes.java import find_java
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.program import Control, control_bytes
+from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
+from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
+from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+
+__all__ = ["Backend", "PlanRunner", "Report", "SparkBackend", "SparkPlanRunner"]
+
+Report = tuple[int, Any, Any]
+"""(kind, head, body) of a row that left the last stage."""
+
+
+class PlanRunner(Protocol):
+    """Runs the whole plan of a topology over one epoch, once. Called by one thread; `cancel` by any."""
+
+    @property
+    def one_host(self) -> bool:
+        """Whether all stages run on this host, so that crash markers reach every attempt."""
+
+    def run(self, slices: Sequence[EpochSlice], control: Control) -> list[Report]:
+        """Run every stage over these slices, one of them for each partition of the plan.
+
+        Returns what the last stage gave. Whatever it raises says that this execution broke, not why a message failed.
+        All that comes back is from one execution of each stage, never a mixture of two.
+        """
+
+    def cancel(self) -> None:
+        """End a run that is under way; it raises."""
+
+
+class Backend(Protocol):
+    """Where the plans of a run are run, from one start of the topology to the next. Called by the run's own thread."""
+
+    def check(self) -> None:
+        """Raise RuntimeUnavailableError if this machine cannot do it; called before anything is claimed."""
+
+    def open(self) -> int:
+        """Get ready, again after `close` too; returns how many partitions a plan is spread over."""
+
+    def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
+        """A runner of this plan; `blob` as `pack_program` made it, `group` a name for its jobs."""
+
+    def close(self) -> None:
+        """Let go of what `open` got, if this backend got it."""
+
+
+class SparkBackend:
+    """See `Backend`: a Spark session, started here or found.
+
+    Args:
+        name: of the topology.
+        master: where no session exists yet.
+    """
+
+    def __init__(self, name: str, master: str) -> None:
+        self._name = name
+        self._master = master
+        self._session: Any = None
+        self._is_ours = False
+
+    def check(self) -> None:
+        """See `Backend`."""
+        refuse_unsuited()
+        find_java()
+
+    def open(self) -> int:
+        """See `Backend`."""
+        self._session, self._is_ours = open_session(self._name, self._master)
+        return partitions_of(self._session)
+
+    def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
+        """See `Backend`."""
+        return SparkPlanRunner(self._session, plan, blob, group)
+
+    def close(self) -> None:
+        """See `Backend`."""
+        session, self._session = self._session, None
+        if session is not None and self._is_ours:
+            with contextlib.suppress(Exception):  # a session that died takes nothing with it
+                session.stop()
+
+
+class SparkPlanRunner:
+    """See `PlanRunner`. Spark's job group is this runner's own: cancelling it touches no other job of the session.
+
+    Args:
+        session: a SparkSession.
+        plan: the topology laid out.
+        blob: the program, as `pack_program` made it.
+        group: of the jobs, in the UI too.
+    """
+
+    def __init__(self, session: Any, plan: Plan, blob: bytes, group: str) -> None:
+        self._context = session.sparkContext
+        self._plan = plan
+        self._blob = blob
+        self._group = group
+
+    @property
+    def one_host(self) -> bool:
+        """See `PlanRunner`."""
+        return bool(self._context.master.startswith("local"))
+
+    def run(self, slices: Sequence[EpochSlice], control: Control) -> list[Report]:
+        """See `PlanRunner`."""
+        context, partitions = self._context, self._plan.partitions
+        what = f"epoch {control.epoch}, run {control.run}" if control.epoch >= 0 else "warm-up"
+        context.setJobGroup(self._group, f"{self._plan.spec.name}: {what}", interruptOnCancel=True)
+        lines = [f"{self._plan.spec.name}: {what}, generation {control.generation}", *map(_named, self._plan.stages)]
+        context.setLocalProperty("callSite.long", "\n".join(lines))
+        encoded = control_bytes(control)
+        packed = [msgspec.msgpack.encode(part) for part in slices]
+        rows = context.parallelize(packed, partitions)
+        for stage in self._plan.stages:
+            is_last = stage is self._plan.stages[-1]
+            function = _StageFunction(self._blob, encoded, stage.index, partitions, is_last=is_last)
+            rows = rows.mapPartitionsWithIndex(function)
+            rows._bypass_serializer = True  # noqa: SLF001 - rows are bytes; pickling them would copy each twice
+            if not is_last:
+                rows = _exchanged(rows, partitions)
+            rows = rows.setName(_named(stage))
+        return [(kind, head, body) for _, kind, head, body in map(wire.unpack_row, rows.collect())]
+
+    def cancel(self) -> None:
+        """See `PlanRunner`."""
+        self._context.cancelJobGroup(self._group)
+
+
+class _StageFunction:
+    """What Spark runs for one partition of a stage: bytes in, bytes out.
+
+    Where rows go through an exchange, each is preceded by the number of its partition, as `PairwiseRDD` wants it.
+    """
+
+    def __init__(self, blob: bytes, control: bytes, index: int, partitions: int, *, is_last: bool) -> None:
+        self._blob = blob
+        self._control = control
+        self._index = index
+        self._partitions = partitions
+        self._is_last = is_last
+
+    def __call__(self, partition: int, items: Iterable[bytes]) -> Iterator[bytes]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a stage runs only inside a Spark task"
+        if threading.current_thread() is threading.main_thread():
+            # Ctrl-C reaches every process of the terminal. The driver drains then, for which it needs its workers.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
+        rows = map(wire.unpack_row, items) if self._index else _logged(items)
+        for row in run_stage(self._blob, self._control, self._index, identity, rows):
+            if not self._is_last:
+                yield (row[0] % self._partitions).to_bytes(8, "big")
+            yield wire.pack_row(row)
+
+
+def _logged(items: Iterable[bytes]) -> Iterator[wire.Row]:
+    for item in items:
+        yield from rows_of_slice(msgspec.msgpack.decode(item, type=EpochSlice))
+
+
+def _exchanged(rows: Any, partitions: int) -> Any:
+    """Rows by the number that precedes each: `RDD.partitionBy`, without its gathering and pickling of rows in Python.
+
+    It gathers some thousand rows before it looks at their bytes, and rows are frames of up to megabytes.
+    """
+    from pyspark import RDD
+    from pyspark.serializers import NoOpSerializer
+
+    context = rows.context
+    jvm = context._jvm  # noqa: SLF001 - as `RDD.partitionBy` does it
+    pairs = jvm.PairwiseRDD(rows._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - the same
+    partitioner = jvm.PythonPartitioner(partitions, id(_exchanged))
+    return RDD(jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), context, NoOpSerializer())
+
+
+def _named(stage: Stage) -> str:
+    return f"stage {stage.index}: {', '.join(stage.components)}"

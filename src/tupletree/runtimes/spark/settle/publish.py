@@ -1,0 +1,215 @@
+"""Everything that happens after the commit point: files get their names, sinks are called, letters are written.
+
+All of it can be repeated. What a called sink refuses becomes an amendment of the settle entry: its messages, acked by
+the entry, are dead, before their source hears of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tupletree.clock import Clock
+from tupletree.data.codec import ArrowCodec
+from tupletree.runtimes.api import Redact
+from tupletree.runtimes.crash_points import crash_point
+from tupletree.runtimes.deadletters import write_letters
+from tupletree.runtimes.spark.format.entries import (
+    Amendment,
+    DeadEntry,
+    FailedAttempt,
+    SettleEntry,
+    amended,
+    amendment_path,
+    count_refused,
+    numbered,
+    read_epoch,
+    write_amendment,
+)
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.settle.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.settle.logged import LoggedMessage, acked_in, acked_rows, logged_messages, values_of
+from tupletree.runtimes.spark.settle.sink_delivery import CalledSinks, Refusals
+from tupletree.runtimes.spark.settle.source_rows import Rows
+from tupletree.sinks.files import publish
+from tupletree.tracking.message_ids import plain_id
+from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
+from tupletree.tracking.records import Died
+
+__all__ = ["Publisher", "final_name", "letter_of", "remove"]
+
+logger = logging.getLogger("tupletree.spark")
+
+REFUSED_NOTE = "a sink refused it after its epoch was committed: its state and its rows in other sinks stay"
+
+
+def final_name(run_id: str, epoch: int, own: str, suffix: str) -> str:
+    """The deterministic name of rows of one epoch; `own` tells them from others. Runs never share a name."""
+    return f"part-{run_id[:8]}-{epoch:08d}-{own}{suffix}"
+
+
+class Publisher:
+    """See the module docstring.
+
+    Args:
+        directory, accounts, clock: of the run.
+        codecs: (component, stream) → codec, for the payloads of refused messages.
+        sinks: sink → absolute folder.
+        called: the sinks that are called, open.
+        redact: makes a letter harmless before it is written.
+    """
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        accounts: Accounts,
+        codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
+        clock: Clock,
+        sinks: Mapping[str, str],
+        called: CalledSinks,
+        redact: Redact | None,
+    ) -> None:
+        self._directory = directory
+        self._accounts = accounts
+        self._codecs = codecs
+        self._clock = clock
+        self._sinks = sinks
+        self._called = called
+        self._redact = redact
+
+    def finish(self, entry: SettleEntry) -> tuple[SettleEntry, list[Died]]:
+        """Publish what a settle entry names; returns it as it reads from here on, and who died of it only now.
+
+        Raises:
+            CheckpointError: a candidate is gone, or another start has written the amendment.
+            ConnectorError: a called sink takes nothing now.
+            Closing: the run ends meanwhile.
+        """
+        for output in entry.outputs:
+            if output.sink not in self._called:
+                directory = Path(self._sinks[output.sink])
+                crash_point("publish.before_output")
+                publish(directory / output.candidate, directory / output.final)
+                crash_point("publish.after_output")
+        died: list[Died] = []
+        calls = [output for output in entry.outputs if output.sink in self._called]
+        if (calls or self._accounts.refused) and not amendment_path(self._directory.settles, entry.epoch).exists():
+            refusals = [refused for one in calls if (refused := self._called.deliver(entry.epoch, one)) is not None]
+            if refusals or self._accounts.refused:
+                entry, died = self._amend(entry, refusals)
+        if entry.dead:
+            write_letters(self._directory.dead, entry.epoch, [dead.letter for dead in entry.dead])
+        crash_point("publish.after_dead")
+        self._called.forget(entry.epoch, calls)
+        return entry, died
+
+    def _amend(self, entry: SettleEntry, refusals: list[Refusals]) -> tuple[SettleEntry, list[Died]]:
+        """Turn what sinks refused into verdicts: of this epoch's rows, and of trees that are complete only now."""
+        accounts = self._accounts
+        rows: dict[str, int] = {}
+        failures = dict(accounts.refused)
+        for refusal in refusals:
+            failures = {**refusal.failures, **failures}
+            for sink, count in refusal.rows.items():
+                rows[sink] = rows.get(sink, 0) + count
+        acked = {message.root for message in acked_in(self._directory, entry)}
+        acked.update(one.root for one in entry.acked)
+        acked |= acked_rows(self._directory, entry, failures)
+        with accounts.lock:
+            died = self._died(entry.epoch, {root: one for root, one in failures.items() if root in acked})
+            still_open = {root: one for root, one in failures.items() if root in accounts.trees}
+            amendment = Amendment(
+                epoch=entry.epoch,
+                generation=self._directory.generation,
+                failed=[FailedAttempt([one.root], one.failure) for one in died],
+                dead=[DeadEntry(one.root, one.spout_task, self._letter(one)) for one in died],
+                settled=self._unconfirmed(entry.epoch, died),
+                rows=rows,
+                refused=[
+                    FailedAttempt([root], one) for root, one in still_open.items() if root not in accounts.refused
+                ],
+            )
+            accounts.refused = still_open
+            if not (rows or died):
+                return entry, []
+            self._write(amendment)
+            accounts.totals = count_refused(accounts.totals, amendment)
+            unconfirmed = {task for task, _, _ in amendment.settled}
+            for one in died:
+                if one.spout_task in unconfirmed:
+                    accounts.pending.mark_unconfirmed(one.spout_task, one.message_id, Outcome.DEAD)
+        return amended(entry, amendment), died
+
+    def _write(self, amendment: Amendment) -> None:
+        logger.warning("epoch %d: sinks refused rows: %s", amendment.epoch, amendment.rows)
+        crash_point("publish.before_amendment")
+        if not write_amendment(self._directory.settles, amendment):
+            raise self._directory.taken_over(f"epoch {amendment.epoch} is published already")
+        crash_point("publish.after_amendment")
+
+    def _unconfirmed(self, epoch: int, died: list[Died]) -> list[tuple[int, Any, Outcome]]:
+        """Of sources without a position: see `Engine`."""
+        header, _ = read_epoch(self._directory.epochs, epoch)
+        return [
+            (one.spout_task, plain_id(one.message_id), Outcome.DEAD)
+            for one in died
+            if one.spout_task not in header.positions
+        ]
+
+    def _died(self, epoch: int, failures: Mapping[int, Failure]) -> list[Died]:
+        """The messages behind roots, from the epoch logs: the accounts have let go of them."""
+        now_s = self._clock.wall()
+        found: list[Died] = []
+        missing = dict(failures)
+        for number in reversed(numbered(self._directory.epochs, ".epoch")):
+            if number > epoch:
+                continue
+            if not missing:
+                break
+            header, body = read_epoch(self._directory.epochs, number)
+            rows = Rows(header.splits)
+            read_values = rows.read(rows.among(missing), self._accounts.reader_of)
+            for root, value in read_values.items():
+                message = LoggedMessage(*rows.named(root), root, 1, header.time_s)
+                found.append(self._one_died(message, value, missing.pop(root), now_s))
+            messages = logged_messages(body[: header.messages_length])
+            if not any(message.root in missing for message in messages):
+                continue
+            values = values_of(header, body, self._codecs)
+            for message in messages:
+                failure = missing.pop(message.root, None)
+                if failure is not None:
+                    found.append(self._one_died(message, values[message.root], failure, now_s))
+        return found
+
+    def _one_died(self, message: LoggedMessage, value: Any, failure: Failure, now_s: float) -> Died:
+        return Died(
+            message.task,
+            self._accounts.spout_of[message.task],
+            message.message_id,
+            value,
+            failure,
+            message.attempt,
+            message.first_emitted_s,
+            now_s,
+            message.root,
+        )
+
+    def _letter(self, died: Died) -> DeadLetter:
+        return letter_of(died, self._accounts, REFUSED_NOTE, self._redact)
+
+
+def letter_of(died: Died, accounts: Accounts, note: str, redact: Redact | None) -> DeadLetter:
+    """The dead letter of a message."""
+    payload = accounts.encode_value(died.spout_task, died.value)
+    kind = "" if isinstance(died.value, StoredPayload) else type(died.value).__qualname__
+    letter = died.letter(accounts.spec.name, payload, kind, note)
+    return redact(letter) if redact is not None else letter
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files that nothing names any more; one that is gone already is fine."""
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,298 @@
+"""Settle: what an epoch's run reported becomes verdicts, and verdicts decide whether the run counts.
+
+`Reports` gathers a run's report rows. `decide` looks at one run and says: it counts, or run again without these
+roots. `Settlement` holds what the runs of an epoch have established together. No files, no Spark: rows in, decisions
+out (the sidecars of shared outputs come in through a function).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tupletree.data.frames import Root
+from tupletree.errors import InternalError
+from tupletree.ids import hex_id
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.carryover import KeptReport
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees
+from tupletree.runtimes.spark.worker.splits import error_of
+from tupletree.tracking.ledger import Entries, Judgement, judge
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["Reports", "Settlement"]
+
+U64 = np.ndarray[Any, np.dtype[np.uint64]]
+
+FULL_RUNS = 3
+"""Runs over all that is left; from then on each run takes a quarter of it, so that an epoch always ends."""
+
+CALLS = (1, 3, 9)
+"""How often a run makes a call while it raises: the first run, the second, all others.
+
+The first run has found what fails of itself. What fails later fails by chance, and by another one in each run: without
+further calls an epoch would come to its end only when it is so small that nothing in it fails.
+"""
+
+_NONE: Entries = (np.empty(0, np.uint64), np.empty(0, np.uint64))
+
+SidecarReader = Callable[[wire.OutputReport], "list[Root]"]
+
+_failures = msgspec.msgpack.Decoder(list[wire.FailureReport])
+_output = msgspec.msgpack.Decoder(wire.OutputReport)
+_state = msgspec.msgpack.Decoder(wire.StateReport)
+_stats = msgspec.msgpack.Decoder(wire.StatsReport)
+_unreadable = msgspec.msgpack.Decoder(wire.Unreadable)
+_kept = msgspec.msgpack.Decoder(list[KeptReport])
+
+
+@dataclass
+class Reports:
+    """What one run of an epoch reported."""
+
+    deltas: list[Entries] = field(default_factory=list)
+    touched: list[U64] = field(default_factory=list)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    outputs: list[wire.OutputReport] = field(default_factory=list)
+    states: list[wire.StateReport] = field(default_factory=list)
+    unstorable: list[str] = field(default_factory=list)
+    stats: list[wire.StatsReport] = field(default_factory=list)
+    kept: list[KeptReport] = field(default_factory=list)
+    kept_edges: list[Entries] = field(default_factory=list)
+    unreadable: list[wire.Unreadable] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, bytes, bytes]]) -> Reports:
+        """Read (kind, head, body) rows. Raises InternalError for a frame that no stage took."""
+        reports = cls()
+        for kind, head, body in rows:
+            if kind == wire.LEDGER:
+                reports.deltas.append(wire.unpack_entries(body))
+            elif kind == wire.TOUCHED:
+                reports.touched.append(wire.unpack_roots(body))
+            elif kind == wire.FAILURES:
+                for report in _failures.decode(body):
+                    for root in report.roots:
+                        reports.failures.setdefault(root, report.failure)
+            elif kind == wire.OUTPUT:
+                reports.outputs.append(_output.decode(head))
+            elif kind == wire.STATE:
+                reports.states.append(_state.decode(head))
+            elif kind == wire.UNSTORABLE:
+                reports.unstorable.append(bytes(head).decode())
+            elif kind == wire.STATS:
+                reports.stats.append(_stats.decode(head))
+            elif kind == wire.KEPT:
+                reports.kept += _kept.decode(head)
+                reports.kept_edges.append(wire.unpack_entries(body))
+            elif kind == wire.UNREADABLE:
+                reports.unreadable.append(_unreadable.decode(head))
+            elif kind == wire.WAKE:
+                pass
+            else:
+                raise InternalError("a frame left the last stage", got=f"row of kind {kind}")
+        return reports
+
+
+@dataclass
+class Settlement:
+    """The verdicts of an epoch as its runs establish them.
+
+    `failures`, `open` and `put_back` only grow; together they are what the next run leaves out. A root of an earlier
+    epoch that is left out stays as that epoch left it.
+
+    Attributes:
+        trees: the trees of earlier epochs.
+        failures: failed roots of this epoch, and of earlier ones whose frames it worked on.
+        open: roots whose tree no run can complete any more: some bolt kept a tuple by hand.
+        extended: roots whose timeout a bolt renewed.
+        put_back: roots that go to a later epoch because this one did not come to an end with them.
+        away: those of `put_back` that a component could not work on because of an outage → the component.
+        outages: component → what its last call raised.
+        runs: how many runs were judged.
+        carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
+        completed: roots of earlier epochs whose tree completed in the run judged last.
+        broken: how often Spark could not bring a run to its end.
+        exact_state: what a failed root did to state is taken back.
+        checked: components whose values are checked after each tuple from now on: one of them could not be stored, and
+            a run without these checks does not know by whose doing.
+    """
+
+    record: EpochRecord
+    trees: OpenTrees
+    failures: dict[int, Failure]
+    open: set[int] = field(default_factory=set)
+    extended: set[int] = field(default_factory=set)
+    put_back: list[int] = field(default_factory=list)
+    away: dict[int, str] = field(default_factory=dict)
+    outages: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
+    carried: dict[int, int] = field(default_factory=dict)
+    completed: list[int] = field(default_factory=list)
+    broken: int = 0
+    exact_state: bool = True
+    checked: set[str] = field(default_factory=set)
+
+    @classmethod
+    def start(cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True) -> Settlement:
+        """Before the first run: what failed at the spout."""
+        return cls(record, trees, dict(record.failures), exact_state=exact_state)
+
+    @property
+    def calls(self) -> int:
+        """How often the next run makes a call that raises until it fails its tuples."""
+        return CALLS[min(self.runs, len(CALLS) - 1)]
+
+    @property
+    def left_out(self) -> set[int]:
+        """Roots that the next run must not touch."""
+        return {*self.failures, *self.open, *self.put_back}
+
+    def remaining(self) -> list[int]:
+        """Roots of this epoch that are still in the run, in order of emission; without rows that executors read."""
+        left_out = self.left_out
+        return [root for root in self.record.roots.tolist() if root not in left_out]
+
+    def remaining_rows(self) -> U64:
+        """The roots of rows that are still in the run."""
+        left_out = self.record.rows.among(self.left_out)
+        roots = self.record.rows.roots
+        return roots[~np.isin(roots, np.array(left_out, dtype=np.uint64))] if left_out else roots
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next run has anything of this epoch to do."""
+        header = self.record.header
+        if header.untracked and (header.frames or header.splits):
+            return True
+        return (bool(header.frames) and bool(self.remaining())) or bool(len(self.remaining_rows()))
+
+    def judge_run(self, reports: Reports, read_sidecar: SidecarReader) -> bool:
+        """Take a run's verdicts; True if the run counts, False if the epoch must run again without `left_out`."""
+        self._check_read(reports)
+        self.runs += 1
+        before = self.left_out
+        failed = {root: failure for root, failure in reports.failures.items() if root not in before}
+        earlier = self._earlier(reports, before)
+        openings = _joined(_without(self.record.openings, before), earlier)
+        away = self._away(reports, {*before, *failed})
+        judgement = judge(openings, reports.deltas, np.array([*failed, *away], dtype=np.uint64))
+        self._check(judgement.unknown)
+        lost = _by_hand(judgement, reports.kept_edges, earlier) if len(judgement.open_) else set()
+        left = zip(judgement.open_.tolist(), judgement.open_xor.tolist(), strict=True)
+        self.carried = {root: xor for root, xor in left if root not in lost}
+        self.completed = judgement.complete[np.isin(judgement.complete, earlier[0])].tolist()
+        self.failures.update(failed)
+        self.open |= lost
+        for stats in reports.stats:
+            self.extended.update(stats.extended)
+        self.away.update(away)
+        self.put_back.extend(away)
+        bad = failed.keys() | lost | away.keys()
+        if not reports.unstorable and (not bad or not self._taints(bad, reports, read_sidecar)):
+            return True
+        self.checked.update(reports.unstorable)
+        if not reports.unstorable and self.runs >= FULL_RUNS + bool(self.checked):
+            # A message that went to nobody is complete whatever runs, and no frame could bring its value back.
+            roots, xor = self.record.openings
+            complete = set(roots[xor == 0].tolist())
+            touched = [root for root in earlier[0].tolist() if root not in bad]
+            remaining = [root for root in self.remaining() if root not in complete]
+            remaining += [*self.remaining_rows().tolist(), *touched]
+            self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
+        return False
+
+    def _away(self, reports: Reports, others: Collection[int]) -> dict[int, str]:
+        """Roots that a component could not work on because of an outage."""
+        away: dict[int, str] = {}
+        for stats in reports.stats:
+            for component, (roots, error) in stats.outages.items():
+                self.outages[component] = error
+                away.update((root, component) for root in roots if root not in others)
+        return away
+
+    def _earlier(self, reports: Reports, left_out: set[int]) -> Entries:
+        """What was left, before this run, of the trees of earlier epochs that it worked on."""
+        if not len(self.trees):
+            return _NONE
+        named = [entries[0] for entries in (*reports.deltas, *reports.kept_edges)]
+        named.append(np.array([*reports.failures], dtype=np.uint64))
+        trees = (self.trees.get(root) for root in np.unique(np.concatenate(named)).tolist() if root not in left_out)
+        found = [(tree.root, tree.xor) for tree in trees if tree is not None]
+        columns = np.array(found, dtype=np.uint64).reshape(-1, 2)
+        return columns[:, 0], columns[:, 1]
+
+    def _taints(self, bad: set[int], reports: Reports, read_sidecar: SidecarReader) -> bool:
+        """Whether what the bad roots did cannot be held back by dropping their own output rows."""
+        if any(root in self.trees for root in bad):
+            return True  # what was kept of it is used up in this run, and stays kept in one without it
+        members = np.array(list(bad), dtype=np.uint64)
+        if self.exact_state and any(bool(np.isin(members, touched).any()) for touched in reports.touched):
+            return True
+        if any(bool(np.isin(members, edges[0]).any()) for edges in reports.kept_edges):
+            return True
+        return any(
+            isinstance(root, tuple) and not bad.isdisjoint(root) and not bad.issuperset(root)
+            for output in reports.outputs
+            for root in set(read_sidecar(output))
+        )
+
+    @staticmethod
+    def _check(unknown: U64) -> None:
+        if len(unknown):
+            raise InternalError(
+                "a stage reported on a root that is not in this epoch",
+                got=hex_id(int(unknown[0])),
+                expected="a root of the epoch's log",
+            )
+
+    def _check_read(self, reports: Reports) -> None:
+        """Raise for a piece of a source that could not be read, and if one was not: its rows would look complete."""
+        if reports.unreadable:
+            raise error_of(reports.unreadable[0])
+        read = {ordinal for stats in reports.stats for ordinal in stats.read}
+        missed = [one for one in self.record.header.splits if one.ordinal not in read]
+        if missed and self.has_work:
+            raise InternalError(
+                "a piece of a source was not read",
+                where=missed[0].component,
+                got=f"{len(read)} pieces of {len(self.record.header.splits)}",
+            )
+
+    def unsettled_rows(self, waiting: Collection[int]) -> list[int]:
+        """Rows that are not done with this epoch: failed, open, put off to a later one, or among `waiting`."""
+        rows = self.record.rows
+        return rows.among({*self.left_out, *self.carried, *waiting}) if len(rows) else []
+
+    def acked(self) -> list[int]:
+        """Roots of this epoch whose tree completed in the run that counts, in order of emission, but for rows."""
+        return [root for root in self.remaining() if root not in self.carried] if self.carried else self.remaining()
+
+
+def _by_hand(judgement: Judgement, kept: list[Entries], earlier: Entries) -> set[int]:
+    """Roots that stay open although what is left of their tree is not in kept frames: a bolt keeps a tuple itself.
+
+    What is left of a tree must be the XOR of the frames that are kept. For a root of this epoch these are those that
+    came in this run; for one of an earlier epoch, that XOR changed as its tree did.
+    """
+    left = judgement.open_, judgement.open_xor
+    ours = np.isin(earlier[0], judgement.open_)
+    explained = judge(left, [*kept, (earlier[0][ours], earlier[1][ours])], np.empty(0, np.uint64))
+    return set(explained.open_.tolist())
+
+
+def _joined(one: Entries, other: Entries) -> Entries:
+    return (np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])) if len(other[0]) else one
+
+
+def _without(openings: Entries, left_out: set[int]) -> Entries:
+    if not left_out:
+        return openings
+    roots, xor = openings
+    keep = ~np.isin(roots, np.array(list(left_out), dtype=np.uint64))
+    return roots[keep], xor[keep]

@@ -1,0 +1,112 @@
+"""How a run on Spark ends: whatever broke it becomes an error that says where to go on."""
+
+from __future__ import annotations
+
+import logging
+import re
+import site
+import sysconfig
+import traceback
+from pathlib import Path
+
+from tupletree import errors
+from tupletree.errors import (
+    CheckpointError,
+    ConfigError,
+    InternalError,
+    OutageLimitError,
+    RuntimeUnavailableError,
+    SourceChangedError,
+    TopologyError,
+    TupletreeError,
+)
+
+__all__ = ["BEYOND_RESTARTS", "Closing", "first_line", "is_final", "reason"]
+
+logger = logging.getLogger("tupletree.spark")
+
+BEYOND_RESTARTS = (
+    CheckpointError,
+    ConfigError,
+    OutageLimitError,
+    RuntimeUnavailableError,
+    SourceChangedError,
+    TopologyError,
+)
+"""What the next life would meet as well."""
+
+MAX_TRACEBACK = 4_000
+
+_PACKAGE = str(Path(errors.__file__).parent)
+
+_FINAL: dict[str, type[TupletreeError]] = {one.__name__: one for one in (CheckpointError, RuntimeUnavailableError)}
+"""Errors of workers that no other execution would mend."""
+
+_IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
+"""How the text of such an error stands at the end of Spark's own."""
+
+
+class Closing(Exception):  # noqa: N818 - a signal to the settling thread, not an error
+    """The run ends: the epoch in hand is not committed, and runs again at the next start."""
+
+
+def reason(error: BaseException, state_dir: Path) -> TupletreeError:
+    """Whatever came out of Spark, a worker or a spout, as an error that says where to go on."""
+    if isinstance(error, TupletreeError):
+        return error
+    text = str(error).strip()
+    raised: TupletreeError | None = _from_worker(text)
+    if raised is None:
+        if (start := text.find("Traceback (most recent call last)")) >= 0:
+            logger.error("a worker broke off: %s", text[start : start + MAX_TRACEBACK])
+        failed = InternalError if isinstance(error, AssertionError) else TupletreeError
+        raised = failed(
+            "the run failed",
+            where=_place_of(error),
+            got=first_line(error),
+            next_step=f"mend the cause and resume with --state-dir {state_dir}: nothing is lost",
+        )
+    raised.__cause__ = error
+    return raised
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in one line; of what a worker raised, its own words, without Spark's around them."""
+    text = str(error).strip()
+    if (start := text.find("Traceback (most recent call last)")) >= 0:
+        block = text[start:].split("\n\n", 1)[0].splitlines()
+        raised = [line for line in block[1:] if line and not line[0].isspace()]
+        if raised:
+            return raised[0].strip()[:500]
+    if (start := text.find("Job aborted due to")) >= 0:
+        return text[start:].partition("\n")[0][:500]
+    return f"{type(error).__qualname__}: {text.partition(chr(10))[0][:500]}"
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether Spark stopped over what no other execution would mend, such as a damaged file of the state directory."""
+    return isinstance(error, TupletreeError) or _from_worker(str(error).strip()) is not None
+
+
+def _place_of(error: BaseException) -> str:
+    """The line of the user's own code, a source's as a rule, that raised this in the driver; empty if none did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = (_PACKAGE, *site.getsitepackages(), sysconfig.get_path("stdlib"))
+    own = [frame for frame in frames if not frame.filename.startswith(packages)]
+    return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}" if own else ""
+
+
+def _from_worker(text: str) -> TupletreeError | None:
+    """The error that a worker raised: it crosses the process boundary as text only."""
+    found = _IN_WORKER.search(f"{text}\n")
+    if found is None:
+        return None
+    where, _, what = found[2].rpartition(": ")
+    parts = dict(line.strip().split(": ", 1) for line in found[3].splitlines())
+    return _FINAL[found[1]](
+        what,
+        where=where,
+        got=parts.get("got", ""),
+        expected=parts.get("expected", ""),
+        next_step=parts.get("next", ""),
+    )

@@ -1,0 +1,379 @@
+"""Calling: sinks that are not folders of files get the rows of a committed epoch, at least once.
+
+Owns the calls, in the driver: when a sink is called again, how one row that it refuses is found, and what a restart
+must not ask anew. It refuses to judge messages: it returns failures by root, and `publishing` makes verdicts of them.
+
+All calls of all sinks are made by one thread that does nothing else, `open` and `close` among them, so that a
+connection never changes its thread. The thread that settles epochs waits for it, but not beyond the end of the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.failures import FailureMaker
+from tupletree.data.frames import Root, all_failed, roots_of
+from tupletree.durable import missing, pack, read_container, replace_file
+from tupletree.errors import ConnectorError, PermanentError, is_outage
+from tupletree.routing.plan import Plan, Task
+from tupletree.runtimes.crash_points import crash_point
+from tupletree.runtimes.instances import own_instance
+from tupletree.runtimes.spark.format.entries import OutputFile
+from tupletree.runtimes.spark.format.sidecars import read_sidecar, sidecar_of
+from tupletree.runtimes.spark.format.spool import Spool, called_sinks, file_sink_of
+from tupletree.runtimes.spark.settle.outages import Outages
+from tupletree.runtimes.spark.settle.shutdown import Closing
+from tupletree.sinks.files import SinkRowsError
+from tupletree.topology.components import Sink, SinkBatch
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.retry import RetryPolicy
+
+__all__ = ["CalledSinks", "Refusals", "delivered_in"]
+
+logger = logging.getLogger("tupletree.spark")
+
+T = TypeVar("T")
+
+TAKEN_SUFFIX = ".taken"
+"""A candidate whose rows the sink has."""
+
+MAX_FAILED_CALLS = 100
+"""Calls in a row that fail until a sink counts as taking nothing: then a range of rows is refused after one call."""
+
+_CHECK_S = 0.1
+_LEAVE_S = 5.0
+
+
+class _Ledger(msgspec.Struct):
+    """What was decided about a batch and must be decided alike after a kill.
+
+    Attributes:
+        split: ids of batches that are offered as halves from now on.
+        refused: row → why it was refused.
+    """
+
+    split: list[str] = []
+    refused: dict[int, Failure] = {}
+
+
+@dataclass
+class Refusals:
+    """What the sinks refused of an epoch: root → why, and how many rows of each sink were not written."""
+
+    failures: dict[int, Failure]
+    rows: dict[str, int]
+
+
+@dataclass
+class _Offer:
+    """One sink task's rows of an epoch, on their way."""
+
+    sink: Sink[Any]
+    task: Task
+    writer: str
+    epoch: int
+    rows: list[Any]
+    roots: list[Root]
+    path: Path
+    ledger: _Ledger
+    run: str
+    made: list[int] | None = None
+    failed_calls: int = 0
+
+    def remaining(self, start: int, end: int) -> list[int]:
+        """The rows of a range that are to be written: not refused, nor of messages that this batch failed."""
+        failed = {one for row in self.ledger.refused for one in roots_of(self.roots[row])}
+        return [
+            row
+            for row in range(start, end)
+            if row not in self.ledger.refused and not all_failed(self.roots[row], failed)
+        ]
+
+    def save(self) -> None:
+        """Make the ledger durable."""
+        replace_file(self.path, pack(self.ledger))
+
+
+class CalledSinks:
+    """The called sinks of a run. `open` it, let it `deliver`, `close` it.
+
+    Args:
+        plan: the topology laid out.
+        run_id: names the writers of batches, together with sink and task.
+        spools: where the folders of candidates are, one per sink.
+        policy: how often a call is tried.
+        slow_s: a call that takes longer is named in the log; None: none is.
+        outages: hears of sinks that are not available, and for how long they may be.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str,
+        spools: Path,
+        policy: RetryPolicy,
+        slow_s: float | None,
+        outages: Outages,
+    ) -> None:
+        self._plan = plan
+        self._run_id = run_id
+        self._spools = spools
+        self._policy = policy
+        self._slow_s = math.inf if slow_s is None else slow_s
+        self._components = {component.name: component for component in called_sinks(plan.spec)}
+        self._sinks: dict[tuple[str, int], Sink[Any]] = {}
+        self._thread = _Thread()
+        self._closing = threading.Event()
+        self._outages = outages
+
+    def __contains__(self, sink: str) -> bool:
+        return sink in self._components
+
+    def open(self, wall_s: float, *, may_wait: bool) -> None:
+        """Open a copy of each sink per task. Raises what their `open` raises, but waits for the end of an outage."""
+        for name, component in self._components.items():
+            for task in self._plan.tasks_of(name):
+                sink = own_instance(component, shared=self._plan.parallelism(name) == 1)
+                place = TaskPlace(
+                    self._plan.spec.name,
+                    name,
+                    task.task_id,
+                    task.index,
+                    self._plan.parallelism(name),
+                    wall_s,
+                    component_tasks=self._plan.component_tasks,
+                    input_types=self._plan.input_types(name),
+                )
+                self._sinks[name, task.index] = sink
+                while True:
+                    try:
+                        self._do(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+                        self._outages.over(name)
+                        break
+                    except ConnectorError as error:
+                        if not (may_wait and is_outage(error)):
+                            raise
+                        self._wait(name, error)
+
+    def leave(self) -> None:
+        """Wait for no call any more: `deliver` raises `Closing`, and the next start calls again."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Close the sinks; one that is stuck in a call is left to it."""
+        self._closing.set()
+        for sink in self._sinks.values():
+            future = self._thread.do(sink.close)
+            try:
+                future.result(_LEAVE_S)
+            except TimeoutError:
+                logger.warning("a sink is stuck in a call: it is not closed")
+                return
+            except Exception:
+                logger.exception("closing a sink failed")
+        self._thread.end()
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def deliver(self, epoch: int, output: OutputFile) -> Refusals | None:
+        """Call a sink with the rows of one output, unless it has them; None if it refused nothing.
+
+        Until the candidate says that the sink has them, a restart calls again, with the same batch ids.
+
+        Raises:
+            CheckpointError: the candidate is gone, and nothing says that the sink has its rows.
+            OutageLimitError: the sink was not available for too long.
+            Closing: the run ends while the sink is being called.
+        """
+        candidate = self._spools / output.sink / output.candidate
+        taken = candidate.with_suffix(TAKEN_SUFFIX)
+        if not candidate.exists():
+            if taken.exists() or epoch <= delivered_in(self._spools):
+                return None
+            raise missing(candidate)
+        component = self._components[output.sink]
+        spool = file_sink_of(self._plan.spec, component)
+        assert isinstance(spool, Spool)
+        rows, made = spool.read(candidate)
+        # Of a task that is no more, now that the sink has fewer: another one calls, under the name of the first.
+        tasks = self._plan.tasks_of(output.sink)
+        task = tasks[output.task_index % len(tasks)]
+        ledger_path = candidate.with_suffix(".ledger")
+        offer = _Offer(
+            sink=self._sinks[output.sink, task.index],
+            task=task,
+            writer=f"{self._run_id}-{output.sink}-{output.task_index:04d}",
+            epoch=epoch,
+            rows=rows,
+            roots=read_sidecar(sidecar_of(candidate), len(rows)),
+            path=ledger_path,
+            ledger=_ledger_at(ledger_path),
+            run=self._run_id,
+            made=made,
+        )
+        self._offer(offer, "", 0, len(rows))
+        refused = offer.ledger.refused
+        if not refused:
+            candidate.replace(taken)
+            return None
+        failures = {}
+        for row, failure in sorted(refused.items()):
+            failures.update({root: failure for root in roots_of(offer.roots[row]) if root not in failures})
+        return Refusals(failures, {output.sink: len(rows) - len(offer.remaining(0, len(rows)))})
+
+    def forget(self, epoch: int, outputs: Iterable[OutputFile]) -> None:
+        """All outputs of an epoch are delivered: make that durable, and remove what is left of them."""
+        named = [self._spools / output.sink / output.candidate for output in outputs]
+        if named and epoch > delivered_in(self._spools):
+            replace_file(self._spools / "delivered", pack(epoch))
+        for candidate in named:
+            for suffix in (candidate.suffix, TAKEN_SUFFIX, ".ledger"):
+                candidate.with_suffix(suffix).unlink(missing_ok=True)
+            sidecar_of(candidate).unlink(missing_ok=True)
+
+    def _offer(self, offer: _Offer, suffix: str, start: int, end: int) -> None:
+        """Offer a range of rows as one batch; if the sink will not have it, find the rows to blame by halves.
+
+        A sink that promises exactly once names the rows it refuses by itself: half a batch under the same number
+        would look to it like a batch that it has.
+        """
+        batch_id = f"{offer.writer}-{offer.epoch:08d}{suffix}"
+        if batch_id not in offer.ledger.split:
+            error = self._call(offer, batch_id, start, end, whole=not suffix)
+            if error is None:
+                return
+            may_split = offer.sink.promise != "exactly_once" and offer.failed_calls < MAX_FAILED_CALLS
+            if end - start == 1 or not may_split:
+                maker = FailureMaker(offer.task.component, offer.task.task_id)
+                for row in offer.remaining(start, end):
+                    offer.ledger.refused[row] = maker.of(offer.rows[row], error, FailureKind.PUBLISH)
+                offer.save()
+                return
+            offer.ledger.split.append(batch_id)
+            offer.save()
+        middle = (start + end) // 2
+        self._offer(offer, f"{suffix}.0", start, middle)
+        self._offer(offer, f"{suffix}.1", middle, end)
+
+    def _call(self, offer: _Offer, batch_id: str, start: int, end: int, *, whole: bool) -> BaseException | None:
+        """Call until the sink has the batch, or no call is left: then the last error. Halves are not retried."""
+        attempt = 0
+        maker = FailureMaker(offer.task.component, offer.task.task_id)
+        while rows := offer.remaining(start, end):
+            made = None if offer.made is None else [offer.made[row] for row in rows]
+            batch = SinkBatch(batch_id, [offer.rows[row] for row in rows], offer.writer, offer.epoch, offer.run, made)
+            attempt += 1
+            crash_point("publish.before_call")
+            try:
+                self._do(offer.task.component, lambda batch=batch: offer.sink.write(batch))  # type: ignore[misc]  # bound at once
+            except Closing:
+                raise
+            except SinkRowsError as refused:
+                attempt = 0
+                for one in refused.rows:
+                    row = rows[one.position]
+                    text = f"{one.error_type}: {one.reason}"
+                    offer.ledger.refused[row] = maker.of(offer.rows[row], text, FailureKind.PUBLISH)
+                # Before the others are written: a batch that is there already would not be looked at again.
+                offer.save()
+            except BaseException as error:  # SystemExit, too, is a fault of the user's code here
+                if is_outage(error):
+                    attempt -= 1
+                    self._wait(offer.task.component, error)
+                    continue
+                offer.failed_calls += 1
+                name = type(error).__qualname__
+                logger.warning("sink %s: batch %s failed: %s: %s", offer.task.component, batch_id, name, error)
+                is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt)
+                if is_last or not whole:
+                    return error
+                if self._closing.wait(self._policy.delay_s(attempt, random.random)):
+                    raise Closing from error
+            else:
+                offer.failed_calls = 0
+                self._outages.over(offer.task.component)
+                break
+        crash_point("publish.after_call")
+        return None
+
+    def _wait(self, sink: str, error: BaseException) -> None:
+        """Until a sink that is not available is to be called again. Raises Closing if the run ends before."""
+        if self._closing.wait(self._outages.met(sink, error)):
+            raise Closing from error
+
+    def _do(self, sink: str, job: Callable[[], T]) -> T:
+        future = self._thread.do(job)
+        began_s = time.monotonic()
+        named_after_s = self._slow_s
+        while True:
+            try:
+                return future.result(_CHECK_S)
+            except TimeoutError:
+                if future.done():
+                    raise  # the sink's own
+                if self._closing.is_set():
+                    raise Closing from None
+            took_s = time.monotonic() - began_s
+            if took_s >= named_after_s:
+                named_after_s = 2.0 * took_s
+                text = "sink %s has been in one call for %.0f s, and everything waits for it; it is at\n%s"
+                logger.warning(text, sink, took_s, self._thread.stack())
+
+
+class _Thread:
+    """A thread that does one job after the other. A daemon: a job that never ends must not hold the process."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def do(self, job: Callable[[], T]) -> Future[T]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._main, name="tupletree-sinks", daemon=True)
+            self._thread.start()
+        future: Future[T] = Future()
+        self._jobs.put((future, job))
+        return future
+
+    def end(self) -> None:
+        self._jobs.put(None)
+
+    def stack(self) -> str:
+        """Where it is now, as text."""
+        frame = sys._current_frames().get(self._thread.ident or 0) if self._thread else None  # noqa: SLF001 - documented
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+    def _main(self) -> None:
+        while (entry := self._jobs.get()) is not None:
+            future, job = entry
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the job gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+
+def delivered_in(spools: Path) -> int:
+    """The newest epoch all of whose outputs are delivered; -1 before the first. Files of it may be gone."""
+    path = spools / "delivered"
+    return read_container(path, int)[0] if path.exists() else -1
+
+
+def _ledger_at(path: Path) -> _Ledger:
+    return read_container(path, _Ledger)[0] if path.exists() else _Ledger()

@@ -1,0 +1,244 @@
+"""Async bolts in a stage: a frame's calls run side by side on an event loop of the task, then the frame is worked.
+
+A stage must know what came of a frame when it has worked it, so calls never outlive their frame here. What they came to
+is handed to the same loops that plain bolts run in: anchoring, failing and settling are theirs. Calls of which only one
+may have its state, collector or context in hand run one after the other. A call that raises is made again here, if the
+place says so, so that others go on meanwhile. One that waits for too long is cancelled; one that keeps the event loop
+for too long is interrupted by the `alarm`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tupletree.bolts.call_retry import may_pass
+from tupletree.bolts.effects import IN_HAND, Outlet, StateCell, TaskPlace, Worked
+from tupletree.bolts.plain import BoltTask
+from tupletree.data.frames import Frame, Root, all_failed, roots_of
+from tupletree.errors import ProcessingTimeoutError
+from tupletree.topology.model import BoltSpec, ComponentSpec
+
+__all__ = ["AwaitingBoltTask"]
+
+ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
+"""What only one call may have in hand."""
+
+PATIENCE_S = 5.0
+"""How long what was cancelled may take to end."""
+
+HELD_UP = 0.1
+"""Of its limit: a call whose time is over so much later than it should be was held up by others, and gets that back."""
+
+logger = logging.getLogger("tupletree.spark.stage")
+
+
+@dataclass
+class _Outcome:
+    """What a call came to."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+    async def come(self, call: Callable[[], Any]) -> None:
+        """Make the call."""
+        try:
+            self.result = await _gathered(call())
+        except BaseException as error:  # noqa: BLE001 - it fails this tuple, when the frame is worked
+            self.error = error
+
+    def give(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class AwaitingBoltTask(BoltTask):
+    """A `BoltTask` whose bolt is async: functions, generators, and classes with any async method.
+
+    Args:
+        component, place, state, key_functions: as for `BoltTask`.
+        limit_s: how long one call may take; None is for ever.
+    """
+
+    def __init__(
+        self,
+        component: ComponentSpec,
+        place: TaskPlace,
+        state: StateCell | None = None,
+        key_functions: Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]] | None = None,
+        *,
+        limit_s: float | None = None,
+    ) -> None:
+        self._limit_s = limit_s
+        spec: BoltSpec = component.body
+        self._name = component.name
+        self._asked: Callable[..., Any] = spec.target
+        self._concurrency = spec.concurrency
+        self._resources = {
+            name: component.resources[what.removeprefix("resource:")]
+            for name, what in spec.inject.items()
+            if what not in ONE_AT_A_TIME
+        }
+        self._side_by_side = (
+            spec.style == "function"
+            and spec.concurrency > 1
+            and spec.auto_ack
+            and spec.auto_fail
+            and not ONE_AT_A_TIME.intersection(spec.inject.values())
+        )
+        self._parameter = spec.value_parameter
+        self._ahead: dict[tuple[int, Root | None], deque[_Outcome]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        twin = self._call_now if spec.style == "function" else spec.target
+        super().__init__(
+            replace(component, body=replace(spec, target=twin, is_async=False, concurrency=1, origin=None)),
+            place,
+            state,
+            key_functions,
+        )
+        self._insists = not self._side_by_side
+
+    def open(self) -> None:
+        """See `BoltTask.open`."""
+        self._loop = asyncio.new_event_loop()
+        super().open()
+
+    def close(self) -> None:
+        """See `BoltTask.close`; what calls have left on the loop is cancelled."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            super().close()
+        finally:
+            self._loop = None
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            endings = {*left, loop.create_task(loop.shutdown_asyncgens())}
+            _, stuck = loop.run_until_complete(asyncio.wait(endings, timeout=PATIENCE_S))
+            if stuck:
+                logger.warning("%s left behind what does not end although it was cancelled: %s", self._name, stuck)
+            loop.close()
+
+    def work(self, frame: Frame) -> Worked:
+        """See `BoltTask.work`."""
+        if not self._side_by_side:
+            return super().work(frame)
+        self._await(self._call_ahead(frame))
+        try:
+            return super().work(frame)
+        finally:
+            self._ahead.clear()  # of a root that failed not every tuple is asked for
+
+    def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
+        """See `BoltTask.parts`; what was called ahead is held as a whole."""
+        if self._side_by_side:
+            yield self.work(frame)
+        else:
+            yield from super().parts(frame, outlet)
+
+    async def _call_ahead(self, frame: Frame) -> None:
+        """Call for each tuple, `concurrency` of them at a time, but for those of roots that have failed by then.
+
+        Where the messages in hand are to be named, all of them are; those that must be alone are called for later.
+        """
+        failed: set[int] = set()
+        place = self._place
+        pairs = [(root, value) for root, values in frame.segments() for value in values]
+        if place.wants_roots:
+            pairs = [one for one in pairs if not place.must_be_alone(one[0])]
+        left = iter(pairs)
+        in_hand: list[Root] = []
+
+        def name_all() -> None:
+            if place.wants_roots:
+                place.root = tuple({one for root in in_hand for one in roots_of(root)}) or None
+
+        async def take_turns() -> None:
+            for root, value in left:
+                if all_failed(root, failed):
+                    continue
+                outcomes = self._ahead.setdefault((id(value), root), deque())
+                outcomes.append(outcome := _Outcome())
+                IN_HAND.set(_alone(place, root))
+                in_hand.append(root)
+                name_all()
+                came = await self._come(value, root)
+                outcome.result, outcome.error = came.result, came.error
+                in_hand.remove(root)
+                name_all()
+                if outcome.error is not None:
+                    failed.update(roots_of(root))
+
+        await asyncio.gather(*(take_turns() for _ in range(min(self._concurrency, frame.size))))
+
+    async def _come(self, value: Any, root: Root) -> _Outcome:
+        """Make a call, again as often as that may be if it raises."""
+        for _ in range(self._place.calls - 1 if roots_of(root) else 0):
+            outcome = await self._limited(lambda: self._asked(value, **self._resources))
+            if outcome.error is None or not may_pass(outcome.error):
+                return outcome
+        return await self._limited(lambda: self._asked(value, **self._resources))
+
+    async def _limited(self, call: Callable[[], Any]) -> _Outcome:
+        """Make a call, and cancel it if it takes too long. Time in which others kept the event loop is given back."""
+        limit_s = self._limit_s
+        outcome = _Outcome()
+        if limit_s is None:
+            await outcome.come(call)
+            return outcome
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(outcome.come(call))
+        until_s = loop.time() + limit_s
+        while not (await asyncio.wait({task}, timeout=until_s - loop.time()))[0]:
+            late_s = loop.time() - until_s
+            if late_s < HELD_UP * limit_s:
+                break
+            until_s = loop.time() + late_s
+        else:
+            return outcome
+        task.cancel()
+        await asyncio.wait({task}, timeout=PATIENCE_S)
+        error = ProcessingTimeoutError(
+            f"the call took longer than processing_timeout_s ({limit_s:g} s) and was cancelled"
+        )
+        return _Outcome(error=error.with_traceback(outcome.error.__traceback__ if outcome.error is not None else None))
+
+    def _call_and_wait(self, call: Callable[[], Any]) -> Any:
+        return self._await(self._limited(call)).give()
+
+    def _await(self, awaitable: Any) -> Any:
+        assert self._loop is not None, "a task is opened before it works"
+        return self._loop.run_until_complete(awaitable)
+
+    def _call_now(self, *arguments: Any, **named: Any) -> Any:
+        """Stands for the user's function: gives what its call came to, or makes the call."""
+        value = arguments[0] if arguments else named[self._parameter]
+        outcomes = self._ahead.get((id(value), self._place.root))
+        if outcomes:
+            return outcomes.popleft().give()
+        return self._call_and_wait(lambda: self._asked(*arguments, **named))
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """See `BoltTask`: one that is async is waited for."""
+        if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
+            return method
+        return lambda *arguments: self._call_and_wait(lambda: method(*arguments))
+
+
+def _alone(place: TaskPlace, root: Root) -> TaskPlace:
+    """What a call's logs name: its own message, whatever else is in hand."""
+    fields = {field: getattr(place, field) for field in TaskPlace.__dataclass_fields__}
+    return TaskPlace(**{**fields, "root": root})
+
+
+async def _gathered(called: Any) -> Any:
+    """What awaiting a call gives; an async generator's values as a list."""
+    return [one async for one in called] if inspect.isasyncgen(called) else await called

@@ -1,0 +1,121 @@
+"""Frames in transit within a stage: those that wait for their tasks, and rows that wait to go to Spark.
+
+Owns that they are held as bytes, decoded one at a time, and beyond a limit lie in a file (`shelf`); frames that a task
+emitted for another of its own stage stay objects while there is room. Refuses to route and to encode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from tupletree.data.frames import ColumnFrame, Frame
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.worker.spill_buffer import Shelf, Slot
+
+__all__ = ["OBJECT_BYTES", "Arrival", "Arrivals", "Inbox", "Outgoing"]
+
+OBJECT_BYTES = 200
+"""About what a tuple takes as a Python object beyond the bytes of its fields."""
+
+Decode = Callable[[wire.FrameHead, Any], Frame]
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A frame for a task: the object, with what it takes of the shelf, or its bytes."""
+
+    source: int
+    sequence: int
+    frame: Frame | None
+    slot: Slot | None = None
+    weight: int = 0
+
+
+class Arrivals:
+    """All frames of one task, in order; each pass over them decodes them anew, one at a time.
+
+    Attributes:
+        first: frames that come before the others.
+    """
+
+    def __init__(self, shelf: Shelf, arrivals: list[Arrival], decode: Decode) -> None:
+        self._shelf = shelf
+        self._arrivals = sorted(arrivals, key=attrgetter("source", "sequence"))
+        self._decode = decode
+        self.first: list[Frame] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.first or self._arrivals)
+
+    def __iter__(self) -> Iterator[Frame]:
+        yield from self.first
+        for arrival in self._arrivals:
+            yield self._frame(arrival)
+
+    def release(self) -> None:
+        """Nobody will look at them again."""
+        for arrival in self._arrivals:
+            if arrival.slot is not None:
+                arrival.slot.release()
+            else:
+                self._shelf.give_back(arrival.weight)
+        self._arrivals = []
+
+    def _frame(self, arrival: Arrival) -> Frame:
+        if arrival.frame is not None:
+            return arrival.frame
+        assert arrival.slot is not None, "an arrival is a frame or its bytes"
+        head, body = arrival.slot.read()
+        return self._decode(wire.decode_head(memoryview(head)), body)
+
+
+class Inbox:
+    """What has arrived for the tasks of a partition and is not worked yet."""
+
+    def __init__(self, shelf: Shelf, decode: Callable[[int], Decode]) -> None:
+        self._shelf = shelf
+        self._decode = decode
+        self._arrivals: dict[int, list[Arrival]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._arrivals)
+
+    def add(self, task: int, arrival: Arrival) -> None:
+        """Something has arrived for a task."""
+        self._arrivals.setdefault(task, []).append(arrival)
+
+    def take(self, task: int) -> Arrivals:
+        """Everything that has arrived for a task."""
+        return Arrivals(self._shelf, self._arrivals.pop(task, []), self._decode(task))
+
+
+class Outgoing:
+    """Rows on their way to Spark."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._rows: list[tuple[int, int, Slot]] = []
+
+    def put(self, place: int, kind: int, head: bytes, body: Any = b"") -> None:
+        """A row is to go."""
+        self.put_slot(place, kind, self._shelf.put(head, body))
+
+    def put_slot(self, place: int, kind: int, slot: Slot) -> None:
+        """A row whose bytes are on the shelf is to go."""
+        self._rows.append((place, kind, slot))
+
+    def take(self) -> Iterator[wire.Row]:
+        """The rows that are to go now."""
+        rows, self._rows = self._rows, []
+        for place, kind, slot in rows:
+            yield place, kind, *slot.take()
+
+
+def weight_of(frame: Frame, length: float) -> int:
+    """About how many bytes a frame takes as an object, if one of its tuples takes `length` bytes as a row."""
+    if isinstance(frame, ColumnFrame):
+        return int(frame.columns.batch.nbytes)
+    return int(frame.size * (OBJECT_BYTES + length))

@@ -1,0 +1,240 @@
+"""Sending: what a task emits becomes frames with edges, for tasks of its own stage, of later stages, of the next epoch.
+
+Owns which way a frame goes, its id, its entry in the ledger, and what is held of a call that is not over. Frames are
+encoded as they are sent, so that a message that becomes very many tuples never has all of them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tupletree.bolts.effects import ColumnOutput, Output
+from tupletree.bolts.failures import FailureMaker
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.frames import ColumnFrame, Frame, Root, segments_of
+from tupletree.errors import PermanentError, ProcessingError
+from tupletree.ids import mix64
+from tupletree.routing.column_groupings import route_columns
+from tupletree.routing.groupings import Router
+from tupletree.routing.plan import Plan, Task
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.worker.edges import Edges
+from tupletree.runtimes.spark.worker.inbox import OBJECT_BYTES, Arrival, Inbox, Outgoing, weight_of
+from tupletree.runtimes.spark.worker.spill_buffer import Shelf, Slot
+from tupletree.tasks.orders import Numbers, Ordering
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["Exits", "Sender"]
+
+MOST_PART_BYTES = 16 * 1024 * 1024
+LEAST_PART_BYTES = 64 * 1024
+"""Memory, about, of the tuples that make a part: an eighth of what the stage may hold, between these."""
+
+
+@dataclass(frozen=True)
+class Exits:
+    """The ways out of the tasks of a stage's partition.
+
+    Attributes:
+        shelf: holds what is on its way.
+        inbox: of the same partition.
+        outgoing: to later stages.
+        carry: takes (task, row, frame id, roots) for the next epoch.
+        edges: the ledger.
+        fail: (maker, root, tuple, error): a tuple failed.
+        call_max_bytes: what one call may emit.
+        numbers: of what is made here, in the order of making.
+    """
+
+    shelf: Shelf
+    inbox: Inbox
+    outgoing: Outgoing
+    carry: Callable[[Task, wire.Row, int, wire.U64], None]
+    edges: Edges
+    fail: Callable[[FailureMaker, Root, object, BaseException | str], None]
+    call_max_bytes: int
+    numbers: Numbers
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A frame with its id, ready to go: the object, or its bytes."""
+
+    edge: int
+    task: int
+    sequence: int
+    roots: wire.U64
+    frame: Frame | None
+    slot: Slot | None
+    weight: int
+
+
+class Sender:
+    """Of one task during one run: an `effects.Outlet`.
+
+    Args:
+        plan, codecs: the topology laid out, and how its tuples travel.
+        place: epoch, run and stage.
+        task, component: who sends.
+        exits: where to.
+        sends_in: the partition it sends in, if that is not the one where its task lives.
+
+    Attributes:
+        ordering: how the task treats numbers in the order of making.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
+        place: tuple[int, int, int],
+        task: Task,
+        component: ComponentSpec,
+        exits: Exits,
+        *,
+        sends_in: int | None = None,
+    ) -> None:
+        self._plan = plan
+        self._codecs = codecs
+        self._place = place
+        self._task = task
+        self._component = component.name
+        self._exits = exits
+        self.ordering = Ordering(plan, component.name, exits.numbers)
+        self._fail = partial(exits.fail, FailureMaker(component.name, task.task_id))
+        self._routers = {stream: Router.of(plan, task.task_id, stream, sends_in) for stream in component.outputs}
+        self._sequence = 0
+        self._held: list[_Parcel] = []
+        self._held_bytes = 0
+        self._part_bytes = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, exits.shelf.limit_bytes // 8))
+        links = [link for link in plan.links if link.producer == component.name]
+        self._carried = {link.consumer for link in links if link.carried}
+
+    def number_from(self, sequence: int) -> None:
+        """Number the frames to come from here on; where several send in the name of one task, none may share one."""
+        self._sequence = sequence
+
+    # --- an outlet --------------------------------------------------------------------------------------------
+
+    def room_for(self, stream: str, value: Any) -> int:
+        """See `effects.Outlet`."""
+        length = OBJECT_BYTES + wire.length_of(self._codecs[self._component, stream], value)
+        return max(1, min(wire.FRAME_TUPLES, int(self._part_bytes / length)))
+
+    def send(self, outputs: list[Output]) -> None:
+        """See `effects.Outlet`; what cannot be dealt fails."""
+        for output in self.ordering.order(outputs):
+            frames, refused = self._route(output)
+            for root, value, error in refused:
+                self._fail(root, value, error)
+            for frame in frames:
+                for parcel in self._packed(frame):
+                    self._go(parcel)
+
+    def hold(self, outputs: list[Output]) -> None:
+        """See `effects.Outlet`; a tuple that cannot be dealt fails the call."""
+        for output in self.ordering.order(outputs):
+            frames, refused = self._route(output)
+            if refused:
+                raise refused[0][2]
+            for frame in frames:
+                for parcel in self._packed(frame):
+                    self._held.append(parcel)
+                    self._held_bytes += parcel.slot.size_bytes if parcel.slot is not None else parcel.weight
+        limit = self._exits.call_max_bytes
+        if self._held_bytes > limit:
+            raise PermanentError(
+                f"one call emitted more than call_max_bytes: {self._held_bytes:,} bytes so far, expected at most "
+                f"{limit:,}; raise the option, or split the message before"
+            )
+
+    def settle(self, *, counts: bool) -> None:
+        """See `effects.Outlet`."""
+        parcels, self._held, self._held_bytes = self._held, [], 0
+        for parcel in parcels:
+            if counts:
+                self._go(parcel)
+            elif parcel.slot is not None:
+                parcel.slot.release()
+            else:
+                self._exits.shelf.give_back(parcel.weight)
+
+    # --- one frame --------------------------------------------------------------------------------------------
+
+    def _route(self, output: Output) -> tuple[list[Frame], list[tuple[Root, Any, Exception]]]:
+        """(frames without an id, what could not be dealt). A tuple that fails for one target goes to none."""
+        router = self._routers[output.stream]
+        source = self._component, output.stream
+        if isinstance(output, ColumnOutput):
+            parts, errors = route_columns(router, output.columns)
+            frames: list[Frame] = [ColumnFrame(task, *source, columns, 0) for task, columns in parts]
+        else:
+            values, roots, ends, made = output.values, output.roots, output.ends, output.made
+            if output.direct_task is not None:
+                try:
+                    batches, errors = [router.route_direct(output.direct_task, values, roots, ends, made)], []
+                except ProcessingError as error:
+                    return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
+            else:
+                batches, errors = router.route(values, roots, ends, made)
+            frames = [Frame(one.task, *source, one.values, one.roots, one.ends, 0, one.made) for one in batches]
+        if not errors:
+            return frames, []
+        owners = [root for root, part in segments_of(output.values, output.roots, output.ends) for _ in part]
+        return frames, [(owners[position], output.values[position], error) for position, error in errors]
+
+    def _stays(self, frame: Frame) -> bool:
+        """Whether a frame is for a task of this run."""
+        target = self._plan.tasks[frame.task].component
+        return target not in self._carried and self._plan.stage_of(target) == self._place[2]
+
+    def _packed(self, frame: Frame) -> Iterator[_Parcel]:
+        """The frame with an id; as several, if it is too long for a row."""
+        epoch, run, stage = self._place
+        codec = self._codecs[frame.component, frame.stream]
+        self._sequence += 1
+        source, sequence = self._task.task_id, self._sequence
+        frame.id = mix64(epoch, run, stage, source, frame.task, sequence)
+        if self._stays(frame):
+            length = 0.0 if isinstance(frame, ColumnFrame) else wire.length_of(codec, frame.values[0])
+            weight = weight_of(frame, length)
+            if self._exits.shelf.has_room(weight):
+                self._exits.shelf.claim(weight)
+                yield _Parcel(frame.id, frame.task, sequence, wire.NO_ROOTS, frame, None, weight)
+                return
+        if frame.size > wire.FRAME_TUPLES:
+            for half in wire.halves(frame):
+                yield from self._packed(half)
+            return
+        row = wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, sequence, self._fail)
+        if row is None:
+            return
+        if len(row[3]) > wire.FRAME_BYTES and frame.size > 1:
+            for half in wire.halves(frame):
+                yield from self._packed(half)
+            return
+        slot = self._exits.shelf.put(row[2], row[3])
+        yield _Parcel(frame.id, frame.task, sequence, wire.frame_roots(frame), None, slot, 0)
+
+    def _go(self, parcel: _Parcel) -> None:
+        """Enter a frame in the ledger, and deliver it here, or put it on the wire."""
+        exits, target = self._exits, self._plan.tasks[parcel.task]
+        if target.component in self._carried:
+            assert parcel.slot is not None, "only frames for this run are objects"
+            row = (self._plan.placement(parcel.task), wire.FRAME, *parcel.slot.take())
+            exits.carry(target, row, parcel.edge, parcel.roots)
+            exits.edges.sent(parcel.edge, parcel.roots)
+        elif self._plan.stage_of(target.component) == self._place[2]:
+            arrival = Arrival(self._task.task_id, parcel.sequence, parcel.frame, parcel.slot, parcel.weight)
+            exits.inbox.add(parcel.task, arrival)
+            if parcel.frame is not None:
+                exits.edges.born(parcel.frame)
+            else:
+                exits.edges.sent(parcel.edge, parcel.roots)
+        else:
+            assert parcel.slot is not None, "only frames for this run are objects"
+            exits.outgoing.put_slot(self._plan.placement(parcel.task), wire.FRAME, parcel.slot)
+            exits.edges.sent(parcel.edge, parcel.roots)

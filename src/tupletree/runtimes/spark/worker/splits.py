@@ -1,0 +1,116 @@
+"""Reading in a worker: the rows of a split as what a task emits, each under the root that the epoch's log gives it.
+
+Owns which rows go out and which fail before any bolt sees them. It refuses to deal them: `stage` does, as it does with
+what bolts emit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from tupletree.bolts.effects import Output, Worked
+from tupletree.bolts.failures import FailureMaker
+from tupletree.data.frames import UNTRACKED, Root
+from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError
+from tupletree.runtimes.spark.format.rows import root_ids
+from tupletree.runtimes.spark.format.wire import PlannedSplit, Unreadable
+from tupletree.topology.components import Reject
+from tupletree.topology.model import ComponentSpec, StreamSpec
+from tupletree.topology.splits import read_split
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["as_report", "error_of", "rejection", "rows_of", "wrong_class"]
+
+
+def rows_of(
+    planned: PlannedSplit, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]
+) -> Iterator[Worked]:
+    """What reading a split gives, in parts that make frames of the usual size; `Output.made` is the number of the row.
+
+    Args:
+        planned: the split.
+        component: the spout, with a body that reads.
+        fail: makes its failures.
+        skip: roots that are not to go out.
+
+    Raises:
+        SourceChangedError, ConnectorError: see `read_split`.
+    """
+    (stream,) = component.outputs.values()
+    rows = read_split(component.body, planned.split)
+    index = 0
+    while values := list(islice(rows, FRAME_TUPLES)):
+        count = len(values)
+        roots: list[Root] = root_ids(planned.key + index, count).tolist() if planned.key else [UNTRACKED] * count
+        made: Sequence[int] = range(index, index + count)
+        index += count
+        worked = Worked()
+        if skip or {*map(type, values)} != {stream.schema.cls}:
+            values, roots, made = _sendable(values, roots, made, stream, fail, skip, worked)
+        if values:
+            worked.outputs.append(Output(stream.name, values, roots, list(range(1, len(values) + 1)), made=made))
+        yield worked
+
+
+def _sendable(
+    values: list[Any],
+    roots: list[Root],
+    made: Sequence[int],
+    stream: StreamSpec,
+    fail: FailureMaker,
+    skip: AbstractSet[int],
+    worked: Worked,
+) -> tuple[list[Any], list[Root], list[int]]:
+    kept_values: list[Any] = []
+    kept_roots: list[Root] = []
+    kept_made: list[int] = []
+    expected = stream.schema.cls
+    for value, root, number in zip(values, roots, made, strict=True):
+        if root in skip:
+            continue
+        if type(value) is expected:
+            kept_values.append(value)
+            kept_roots.append(root)
+            kept_made.append(number)
+        elif root == UNTRACKED:
+            lost = value.reason if isinstance(value, Reject) else wrong_class(value, expected)
+            fail.stray(worked, value.payload if isinstance(value, Reject) else value, lost)
+        elif isinstance(value, Reject):
+            assert isinstance(root, int)
+            worked.failures[root] = rejection(value, fail)
+        else:
+            fail.note(worked.failures, root, value, wrong_class(value, expected))
+    return kept_values, kept_roots, kept_made
+
+
+def as_report(error: TupletreeError, component: str) -> Unreadable:
+    """An error of a source as it travels; `error_of` undoes it."""
+    first = error.findings[0]
+    where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
+    has_changed = isinstance(error, SourceChangedError)
+    return Unreadable(has_changed, first.what, where, first.got, first.expected, first.next_step)
+
+
+def error_of(report: Unreadable) -> ConnectorError:
+    """The error to raise in the driver."""
+    cls = SourceChangedError if report.has_changed else ConnectorError
+    return cls(report.what, where=report.where, got=report.got, expected=report.expected, next_step=report.next_step)
+
+
+FRAME_TUPLES = 4096
+"""Tuples in a frame that the driver makes: enough to make the fixed cost per frame vanish, few enough to stay small."""
+
+
+def rejection(reject: Reject, fail: FailureMaker) -> Failure:
+    """The failure of a record that its source rejected."""
+    return msgspec.structs.replace(fail.of(reject.payload, reject.reason, FailureKind.REJECTED), permanent=True)
+
+
+def wrong_class(value: object, expected: type) -> TypeError:
+    """What fails a value that is not of its stream's class."""
+    return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}")

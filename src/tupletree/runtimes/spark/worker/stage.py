@@ -1,0 +1,552 @@
+"""A stage in a Spark worker: takes the frames addressed to its tasks, passes every other row through.
+
+One `StageRun` is one attempt of one partition of one run of an epoch. It reads its whole partition first, because a
+task that runs again may receive frames in another order: they are sorted, so that the order per key is kept. What it
+reads and what it emits is held as bytes, beyond a limit in a file; rows go to Spark while it works.
+Everything it writes is a candidate with a name of its own; nothing counts until settle names it. An exception that
+leaves this module is a fault of the infrastructure, never of a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.factory import holder_of
+from tupletree.bolts.failures import FailureMaker, safe_text
+from tupletree.bolts.held import HeldFrame, Holder
+from tupletree.data.frames import UNTRACKED, Frame, Root, roots_of, without
+from tupletree.durable import sync_directory
+from tupletree.errors import ProcessingError, TupletreeError, is_outage
+from tupletree.logs import follow_environment
+from tupletree.routing.plan import Task
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.program import Control, Program, control_from, load_program
+from tupletree.runtimes.spark.worker.call_timeout import Alarm
+from tupletree.runtimes.spark.worker.carryover import KeptFiles, TaskKeep
+from tupletree.runtimes.spark.worker.crash_markers import DeadlyWorkError, Marker, MarkingPlace
+from tupletree.runtimes.spark.worker.edges import Edges
+from tupletree.runtimes.spark.worker.inbox import Arrival, Arrivals, Decode, Inbox, Outgoing
+from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
+from tupletree.runtimes.spark.worker.sender import Exits, Sender
+from tupletree.runtimes.spark.worker.sink_writer import SinkTask, takes_columns
+from tupletree.runtimes.spark.worker.spill_buffer import Shelf
+from tupletree.runtimes.spark.worker.splits import as_report, rows_of
+from tupletree.runtimes.spark.worker.tasks import TASKS, BoltWork, task_of
+from tupletree.state.cells import is_immutable
+from tupletree.state.keys import key_functions
+from tupletree.tasks.orders import Numbers, carried
+from tupletree.texts import unmarked_text
+from tupletree.topology.model import ComponentSpec
+from tupletree.tracking.ledger import combine
+from tupletree.tracking.outages import error_text
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["StageRun", "TaskIdentity", "run_stage"]
+
+logger = logging.getLogger("tupletree.spark.stage")
+
+OUTAGE_PAUSES_S = (0.1, 0.2, 0.4)
+"""Before each further call that a stage makes while something outside is not available."""
+
+MAX_TRACEBACKS = 200
+"""Failures of one stage run that keep their traceback; the rest say the same thing again, and would fill the driver."""
+
+
+class TaskIdentity(NamedTuple):
+    """Which task this is, in the words of whoever runs stages.
+
+    Attributes:
+        partition: of the plan.
+        attempt: 0 for the first attempt of this partition of this stage.
+        unique: a number that no other attempt has within one start of the run.
+    """
+
+    partition: int
+    attempt: int
+    unique: int
+
+
+def run_stage(
+    blob: bytes, control: bytes, index: int, identity: TaskIdentity, rows: Iterable[wire.Row]
+) -> Iterator[wire.Row]:
+    """One attempt of one partition of a stage: rows in, rows out; see the module docstring.
+
+    Args:
+        blob: what `pack_program` made.
+        control: the run, as `control_bytes` made it.
+        index: which stage of the plan this is.
+        identity: which attempt this is.
+        rows: the partition's rows.
+    """
+    follow_environment()
+    known = control_from(control)
+    marker = Marker(
+        Path(known.marks_directory),
+        (known.generation, known.epoch, index, identity.partition),
+        (known.execution, identity.attempt),
+        one_host=known.one_host,
+        from_first=known.expects_killers,
+    )
+    with marker:
+        run = StageRun(load_program(blob), known, index, identity.partition, identity.unique, marker)
+        try:
+            yield from run.read(rows)
+            if run.has_work:
+                yield from run.read_splits()
+                with Alarm(known.processing_timeout_s, marker.last_words):
+                    yield from run.work()
+        finally:
+            run.close()
+
+
+class StageRun:
+    """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
+
+    def __init__(
+        self, program: Program, control: Control, index: int, partition: int, attempt: int, marker: Marker
+    ) -> None:
+        self._program = program
+        self._plan = program.plan
+        self._control = control
+        self._stage = self._plan.stages[index]
+        self._partition = partition
+        self._attempt = attempt
+        self._shelf = Shelf(control.stage_memory_bytes)
+        self._inbox = Inbox(self._shelf, self._decoder)
+        self._outgoing = Outgoing(self._shelf)
+        self._splits: list[tuple[int, wire.PlannedSplit]] = []
+        self._left_out = set(wire.unpack_roots(control.left_out).tolist())
+        self._failures: dict[int, Failure] = {}
+        self._skip: set[int] = set(self._left_out)
+        self._edges = Edges()
+        self._touched: list[Any] = []
+        self._stats = wire.StatsReport({})
+        self._untracked = Worked()  # strays only: tuples of no message that could not go on
+        self._places: set[int] = set()
+        name = f"{control.run_id[:8]}-{self._version}-{index}-{partition}-{attempt}.kept"
+        self._kept_files = KeptFiles(Path(control.kept_directory), name)
+        self._kept_values: list[int] = []
+        self._kept_roots: list[Any] = []
+        self._gone = set(wire.unpack_roots(control.gone).tolist())
+        self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
+        self._marker = marker
+        self._skip.update(marker.suspicions.roots)
+        self._exits = Exits(
+            shelf=self._shelf,
+            inbox=self._inbox,
+            outgoing=self._outgoing,
+            carry=self._carry,
+            edges=self._edges,
+            fail=self._fail,
+            call_max_bytes=control.call_max_bytes,
+            numbers=Numbers(wire.first_number(control.epoch)),
+        )
+
+    @property
+    def _version(self) -> str:
+        """What the names of this run's files have in common."""
+        return f"{self._control.generation:06d}-{self._control.epoch:08d}-{self._control.run:03d}"
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any frame or split is for this stage in this partition, or a task may have something to do here."""
+        return bool(self._inbox or self._splits or self._places)
+
+    def read(self, rows: Iterable[wire.Row]) -> Iterator[wire.Row]:
+        """Take what is addressed to this stage; gives the rows that only pass through."""
+        own = {task.task_id for name in self._stage.components for task in self._plan.tasks_of(name)}
+        for row in rows:
+            place, kind, head, body = row
+            if kind == wire.FRAME:
+                known = wire.decode_head(memoryview(head))
+                if known.task in own:
+                    slot = self._shelf.put(head, body)
+                    self._inbox.add(known.task, Arrival(known.source, known.sequence, None, slot))
+                    continue
+            elif kind == wire.SPLIT:
+                planned = wire.decode_split(memoryview(head))
+                if planned.component in self._stage.components:
+                    self._splits.append((place, planned))
+                    continue
+            elif kind == wire.WAKE:
+                self._places.add(place)
+            yield row
+
+    def read_splits(self) -> Iterator[wire.Row]:
+        """Read the pieces of sources that came here, and deal their rows; gives frames for later stages."""
+        senders: dict[tuple[str, int], Sender] = {}
+        for place, planned in sorted(self._splits, key=lambda split: split[1].ordinal):
+            component = self._program.component(planned.component)
+            task = self._plan.tasks_of(component.name)[0]
+            sender = senders.get((component.name, place)) or self._sender(component, task, place)
+            senders[component.name, place] = sender
+            # Several partitions send in the name of this task: the split tells their frames apart, and orders them.
+            sender.number_from((planned.ordinal + 1) << 32)
+            fail = FailureMaker(component.name, task.task_id)
+            try:
+                for worked in rows_of(planned, component, fail, self._left_out):
+                    sender.ordering.number_rows(worked, wire.first_number(self._control.epoch, planned.ordinal))
+                    self._carry_out(worked, component, sender)
+                    yield from self._outgoing.take()
+            except TupletreeError as error:
+                self._put(wire.UNREADABLE, wire.encode_report(as_report(error, component.name)))
+                return
+            self._stats.read.append(planned.ordinal)
+
+    def work(self) -> Iterator[wire.Row]:
+        """Run every component that has frames, producers first; gives frames for later stages and the reports."""
+        for name in self._stage.components:
+            component = self._program.component(name)
+            for task in self._plan.tasks_of(name) if component.kind != "spout" else ():
+                arrivals = self._inbox.take(task.task_id)
+                if not arrivals:
+                    here = self._plan.placement(task.task_id) in self._places
+                    if not (here and self._control.needs(name, task.index)):
+                        continue
+                run = self._sink if component.kind == "sink" else self._bolt
+                for _ in run(component, task, arrivals):
+                    yield from self._outgoing.take()
+                arrivals.release()
+        self._report()
+        yield from self._outgoing.take()
+
+    def close(self) -> None:
+        """Let go of what was spilled."""
+        self._shelf.close()
+
+    def _decoder(self, task_id: int) -> Decode:
+        """How frames for a task are decoded."""
+        component = self._program.component(self._plan.tasks[task_id].component)
+        decode = wire.decode_columns if takes_columns(component) else wire.decode_frame
+        codecs = self._program.codecs
+        return lambda head, body: (wire.decode_frame if head.made else decode)(
+            head, body, codecs[head.component, head.stream]
+        )
+
+    def _place(self, component: ComponentSpec, task: Task) -> TaskPlace:
+        fields: dict[str, Any] = {
+            "topology": self._plan.spec.name,
+            "component": component.name,
+            "task_id": task.task_id,
+            "task_index": task.index,
+            "parallelism": self._plan.parallelism(component.name),
+            "retrying_since_s": self._control.retrying_since_s,
+            "kept_retrying": self._control.kept_retrying,
+            "retries_run": self._control.retries_run,
+            "run_s": self._control.ran_s,
+            "message_timeout_s": self._control.timeout_s,
+            "calls": self._control.calls,
+            "numbered": self._plan.numbers_outputs(component.name),
+            "attempts": self._control.attempts,
+            "again": self._control.again,
+            "component_tasks": self._plan.component_tasks,
+            "waits": True,
+        }
+        if self._marker.is_marking:
+            return MarkingPlace(self._marker, **fields)
+        return TaskPlace(**fields)
+
+    def _fail_killers(
+        self, task: Task, frames: Iterable[Frame], held: list[HeldFrame], fail: FailureMaker
+    ) -> Iterable[Frame]:
+        """Fail what killed its workers in this task; returns the frames without the untracked tuples among that."""
+        suspicions = self._marker.suspicions
+        here = {root for root, blame in suspicions.roots.items() if blame.task_id == task.task_id}
+        given = chain(frames, (one.frame for one in held)) if here else ()
+        for root, values in (piece for frame in given for piece in frame.segments()):
+            for one in here.intersection(roots_of(root)):
+                here.remove(one)
+                self._failures[one] = suspicions.roots[one].failure(task.component, safe_text(values[0]))
+        frames, dropped = suspicions.drop_untracked(task.task_id, frames)
+        for value, blame in dropped:
+            fail.stray(self._untracked, value, f"lost, for worker processes ended over it: {blame.how}")
+        return frames
+
+    def _bolt(self, component: ComponentSpec, task: Task, arrivals: Arrivals) -> Iterator[None]:
+        """Run a bolt's task; gives way whenever rows may be on their way to Spark."""
+        state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
+        place = self._place(component, task)
+        place.begin(self._control.time_s)
+        keys = key_functions(self._plan.spec, component, task.index) if component.body.is_keyed else None
+        holder = holder_of(component, place, keys)
+        bolt = holder or task_of(self._plan, component, place, state, self._control.processing_timeout_s)
+        fail = FailureMaker(component.name, task.task_id)
+        keep, held, arrivals.first = self._kept_for(component, task, needed=holder is not None)
+        try:
+            with self._marker.beside(task.task_id, "open"):
+                bolt.open()
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
+            for frame in arrivals:
+                if is_outage(error):
+                    self._put_off(component.name, frame.roots, error)
+                    continue
+                for root in frame.roots:
+                    self._fail(fail, root, "(the bolt could not be opened)", error)
+            if not arrivals:  # no message fails of it, so nobody would hear
+                logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
+            self._close(bolt, task)
+            if keep is not None and holder is not None:
+                keep.restore(holder, held, self._parked, self._gone)
+                self._keep(keep, holder.held(), holder.memory(), keep.version.due_s, fail)
+            elif keep is not None:
+                self._keep(keep, held, None, keep.version.due_s, fail)
+            return
+        frames = self._fail_killers(task, arrivals, held, fail)
+        try:
+            if holder is not None and keep is not None:
+                keep.restore(holder, held, self._parked, self._gone)
+                holder.forget(self._marker.suspicions.roots)
+            yield from self._work(bolt, holder, component, task, frames, state)
+        finally:
+            self._close(bolt, task)
+        if state is not None:
+            self._write_state(state, fail, frames)
+        if keep is not None and holder is not None:
+            holder.forget(self._failures.keys())
+            self._keep(keep, holder.held(), holder.memory(), holder.due_s, fail)
+        elif keep is not None:
+            self._keep(keep, [], None, None, fail)
+
+    def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
+        try:
+            with self._marker.beside(task.task_id, "tick"):
+                return bolt.tick(self._control.time_s)
+        except DeadlyWorkError as error:
+            logger.warning("%s is not told that time passed: %s", task.component, error)
+            return Worked()
+
+    def _close(self, bolt: BoltWork | Holder, task: Task) -> None:
+        try:
+            with self._marker.beside(task.task_id, "close"):
+                bolt.close()
+        except BaseException:
+            logger.exception("closing a task of %s failed; its results stand", task.component)
+
+    def _work(
+        self,
+        bolt: BoltWork | Holder,
+        holder: Holder | None,
+        component: ComponentSpec,
+        task: Task,
+        frames: Iterable[Frame],
+        state: StatefulTask | None,
+    ) -> Iterator[None]:
+        control = self._control
+        sender = self._sender(component, task)
+        worked_tuples = 0
+        outage: BaseException | None = None
+        for frame in frames:
+            kept = without(frame, self._skip) if self._skip else frame
+            if not kept.size:
+                continue
+            if outage is not None and holder is None:
+                self._put_off(component.name, kept.roots, outage)
+                continue
+            if sender.ordering.inherits:
+                kept = carried(kept)
+            if state is not None:
+                self._touched.append(wire.frame_roots(kept))
+            outage = yield from self._work_frame(bolt, component, kept, sender, state)
+            worked_tuples += kept.size
+        if component.name in control.ticks:
+            self._carry_out(self._tick(bolt, task), component, sender)
+        if holder is not None:
+            for call in (holder.advance, *([holder.flush] if control.drain else [])):
+                worked = call()
+                self._carry_out(worked, component, sender)
+                if worked.outage is not None:
+                    self._note_held(holder, component, worked.outage)
+                    break
+            if holder.watermark_us is not None:
+                self._stats.watermarks[task.task_id] = holder.watermark_us
+        self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
+
+    def _work_frame(
+        self,
+        bolt: BoltWork | Holder,
+        component: ComponentSpec,
+        frame: Frame,
+        sender: Sender,
+        state: StatefulTask | None,
+    ) -> Generator[None, None, BaseException | None]:
+        """Work one frame, again after pauses if an outage is in the way; returns the outage that would not end."""
+        pauses = self._pauses(component.name)
+        parts = bolt.parts(frame, sender) if isinstance(bolt, TASKS) else (bolt.work(frame),)
+        while True:
+            outage: BaseException | None = None
+            for part in parts:
+                self._carry_out(part, component, sender)
+                outage = part.outage
+                yield
+            if outage is None:
+                return None
+            if not isinstance(bolt, TASKS):  # what it holds is kept, and comes again with the next epoch
+                self._note_held(bolt, component, outage)
+                return outage
+            pause_s = next(pauses, None)
+            if pause_s is None or (state is not None and not is_immutable(state.cell.value)):
+                self._put_off(component.name, bolt.waiting(), outage)
+                return outage
+            time.sleep(pause_s)
+            parts = bolt.resume_parts(sender)
+
+    def _pauses(self, component: str) -> Iterator[float]:
+        """Before calls that are made again here and now: a moment's outage costs no epoch, a longer one no time."""
+        return iter(() if component in self._control.away else OUTAGE_PAUSES_S)
+
+    def _note_held(self, holder: Holder, component: ComponentSpec, error: BaseException) -> None:
+        """What a holder could not work because of an outage stays with it, and does not time out."""
+        self._put_off(component.name, (), error)
+        self._stats.extended.extend(holder.waiting())
+
+    def _put_off(self, component: str, roots: Iterable[Root], error: BaseException) -> None:
+        """These messages go to a later epoch, no attempt counted: something outside is not available."""
+        known, _ = self._stats.outages.get(component, ([], ""))
+        ones = {one for root in roots for one in roots_of(root)}
+        self._stats.outages[component] = [*known, *ones.difference(known)], error_text(error)
+        self._skip.update(ones)
+        if UNTRACKED in roots:
+            logger.warning("%s: untracked tuples are lost: %s", component, error_text(error))
+
+    def _sender(self, component: ComponentSpec, task: Task, sends_in: int | None = None) -> Sender:
+        place = self._control.epoch, self._control.run, self._stage.index
+        return Sender(self._plan, self._program.codecs, place, task, component, self._exits, sends_in=sends_in)
+
+    def _kept_for(
+        self, component: ComponentSpec, task: Task, *, needed: bool
+    ) -> tuple[TaskKeep | None, list[HeldFrame], list[Frame]]:
+        """What is kept for a task, if anything is or could be: its keep, held frames, and frames that arrive."""
+        version = self._control.kept.get(component.name, {}).get(task.index)
+        if version is None and not needed:
+            return None, [], []
+        codecs = self._program.codecs
+        keep = TaskKeep.of(component.name, task.task_id, task.index, self._kept_files, codecs, version)
+        keep.carries = self._plan.passes_order_on(component.name)
+        return keep, *keep.split(self._gone, self._parked)
+
+    def _keep(
+        self, keep: TaskKeep, held: list[HeldFrame], memory: Any, due_s: float | None, fail: FailureMaker
+    ) -> None:
+        for frame_id, roots in keep.update(held, memory, due_s, partial(self._fail, fail)):
+            self._kept_values.append(frame_id)
+            self._kept_roots.append(wire.root_array(roots))
+
+    def _carry_out(self, worked: Worked, component: ComponentSpec, sender: Sender) -> None:
+        sender.ordering.settle(worked)
+        self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
+        self._skip.update(worked.failures)
+        self._stats.late_verdicts += worked.late_verdicts
+        self._stats.late += worked.late
+        self._stats.extended.extend(worked.extended)
+        self._stats.strays += _log_strays(worked, component.name)
+        for frame_id, roots in worked.done:
+            self._edges.ended(frame_id, roots)
+        sender.send(worked.outputs)
+
+    def _carry(self, target: Task, row: wire.Row, frame_id: int, roots: wire.U64) -> None:
+        """A frame goes to the next epoch."""
+        self._kept_files.carry(target.component, target.index, row)
+        self._kept_values.append(frame_id)
+        self._kept_roots.append(roots)
+
+    def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
+        if root == UNTRACKED:
+            fail.stray(self._untracked, value, error)
+        if isinstance(error, DeadlyWorkError):
+            poison = error.blame.failure(self._plan.tasks[error.blame.task_id].component, str(value))
+            self._failures = {**dict.fromkeys(roots_of(root), poison), **self._failures}
+        fail.note(self._failures, root, value, error)
+        self._skip.update(roots_of(root))
+
+    def _sink(self, component: ComponentSpec, task: Task, frames: Iterable[Frame]) -> Iterator[None]:
+        """Run a sink's task: what it takes goes into candidates of bounded size."""
+        control = self._control
+        directory = Path(unmarked_text(control.sink_directories[component.name]))
+        name = f"{control.run_id[:8]}-{self._version}-{task.index:04d}-{self._attempt}"
+        fail = partial(self._fail, FailureMaker(component.name, task.task_id))
+        worked = self._stats.worked
+        part = 0
+        sink = SinkTask(component, directory, name, part)
+        for frame in frames:
+            kept = without(frame, self._skip) if self._skip else frame
+            sink.take(kept)
+            self._edges.taken(kept)
+            worked[component.name] = worked.get(component.name, 0) + kept.size
+            if sink.weight >= control.stage_memory_bytes and sink.may_be_cut:
+                self._write_candidate(sink, task, fail)
+                yield
+                part += 1
+                sink = SinkTask(component, directory, name, part)
+        self._write_candidate(sink, task, fail)
+
+    def _write_candidate(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> None:
+        report = sink.write(task.index, fail)
+        if report is not None:
+            sync_directory(sink.directory)
+            self._put(wire.OUTPUT, wire.encode_report(report))
+
+    def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: Iterable[Frame]) -> None:
+        try:
+            report = state.write(frames, partial(self._fail, fail))
+        except ProcessingError as error:
+            logger.info("%s: the epoch runs again to find out whose doing it is: %s", state.component, error)
+            self._put(wire.UNSTORABLE, state.component.encode())
+            return
+        if report is not None:
+            self._put(wire.STATE, wire.encode_report(report))
+
+    def _put(self, kind: int, head: bytes, body: bytes = b"") -> None:
+        self._outgoing.put(self._partition, kind, head, body)
+
+    def _report(self) -> None:
+        self._stats.strays += _log_strays(self._untracked, ", ".join(self._stage.components))
+        for root, blame in self._marker.suspicions.roots.items():
+            if root not in self._failures:  # no frame of it came this time
+                self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
+        entries = self._edges.entries()
+        if entries is not None:
+            self._put(wire.LEDGER, b"", wire.pack_entries(entries))
+        self._kept_files.write()
+        if self._kept_files.reports:
+            entries = combine(self._kept_values, self._kept_roots)
+            reports = wire.encode_report(self._kept_files.reports)
+            self._put(wire.KEPT, reports, wire.pack_entries(entries))
+        if self._touched:
+            touched = np.unique(np.concatenate(self._touched))
+            self._put(wire.TOUCHED, b"", touched.tobytes())
+        if self._failures:
+            failures: dict[int, wire.FailureReport] = {}
+            for root, failure in self._failures.items():
+                failures.setdefault(id(failure), wire.FailureReport([], failure)).roots.append(root)
+            shortened = [
+                report if position < MAX_TRACEBACKS else _without_traceback(report)
+                for position, report in enumerate(failures.values())
+            ]
+            self._put(wire.FAILURES, b"", wire.encode_report(shortened))
+        self._put(wire.STATS, wire.encode_report(self._stats))
+
+
+def _log_strays(worked: Worked, component: str) -> int:
+    """Say once per frame what no verdict will say; how many there were."""
+    if worked.stray_count:
+        logger.warning(
+            "%s: %d errors that fail no message (untracked tuples, or tuples settled before), such as %s",
+            component,
+            worked.stray_count,
+            "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in worked.strays),
+        )
+    return worked.stray_count
+
+
+def _without_traceback(report: wire.FailureReport) -> wire.FailureReport:
+    return wire.FailureReport(report.roots, msgspec.structs.replace(report.failure, traceback=""))

@@ -1,0 +1,29 @@
+"""Which bolt is worked by which kind of task, of those that settle each tuple in its call."""
+
+from __future__ import annotations
+
+from tupletree.bolts.arrow import ArrowTask
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.plain import BoltTask
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.worker.async_bolts import AwaitingBoltTask
+from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
+from tupletree.topology.model import ComponentSpec
+
+__all__ = ["TASKS", "BoltWork", "task_of"]
+
+BoltWork = BoltTask | ArrowTask
+
+TASKS = (BoltTask, ArrowTask)
+
+
+def task_of(
+    plan: Plan, component: ComponentSpec, place: TaskPlace, state: StatefulTask | None, limit_s: float | None
+) -> BoltWork:
+    """A task of a bolt that is no holder; `limit_s` is how long one of its calls may take."""
+    cell, keys = (state.cell, state.key_functions) if state is not None else (None, None)
+    if component.body.style == "arrow":
+        return ArrowTask(plan.spec, component, place, cell, keys)
+    if component.body.is_async:
+        return AwaitingBoltTask(component, place, cell, keys, limit_s=limit_s)
+    return BoltTask(component, place, cell, keys)

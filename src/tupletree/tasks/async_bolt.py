@@ -1,0 +1,434 @@
+"""The task of an async bolt: up to `concurrency` calls at a time, the effects of each carried out as it ends.
+
+Owns which tuples wait and which are being worked on; with keyed state, the tuples of one key wait for each other, so
+that a key has one call at a time, in the order in which its tuples came. It refuses to run anything: it asks for calls
+in the outbox, and hears how they ended by mail. All code of the user runs in such calls, `open` and `close` too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, Final
+
+from tupletree.bolts.collector import CollectingCall, Delivery, deliveries_of
+from tupletree.bolts.effects import StateCell, Worked
+from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, roots_of
+from tupletree.errors import InternalError, is_outage
+from tupletree.ids import RandomBits
+from tupletree.routing.plan import Plan, Task
+from tupletree.state.cells import is_immutable
+from tupletree.state.keys import key_functions
+from tupletree.tasks.async_context import CallCollector, CallInHand, CallPlace, CallState, own_copy
+from tupletree.tasks.bolt import RENEWALS, EmittingMachine
+from tupletree.tasks.emitter import OwedEdges
+from tupletree.tasks.mail import Drop, Finished, Mail, Now
+from tupletree.tasks.orders import carried
+from tupletree.tasks.orphan_check import overdue_of
+from tupletree.tasks.outbox import Note, Outbox
+from tupletree.topology.components import Tick
+from tupletree.topology.model import BoltSpec
+from tupletree.topology.states import view_of
+from tupletree.tracking.outages import OutageWait
+
+__all__ = ["AsyncBoltMachine"]
+
+OPENING = 0
+"""The number of the call that opens a class bolt."""
+
+LOOK_S = 0.1
+"""How soon a timeout that a call resets is reset, at the latest."""
+
+NO_KEY: Final = object()
+
+
+class AsyncBoltMachine(EmittingMachine):
+    """See `Machine` and `EmittingMachine`. What a call asks of its collector counts when the call ends, all together.
+
+    Args:
+        plan, task, random_bits, attempts: as for `EmittingMachine`.
+        cell: the task's keyed state, if the bolt declares state. A call works on a copy of its key's value, which takes
+            the value's place if the call succeeds.
+        timeout_s: the message timeout.
+        outage_limit_s: how long an outage may last; None: as long as it takes.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        *,
+        random_bits: RandomBits,
+        attempts: dict[int, int],
+        cell: StateCell | None = None,
+        timeout_s: float | None = None,
+        outage_limit_s: float | None = None,
+    ) -> None:
+        super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
+        component = plan.spec.components[task.component]
+        spec: BoltSpec = component.body
+        self.place = CallPlace.of(self.place)
+        self._owed = OwedEdges()
+        self._spec = spec
+        self._resources = component.resources
+        self._calls = CollectingCall(component, self.place, self._fail)
+        self._renewals: deque[Root] = deque()
+        self._collector = CallCollector(self.place, self._calls, self._renewals)
+        self._cell = cell
+        self._state = view_of(spec.state, CallState(self.place, spec.state.default)) if spec.state is not None else None
+        self._keys_of = key_functions(plan.spec, component, task.index) if cell is not None else {}
+        self._process: Callable[[Any], Any] | None = None
+        self._tick: Callable[[Any], Any] | None = None
+        self._close: Callable[[], Any] | None = None
+        self._opening = self._ticking = False
+        self._ready: deque[tuple[Delivery, Any]] = deque()
+        self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no line may start
+        self._running: dict[int, CallInHand] = {}
+        self._started = OPENING
+        self._looked_s = 0.0
+        self.wait = OutageWait(task.component, outage_limit_s)
+        self._now_s = 0.0
+        self._probe = 0  # the call that finds out whether an outage is over
+        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
+        self._renew_at_s = 0.0
+        self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
+        if spec.style == "function":
+            injected = {name: self._injected(what) for name, what in spec.inject.items()}
+            parameter = spec.value_parameter
+            self._process = lambda value: spec.target(**{parameter: value}, **injected)
+            self._tick = self._process if Tick in spec.input_types else None
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Ask for a class bolt to be opened; tuples wait until it is."""
+        self._begin(now)
+        if self._process is None:
+            self._ask_to_open(out)
+
+    def _begin(self, now: Now) -> None:
+        self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
+        """Cancel the calls that run, and close a class bolt when they have ended."""
+        cancelled = [*self._running, *([OPENING] if self._opening else [])]
+        if cancelled or self._close is not None:
+            out.endings.append((self.task.task_id, cancelled, self._end))
+
+    def _ask_to_open(self, out: Outbox) -> None:
+        self._opening = True
+        out.calls.append((self.task.task_id, OPENING, self._open))
+
+    async def _open(self) -> list[Any]:
+        bolt = self._spec.target()
+        for name, what in self._spec.inject.items():
+            setattr(bolt, name, self._injected(what))
+        try:
+            await _ended(bolt.open(self.place))
+        except BaseException:
+            with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
+                await _ended(bolt.close())
+            raise
+        process, tick, collector = bolt.process, bolt.tick, self._collector
+        self._process = lambda value: process(value, collector)
+        self._tick = lambda _: tick(collector)
+        self._close = bolt.close
+        return []
+
+    async def _end(self) -> list[Any]:
+        if self._close is not None:
+            await _ended(self._close())
+        return []
+
+    def _injected(self, what: str) -> object:
+        known = {"state": self._state, "context": self.place, "collector": self._collector}
+        return known[what] if what in known else self._resources[what.removeprefix("resource:")]
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Calls that have not ended."""
+        return len(self._running)
+
+    @property
+    def held(self) -> int:
+        """Tuples that wait for a call or for its end."""
+        return len(self._ready) + sum(map(len, self._lines.values())) + len(self._running)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is to end or to be made."""
+        return self.held > 0
+
+    def next_due_s(self) -> float | None:
+        """When to look whether a call reset a timeout, or whether a message is over."""
+        dues = [self._looked_s + LOOK_S] if self._running and self._spec.can_collect else []
+        if self._overdue is not None:
+            dues.append(self._overdue.due_s)
+        if self.wait.current is not None:
+            dues += [] if self._is_probing else [self.wait.due_s]
+            dues += [] if self._renewal_s is None else [self._renew_at_s]
+        return min(dues, default=None)
+
+    def held_roots(self) -> list[int]:
+        """Roots of the tuples that it holds."""
+        return [*self._calls.unsettled(), *self._waiting_roots()]
+
+    def _waiting_roots(self) -> list[int]:
+        """Roots of the tuples that wait for a call."""
+        waiting = [*(one for one, _ in self._ready), *(one for line in self._lines.values() for one in line)]
+        return [root for one in waiting for root in roots_of(one.root)]
+
+    def purge(self, roots: AbstractSet[int]) -> None:
+        """Let go of what is held for these roots alone: they are over. Calls that run go on."""
+        if self._owed is not None:
+            self._owed.forget(roots)
+        self._calls.purge(roots, {call.delivery for call in self._running.values()})
+        for key, line in self._lines.items():
+            self._lines[key] = deque(one for one in line if not all_failed(one.root, roots))
+        for _ in range(len(self._ready)):
+            delivery, key = self._ready.popleft()
+            if all_failed(delivery.root, roots):
+                self._next_in_line(key)
+            else:
+                self._ready.append((delivery, key))
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:
+        """Line the tuples up, and start as many as may run."""
+        self._begin(now)
+        self.worked += len(frame.values)
+        worked = Worked()
+        if self._emitter.ordering.inherits:
+            frame = carried(frame)
+        for delivery in deliveries_of(frame):
+            try:
+                key = self._key_of(frame, delivery.value)
+            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
+                self._fail.blame(worked, delivery.root, delivery.value, error)
+            else:
+                self._line_up(delivery, key)
+        self._go_on(worked, out)
+
+    def tick(self, now: Now, out: Outbox) -> None:
+        """Let the bolt know that time passed, before the tuples that wait; not while it is at the tick before."""
+        self._begin(now)
+        if self._tick is not None and not self._ticking and self.wait.current is None:
+            self._ticking = True
+            tick = Delivery(Tick(now.wall_s), UNTRACKED, 0, {})
+            if self._spec.state is not None and not self._spec.state.is_keyed:
+                self._line_up(tick, self.task.index)  # the task's state is in one call's hands at a time
+            else:
+                self._ready.appendleft((tick, NO_KEY))
+            self._go_on(Worked(), out)
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Settle the tuples of calls that ended, and start others."""
+        self._begin(now)
+        self._renew(out)
+        for one in mail:
+            if isinstance(one, Drop) and self._overdue is not None:
+                self._overdue.receive(one)
+                continue
+            if not isinstance(one, Finished):
+                raise InternalError("an async bolt got mail that is not for it", got=type(one).__name__)
+            worked = Worked()
+            if one.call == OPENING:
+                self._note_opened(one.error, worked, out)
+            elif one.call in self._running:
+                self._note_ended(one.call, self._running.pop(one.call), one.error, worked, out)
+            self._go_on(worked, out)
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Reset the timeouts that calls have reset, and those of tuples that wait; try again what met an outage."""
+        self._looked_s = now.monotonic_s
+        if self.wait.current is not None:
+            self._begin(now)
+            if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
+                self._renew_at_s = now.monotonic_s + self._renewal_s
+                out.extend(self._waiting_roots())
+            if self.wait.due_s <= now.monotonic_s and not self._is_probing:
+                self._go_on(Worked(), out)
+        asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
+        return self._renew(out) or asked
+
+    def _renew(self, out: Outbox) -> bool:
+        count = len(self._renewals)
+        for _ in range(count):
+            out.extend(roots_of(self._renewals.popleft()))
+        return count > 0
+
+    def _key_of(self, frame: Frame, value: Any) -> Any:
+        return self._keys_of[frame.component, frame.stream]([value])[0] if self._cell is not None else NO_KEY
+
+    def _line_up(self, delivery: Delivery, key: Any) -> None:
+        if key is NO_KEY:
+            self._ready.append((delivery, key))
+        elif key in self._lines:
+            self._lines[key].append(delivery)
+        else:
+            self._lines[key] = deque()
+            self._ready.append((delivery, key))
+
+    def _next_in_line(self, key: Any) -> None:
+        if key is NO_KEY:
+            return
+        if self._lines[key]:
+            self._ready.append((self._lines[key].popleft(), key))
+        else:
+            del self._lines[key]
+
+    def _go_on(self, worked: Worked, out: Outbox) -> None:
+        """Start the calls that may start now, and carry out what came of those before."""
+        is_away = self.wait.current is not None
+        if is_away and self.wait.due_s > self._now_s:
+            pass
+        elif self._process is None:
+            if (self._ready or is_away) and not self._opening:
+                self._ask_to_open(out)
+        else:
+            is_next = self._is_next_wanted()
+            if is_away and not is_next and not self._running:
+                self._note(self.wait.over(self._now_s), out)  # nobody is left who could tell
+            if is_away and is_next and not self._is_probing:
+                self._start(*self._ready.popleft(), worked, out)
+                self._probe = self._started
+            while self.wait.current is None and len(self._running) < self._spec.concurrency and self._is_next_wanted():
+                self._start(*self._ready.popleft(), worked, out)
+        self.carry_out(worked, out)
+
+    def _is_next_wanted(self) -> bool:
+        """Let go of those that come next and whose messages are over; whether one is left."""
+        while self._ready:
+            delivery, key = self._ready[0]
+            if self.live is None or not self.live.is_over(delivery.root):
+                return True
+            self._ready.popleft()
+            self._next_in_line(key)
+        return False
+
+    def _note(self, text: str, out: Outbox) -> None:
+        if text:
+            out.notes.append(Note(self.task.component, text))
+
+    @property
+    def _is_probing(self) -> bool:
+        return self._opening or self._probe in self._running
+
+    def _wait_for(self, error: BaseException, out: Outbox) -> None:
+        if self.wait.current is None:
+            self._renew_at_s, self._probe = self._now_s, 0
+        self._note(self.wait.met(error, self._now_s), out)
+
+    def _start(self, delivery: Delivery, key: Any, worked: Worked, out: Outbox) -> None:
+        is_keyed = key is not NO_KEY
+        call = CallInHand(self.place, delivery, key if is_keyed else None, is_keyed=is_keyed)
+        if is_keyed:
+            assert self._cell is not None
+            self._cell.prepare([key], self.place.epoch_time_s)
+            changed = self._cell.changed
+            try:
+                call.value = call.held = own_copy(changed[key] if key in changed else self._cell.load(key))
+            except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
+                self._fail.blame(worked, delivery.root, delivery.value, error)
+                self._note_tick_over(delivery)
+                self._next_in_line(key)
+                return
+        self._calls.hold(delivery)
+        self._started += 1
+        self._running[self._started] = call
+        what = self._tick if type(delivery.value) is Tick else self._process
+        assert what is not None
+        out.calls.append((self.task.task_id, self._started, partial(self._run, call, what)))
+
+    async def _run(self, call: CallInHand, what: Callable[[Any], Any]) -> list[Any]:
+        """The call itself: what it gives is emitted by its collector, in order with what it emits by hand."""
+        call.begin()
+        try:
+            called = what(call.delivery.value)
+            if inspect.isasyncgen(called):
+                async for value in called:
+                    if value is not None:
+                        self._collector.emit(value)
+                return []
+            answer = await _ended(called)
+            several = self._spec.returns == "many" or hasattr(answer, "__next__")
+            if answer is not None:
+                for value in answer if several else (answer,):
+                    if value is not None:
+                        self._collector.emit(value)
+        finally:
+            call.over = True
+        return []
+
+    def _note_opened(self, error: BaseException | None, worked: Worked, out: Outbox) -> None:
+        """A bolt that cannot be opened fails the tuples that wait, and is tried again when others come."""
+        self._opening = False
+        if error is not None and is_outage(error):
+            self._wait_for(error, out)
+            return
+        self._note(self.wait.over(self._now_s), out)
+        if error is None:
+            return
+        text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
+        out.notes.append(Note(self.task.component, text))
+        waiting = [*(delivery for delivery, _ in self._ready), *(one for line in self._lines.values() for one in line)]
+        self._ready.clear()
+        self._lines.clear()
+        for delivery in waiting:
+            self._fail.blame(worked, delivery.root, "(the bolt could not be opened)", error)
+
+    def _note_ended(
+        self, number: int, call: CallInHand, error: BaseException | None, worked: Worked, out: Outbox
+    ) -> None:
+        if error is not None and is_outage(error) and not call.settled and type(call.delivery.value) is not Tick:
+            # What the call asked for is forgotten, its value of the state was a copy: it comes again as it came.
+            self._calls.let_go(call.delivery)
+            self._ready.appendleft((call.delivery, call.key if call.is_keyed else NO_KEY))
+            if self.wait.current is None or number == self._probe:
+                self._wait_for(error, out)
+            return
+        if number == self._probe:
+            self._note(self.wait.over(self._now_s), out)
+
+        def carry_out(_: Any) -> None:
+            for wish in call.wishes:
+                wish()
+            if error is not None:
+                raise error
+
+        succeeded = self._calls.run_one(call.delivery, carry_out, worked)
+        self._note_tick_over(call.delivery)
+        if call.is_keyed:
+            if succeeded and not (call.value is call.held and is_immutable(call.value)):
+                self._take_back(call)
+            self._next_in_line(call.key)
+
+    def _note_tick_over(self, delivery: Delivery) -> None:
+        if type(delivery.value) is Tick:
+            self._ticking = False
+            self._calls.forget(delivery.value)
+
+    def _take_back(self, call: CallInHand) -> None:
+        cell = self._cell
+        assert cell is not None
+        cell.prepare([call.key], self.place.epoch_time_s)
+        if call.key not in cell.changed and not is_immutable(call.value):
+            # It expired meanwhile, and to the cell a change is a change of something that is there.
+            with contextlib.suppress(Exception):  # the user's default raised; there is a value to put there anyhow
+                cell.load(call.key)
+        cell.changed[call.key] = call.value
+        if call.touched:
+            cell.key = call.key
+            cell.touch()
+
+
+async def _ended(called: Any) -> Any:
+    """What a call gave, of a function that may be async or not."""
+    return await called if inspect.isawaitable(called) else called

@@ -1,0 +1,352 @@
+"""The task of an async spout: what a spout's task does, while the user's code runs in calls beside it.
+
+Owns what was asked of the user's spout and is not done yet: a line of callbacks, which are awaited one after the other,
+and one `next`, whose messages are offered as soon as its end is heard of. It refuses to run anything: it asks for calls
+in the outbox, and hears how they ended by mail.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tupletree.config import Options
+from tupletree.errors import ConnectorError, EndOfInput, is_outage
+from tupletree.routing.plan import Plan, Task
+from tupletree.tasks.mail import Finished, Mail, Now
+from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.source_calls import SourceCalls
+from tupletree.tasks.spout import SpoutMachine
+from tupletree.tasks.spout_buffer import Handover
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.records import Released
+
+__all__ = ["AsyncSpoutMachine", "OpeningError"]
+
+Given = tuple[Sequence[Emit[Any] | Reject], Any]
+"""(messages, the spout's position behind them)."""
+
+
+class OpeningError(ConnectorError):
+    """An async spout could not be opened. Who started it heard nothing of that yet."""
+
+
+class AsyncSpoutMachine(SpoutMachine):
+    """See `SpoutMachine`, whose arguments it takes. Its end waits for callbacks that are due.
+
+    After `stop` the outbox holds an ending, which cancels a `next` that waits, does what is due, and closes the spout.
+    """
+
+    def __init__(self, plan: Plan, task: Task, spout: AsyncSpout[Any], options: Options, **others: Any) -> None:
+        self._errands = _Errands(spout, task.component)
+        super().__init__(plan, task, self._errands, options, **others)
+        handover: Handover | None = others.get("handover")
+        self._unheard: Sequence[tuple[MessageId, Failure | None]] = handover.untold if handover is not None else ()
+        # Its spout is the line of callbacks, which never raises; what the user's raised comes back as mail.
+        self._calls_out = SourceCalls(self._errands, OutageWait(task.component))
+        self._hears_acks = type(spout).ack is not AsyncSpout.ack
+        self._idle_s = options.spout_idle_wait_ms / 1000.0
+        self._is_abandoned = False
+        self._ask_at_s = 0.0
+        self._calls = 0
+        self._callbacks: int | None = None  # the call that is at them
+        self._next: int | None = None  # the call of `next` that is out
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Ask for the spout to be opened; it is asked for messages when it is."""
+        super().start(now, out)
+        for message_id, failure in self._unheard:
+            if failure is None:
+                self._errands.ack(message_id)
+            else:
+                self._errands.fail(message_id, failure)
+        self._go_on(now, out)
+
+    def _restore_untold(self) -> None:
+        """`start` does, when it has asked for the spout to be opened."""
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
+        """Have the spout closed, after everything that it is to hear."""
+        errands = self._errands
+        cancelled = [self._next, None if errands.is_open else self._callbacks]
+        out.endings.append((self.task.task_id, [one for one in cancelled if one is not None], errands.end))
+
+    def abandon(self, now: Now, out: Outbox) -> list[Released]:
+        """See `SpoutMachine`. What a `next` gives from now on is failed by the ending."""
+        self._take_given(now)
+        self._is_abandoned = True
+        return super().abandon(now, out)
+
+    def hand_over(self, now: Now, out: Outbox) -> Handover:
+        """See `SpoutMachine`; what the spout has given is handed over too."""
+        self._take_given(now)
+        handover = super().hand_over(now, out)
+        return replace(handover, untold=self._errands.give_back())
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is in flight or left to emit, and the source has heard of everything."""
+        return super().is_drained and self._callbacks is None and not self._errands.due
+
+    def next_due_s(self) -> float | None:
+        """The next retry, or when the spout is to hear or to be asked something."""
+        if self._errands.due and self._callbacks is None:
+            return max(0.0, self.wait.due_s)
+        due_s = super().next_due_s()
+        if self._next is None and self._ask_at_s and self._pulling and not self.ended:
+            return self._ask_at_s if due_s is None else min(due_s, self._ask_at_s)
+        return due_s
+
+    def _may_call(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - its calls are made beside it
+        return self._is_open
+
+    def _ask(self, room: int, now: Now, out: Outbox) -> list[Emit[Any] | Reject]:  # noqa: ARG002 - as above
+        asks = self._pulling and self.wait.due_s <= now.monotonic_s
+        return self._offers.take(self.spout, room, ask=asks)
+
+    def _hear_outage(self, error: BaseException | None, now: Now, out: Outbox) -> bool:
+        """Whether a call met an outage: it is made again. A spout that was never open ends the run instead."""
+        is_away = error is not None and is_outage(error) and self._errands.is_open
+        text = self.wait.met(error, now.monotonic_s) if error is not None and is_away else ""
+        if error is None and self.wait.current is not None:
+            text = self.wait.over(now.monotonic_s)
+        if text:
+            out.notes.append(Note(self.task.component, text))
+        return is_away
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
+        """See `SpoutMachine`; a spout that had room for messages is asked for them."""
+        self._errands.is_wanted = False
+        worked = super().poll(now, out, paused=paused)
+        self._go_on(now, out)
+        return worked
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Take what calls gave, and what spouts get.
+
+        Raises what the user's spout raised: it is infrastructure.
+        """
+        for one in mail:
+            if not isinstance(one, Finished):
+                super().receive([one], now, out)
+            elif one.call == self._next:
+                self._next = None
+                if self._hear_outage(one.error, now, out):
+                    self._ask_at_s = self.wait.due_s
+                else:
+                    self._hear_next(one.error, now)
+            elif one.call == self._callbacks:
+                self._callbacks = None
+                if not self._hear_outage(one.error, now, out) and one.error is not None:
+                    raise self._fault(one.error)
+        self._go_on(now, out)
+
+    def _go_on(self, now: Now, out: Outbox) -> None:
+        errands = self._errands
+        if self._callbacks is None and errands.due and now.monotonic_s >= self.wait.due_s:
+            self._callbacks = self._call(errands.run_due, out)
+        asks = errands.is_wanted and self._pulling and not self.ended and now.monotonic_s >= self._ask_at_s
+        if asks and self._next is None and not errands.before_next:
+            self._ask_at_s = 0.0
+            errands.is_wanted = errands.was_told_to_retry = False
+            self._next = self._call(errands.ask, out)
+
+    def _call(self, what: Callable[[], Any], out: Outbox) -> int:
+        self._calls += 1
+        out.calls.append((self.task.task_id, self._calls, what))
+        return self._calls
+
+    def _hear_next(self, error: BaseException | None, now: Now) -> None:
+        if error is None:
+            if not self._is_abandoned:
+                self._take_given(now)
+        elif not isinstance(error, EndOfInput):
+            raise self._fault(error)
+        elif not self._errands.was_told_to_retry:  # else it is asked again: it may have this to give
+            self._offers.ended = True
+
+    def _take_given(self, now: Now) -> None:
+        given = self._errands.take_given()
+        if given is not None:
+            self._offers.hold(*given)
+            if not given[0]:
+                self._ask_at_s = now.monotonic_s + self._idle_s
+
+    def _fault(self, error: BaseException) -> BaseException:
+        """What to raise: never something that means the end of a thread or a program to those who pass it on."""
+        what = f"{self.task.component!r} {'failed' if self._errands.is_open else 'cannot be opened'}"
+        text = f"{what}: {type(error).__name__}: {error}"
+        if not self._errands.is_open:
+            fault: BaseException = OpeningError(text)
+        elif isinstance(error, Exception):
+            return error
+        else:
+            fault = ConnectorError(text)
+        fault.__cause__ = error
+        return fault
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """A callback; a `next` waits for it unless it is an ack. `verdict` is what it tells, if it is one."""
+
+    callback: Callable[[], Any]
+    verdict: tuple[MessageId, Failure | None] | None = None
+
+    @property
+    def delays_next(self) -> bool:
+        return self.verdict is None or self.verdict[1] is not None
+
+    @property
+    def asks_to_retry(self) -> bool:
+        return self.verdict is not None and self.verdict[1] is not None and not self.verdict[1].permanent
+
+
+class _Errands(Spout[Any]):
+    """The user's spout as its machine sees it: nothing takes time, and what is asked for is due from then on.
+
+    The machine adds to it on its thread, while calls on the event loop's take away. Each field has one writer at a
+    time, or is a queue that both may use.
+
+    Attributes:
+        is_open: `open` has returned.
+        is_wanted: the machine could use messages.
+        is_given_up: what is due is no business of this spout any more.
+        skips_retries: failures that are not final are told to another.
+        due: callbacks that have not returned, in order.
+        before_next: one entry for each of these that a `next` waits for.
+        was_told_to_retry: since the last `next` was started.
+    """
+
+    def __init__(self, spout: AsyncSpout[Any], component: str) -> None:
+        self.is_open = self.is_wanted = self.was_told_to_retry = False
+        self.is_given_up = self.skips_retries = False
+        self.due: deque[_Errand] = deque()
+        self.before_next: deque[None] = deque()
+        self._spout = spout
+        self._component = component
+        self._given: Given | None = None
+        self._is_ending = False
+        self._has_position = type(spout).snapshot is not AsyncSpout.snapshot
+
+    # What the machine calls.
+
+    def open(self, context: TaskContext) -> None:
+        async def open_it() -> None:
+            await _done(self._spout.open(context))
+            self.is_open = True
+
+        self._add(_Errand(open_it))
+
+    def next(self) -> None:
+        self.is_wanted = True
+
+    def ack(self, message_id: MessageId) -> None:
+        self._add(_Errand(partial(self._spout.ack, message_id), (message_id, None)))
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        self.was_told_to_retry = self.was_told_to_retry or not failure.permanent
+        self._add(_Errand(partial(self._spout.fail, message_id, failure), (message_id, failure)))
+
+    def activate(self) -> None:
+        self._add(_Errand(self._spout.activate))
+
+    def deactivate(self) -> None:
+        self._add(_Errand(self._spout.deactivate))
+
+    def restore(self, position: Any) -> None:
+        self._add(_Errand(partial(self._spout.restore, position)))
+
+    def take_given(self) -> Given | None:
+        """What a `next` that has ended gave, once; there is no other `next` before this was asked."""
+        given = self._given
+        if given is not None:
+            self._given = None
+        return given
+
+    def give_back(self) -> list[tuple[MessageId, Failure | None]]:
+        """Final verdicts for another spout to hear, because this one is not open; it hears of them no more.
+
+        Neither does it of failures that are not final: the other one is told of these anyway.
+        """
+        self.skips_retries = True
+        if self.is_open:
+            return []
+        self.is_given_up = True
+        return [one.verdict for one in [*self.due] if one.verdict is not None and not one.asks_to_retry]
+
+    def _add(self, errand: _Errand) -> None:
+        if errand.delays_next:
+            self.before_next.append(None)
+        self.due.append(errand)
+
+    # What runs as calls.
+
+    async def ask(self) -> list[Any]:
+        """Ask for messages."""
+        answer = await self._spout.next()
+        position = self._spout.snapshot() if self._has_position else None
+        several = answer if isinstance(answer, Sequence) else [] if answer is None else [answer]
+        self._given = several, position
+        return []
+
+    async def run_due(self) -> list[Any]:
+        """Do what is due, one after the other. What raises is done, too, but for a verdict that met an outage."""
+        while self.due and not self.is_given_up:
+            errand = self.due[0]
+            try:
+                if not (self.skips_retries and errand.asks_to_retry):
+                    await _done(errand.callback())
+            except BaseException as error:
+                if errand.verdict is None or not is_outage(error) or self._is_ending:
+                    self._take_out(errand)
+                raise
+            self._take_out(errand)
+        return []
+
+    def _take_out(self, errand: _Errand) -> None:
+        self.due.popleft()
+        if errand.delays_next:
+            self.before_next.popleft()
+
+    async def end(self) -> list[Any]:
+        """Do what is due still, say that what nobody took failed, and close. All of it, whatever raises."""
+        self._is_ending = True
+        if not self.is_open or self.is_given_up:
+            self.due.clear()
+            self.is_given_up = False
+        given = self.take_given()
+        text = "the topology stopped before it took this"
+        stopped = Failure(kind=FailureKind.STOPPED, component=self._component, error=text)
+        for one in given[0] if given is not None else ():
+            if one.message_id is not None:
+                self._add(_Errand(partial(self._spout.fail, one.message_id, stopped)))
+        if self.is_open:
+            self.deactivate()
+        self._add(_Errand(self._spout.close))
+        errors: list[BaseException] = []
+        while self.due:
+            try:
+                await self.run_due()
+            except BaseException as error:  # noqa: BLE001 - also one that is cancelled leaves the others due
+                errors.append(error)
+        if errors:
+            raise errors[0] if len(errors) == 1 else BaseExceptionGroup("an async spout could not end", errors)
+        return []
+
+
+async def _done(called: Any) -> None:
+    if inspect.isawaitable(called):
+        await called

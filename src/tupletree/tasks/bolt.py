@@ -1,0 +1,461 @@
+"""The bolt task: frames in, frames and deltas out.
+
+Owns what dispatch refuses to know: where outputs go, their edge ids, and what the ackers hear. Per frame they hear one
+value per root: the frame's own edge XOR the edges of all frames that the root's tuples went on in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Protocol
+
+from tupletree.bolts.effects import StateCell, TaskPlace, Worked
+from tupletree.bolts.factory import holder_of
+from tupletree.bolts.failures import FailureMaker
+from tupletree.bolts.held import Holder
+from tupletree.bolts.plain import BoltTask
+from tupletree.data.frames import Frame, Root, cut, roots_of, without
+from tupletree.errors import InternalError, is_outage
+from tupletree.ids import RandomBits
+from tupletree.routing.plan import Plan, Task
+from tupletree.state.keys import key_functions
+from tupletree.tasks.emitter import Emitter, OwedEdges
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.mail import Drop, Mail, Now
+from tupletree.tasks.orders import Numbers, carried
+from tupletree.tasks.orphan_check import overdue_of
+from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.pace import Pace
+from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.tree import draw_edges
+
+if TYPE_CHECKING:
+    from tupletree.bolts.arrow import ArrowTask
+
+__all__ = ["BoltMachine", "EmittingMachine", "Sender"]
+
+LOOK_AGAIN_S = 0.1
+"""How often windows and joins that hold something look whether it is time to do something about it."""
+
+RENEWALS = 4
+"""How often within a message timeout the timeouts are started anew of messages that wait for the end of an outage."""
+
+PATIENCE_S = 10.0
+"""How long they wait, at the end of the input, for messages that are tried again or on their way somewhere else."""
+
+EPOCH_TIME_GRAIN_S = 1e-6
+"""Seconds since the Unix epoch are exact to a quarter of this in our century."""
+
+
+class Sender(Protocol):
+    """Carries effects out while a task is at work, on the thread of the task."""
+
+    def is_due(self) -> bool:
+        """Whether the work in hand has taken so long that what is settled should not wait for its end."""
+        ...
+
+    def send(self) -> None:
+        """Carry out what is in the outbox."""
+        ...
+
+
+class EmittingMachine(Machine):
+    """What bolt tasks of all kinds share: where the effects of a call go.
+
+    Args:
+        plan: the topology laid out.
+        task: the bolt task.
+        random_bits: draws edge ids.
+        attempts: root → attempt of those beyond the first; spout machines keep it.
+
+    Attributes:
+        place: the context that user code sees.
+        worked: tuples so far.
+        late_verdicts: second verdicts of tuples that were settled already.
+        late: tuples that came too late for their window or join.
+    """
+
+    def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
+        super().__init__(task)
+        self.worked = 0
+        self.late_verdicts = 0
+        self.late = 0
+        self.place = TaskPlace(
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            attempts=attempts,
+            component_tasks=plan.component_tasks,
+        )
+        self._emitter = Emitter(plan, task, random_bits)
+        self.place.numbered = self._emitter.ordering.numbers_outputs
+        self._fail = FailureMaker(task.component, task.task_id)
+        self._owed: OwedEdges | None = None  # for those that may emit for a message long before they are done with it
+        self._random_bits = random_bits
+
+    def number_from(self, numbers: Numbers) -> None:
+        """See `Machine`."""
+        self._emitter.ordering.numbers = numbers
+
+    def carry_out(self, worked: Worked, out: Outbox) -> None:
+        """Turn what came of a call into frames, deltas and failures."""
+        ordering = self._emitter.ordering
+        if not ordering.is_idle:
+            ordering.settle(worked)
+            worked.outputs = ordering.order(worked.outputs)
+        failures = worked.failures
+        sent: list[tuple[int, Sequence[Root]]] | None = None if self._owed is None else []
+        for output in worked.outputs:
+            for root, value, error in self._emitter.send(output, out, sent):
+                self._fail.blame(worked, root, value, error)
+        if self._owed is not None:
+            self._owed.carry_out(sent or (), worked, out)
+        else:
+            for frame_id, roots in worked.done:
+                out.add_delta(frame_id, roots)
+        if failures:
+            out.fail_trees(failures)
+        if worked.extended:
+            out.extend(worked.extended)
+        self.late_verdicts += worked.late_verdicts
+        self.late += worked.late
+        if worked.stray_count:
+            self.strays += worked.stray_count
+            out.notes.append(Note(self.task.component, _strays(worked.stray_count, worked.strays)))
+
+
+class BoltMachine(EmittingMachine):
+    """See `Machine`. What user code raises fails messages; only what its `close` raises comes out.
+
+    Args:
+        plan, task, random_bits, attempts: as for `EmittingMachine`.
+        cell: the task's keyed state, if the bolt declares state.
+        timeout_s: the message timeout.
+        outage_limit_s: how long an outage may last; None: as long as it takes.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        *,
+        random_bits: RandomBits,
+        attempts: dict[int, int],
+        cell: StateCell | None = None,
+        timeout_s: float | None = None,
+        outage_limit_s: float | None = None,
+    ) -> None:
+        super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
+        component = plan.spec.components[task.component]
+        self._is_open = False
+        self.wait = OutageWait(task.component, outage_limit_s)
+        self.place.waits = True
+        self._waiting: deque[Frame] = deque()  # behind what an outage left
+        self._owes_for_outage = False
+        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
+        self._renew_at_s = 0.0
+        is_keyed = cell is not None or component.body.is_keyed
+        keys = key_functions(plan.spec, component, task.index) if is_keyed else None
+        self._holder = holder_of(component, self.place, keys)
+        if self._holder is not None or not (component.body.auto_ack and component.body.auto_fail):
+            self._owed = OwedEdges()
+        self._from_epoch_time_s = 0.0
+        self._holding = component.body.holding
+        self._worked_s = self._seen_s = 0.0
+        self._is_counted = False  # whether others know what it holds
+        self._bolt: BoltTask | Holder | ArrowTask
+        if self._holder is not None:
+            self._bolt = self._holder
+        elif component.body.style == "arrow":
+            from tupletree.bolts.arrow import ArrowTask  # others must not wait for pyarrow
+
+            self._bolt = ArrowTask(plan.spec, component, self.place, cell, keys)
+        else:
+            self._bolt = BoltTask(component, self.place, cell, keys)
+        if isinstance(self._bolt, BoltTask):  # what holds tuples, or takes columns, is given whole frames
+            self.pace = Pace()
+            self._bolt.leave_early(self._leave_early)
+        self.sender: Sender | None = None
+        self._out: Outbox | None = None  # of the frame in hand
+        self._told: set[int] = set()  # failed while it is in hand, and its acker knows
+        self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
+        self._cut_failed: set[int] = set()
+        self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
+        self.is_timed = self._holder is not None or self._overdue is not None
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
+        self.place.begin(now.wall_s)
+        if self.live is not None and self.pace is not None:
+            self.live.paces[self.task.component] = self.pace
+        error = self._try_to_open()
+        if error is not None and is_outage(error):
+            self._wait_for(error, now, out)
+        elif error is not None:
+            text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
+            out.notes.append(Note(self.task.component, text))
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
+        """Close the bolt."""
+        if self._is_open:
+            self._bolt.close()
+
+    def _try_to_open(self) -> BaseException | None:
+        try:
+            self._bolt.open()
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
+                self._bolt.close()
+            return error
+        self._is_open = True
+        return None
+
+    def _opened_for(self, frame: Frame, now: Now, out: Outbox) -> bool:
+        """Whether the bolt is open by now; if not, the frame's messages have failed, or wait."""
+        error = self._try_to_open()
+        if error is None:
+            return True
+        if is_outage(error):
+            self._waiting.appendleft(frame)
+            self._wait_for(error, now, out)
+            return False
+        worked = Worked()
+        for root in frame.roots:
+            self._fail.blame(worked, root, "(the bolt could not be opened)", error)
+        self.carry_out(worked, out)
+        return False
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:
+        """Work a frame, or let it wait for the end of an outage behind those that came before it."""
+        if self.is_waiting:
+            self._waiting.append(frame)
+            return
+        self._work(frame, now, out)
+
+    def _work(self, frame: Frame, now: Now, out: Outbox) -> None:
+        self.place.begin(now.wall_s)
+        if not (self._is_open or self._opened_for(frame, now, out)):
+            return
+        if self._cut_failed:
+            frame = without(frame, self._cut_failed)
+        self.worked += len(frame.values)
+        self._look(now)
+        self._worked_s = now.monotonic_s
+        self._is_counted = False
+        attempts = self.place.attempts
+        if attempts:  # a call that lasts longer than its message must not see another number in the end
+            ones = (one for root in frame.roots for one in roots_of(root) if one in attempts)
+            self.place.pinned = {one: attempts.get(one, 1) for one in ones}
+        self._out = out
+        if self._emitter.ordering.inherits:
+            frame = carried(frame)
+        worked = self._bolt.work(frame)
+        self._out = None
+        if self._told:
+            for root in self._told:
+                worked.failures.pop(root, None)
+            self._cut_failed |= self._told & self._cut_roots
+            self._told.clear()
+        if self._cut_roots:
+            self._cut_failed |= worked.failures.keys() & self._cut_roots
+        self._take(worked, now, out)
+
+    def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:
+        """See `Machine.cut`.
+
+        A root is done with a frame once. So if roots have tuples on both sides, the rest becomes a frame of its own, as
+        if this task had emitted it: the roots on both sides are done with the first part when it is worked, but not
+        before their acker knows of the rest.
+        """
+        head, rest, both = cut(frame, tuples)
+        self._cut_failed &= both
+        self._cut_roots = both
+        if both:
+            (rest.id,) = draw_edges(1, self._random_bits)
+            alone = {one for root in rest.roots for one in roots_of(root)} - both
+            if alone:
+                out.add_delta(frame.id ^ rest.id, [*alone])
+            if self._owed is not None:
+                self._owed.add(rest.id, both)
+            else:
+                out.add_delta(rest.id, [*both])
+        return head, rest
+
+    def _leave_early(self, settled: Callable[[], Worked]) -> None:
+        """A call that takes long has settled something, or renewed a timeout: let that leave before the call ends."""
+        if self.sender is not None and self._out is not None and self.sender.is_due():
+            worked = settled()
+            self._told.update(worked.failures)
+            self.carry_out(worked, self._out)
+            self.sender.send()
+
+    # --- outages ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether tuples wait because of an outage."""
+        return bool(self._waiting) or self.wait.current is not None
+
+    def _take(self, worked: Worked, now: Now, out: Outbox) -> None:
+        """Carry out what came of a call; where it met an outage, wait for the end of that."""
+        if worked.outage is None:
+            self.carry_out(worked, out)
+            return
+        if self._owed is None:
+            # What messages emitted in calls before the one that met it may not be told before they are done here.
+            self._owed, self._owes_for_outage = OwedEdges(), True
+        self.carry_out(worked, out)
+        self._wait_for(worked.outage, now, out)
+
+    def _wait_for(self, error: BaseException, now: Now, out: Outbox) -> None:
+        if self.wait.current is None:
+            self._renew_at_s = now.monotonic_s
+            out.timed.append(self.task.task_id)
+        text = self.wait.met(error, now.monotonic_s)
+        if text:
+            out.notes.append(Note(self.task.component, text))
+
+    def _go_on(self, now: Now, out: Outbox) -> bool:
+        """Make the call again that met an outage, if it is time; then work what waits, a frame at a time."""
+        if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
+            self._renew_at_s = now.monotonic_s + self._renewal_s
+            out.extend([*self._waiting_roots()])
+        if self.wait.due_s > now.monotonic_s:
+            return False
+        if self.wait.current is not None:
+            tries = self.wait.current.tries
+            if self._is_open:
+                self.place.begin(now.wall_s)
+                self._look(now)
+                self._take(self._bolt.resume(), now, out)
+            elif self._waiting:
+                self._work(self._waiting.popleft(), now, out)
+            else:
+                error = self._try_to_open()
+                if error is not None and is_outage(error):
+                    self._wait_for(error, now, out)
+            if self.wait.current.tries > tries:
+                return False
+            out.notes.append(Note(self.task.component, self.wait.over(now.monotonic_s)))
+        elif self._waiting:
+            self._work(self._waiting.popleft(), now, out)
+        if self._owes_for_outage and not self.is_waiting and not self._owed:
+            self._owed, self._owes_for_outage = None, False
+        return True
+
+    def _waiting_roots(self) -> Iterable[int]:
+        """The messages that wait for the end of an outage."""
+        roots = [root for frame in self._waiting for root in frame.roots]
+        return dict.fromkeys([*(one for root in roots for one in roots_of(root)), *self._bolt.waiting()])
+
+    def tick(self, now: Now, out: Outbox) -> None:
+        """Tell the bolt that time passed."""
+        self.place.begin(now.wall_s)
+        if self._is_open and not self.is_waiting:
+            self.carry_out(self._bolt.tick(now.wall_s), out)
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Do what is due with what is held."""
+        asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
+        if self.is_waiting:
+            return self._go_on(now, out) or asked
+        if self._holder is None:
+            return asked
+        self._look(now)
+        due_s = self._holder.due_s
+        if due_s is None or due_s > now.wall_s:
+            return asked
+        self.place.begin(now.wall_s)
+        self._take(self._holder.advance(), now, out)
+        self._is_counted = False
+        return True
+
+    def next_due_s(self) -> float | None:
+        """When something is due with what is held, or a call is to be made again."""
+        if self.is_waiting:
+            again_s = self.wait.due_s
+            return again_s if self._renewal_s is None else min(again_s, self._renew_at_s)
+        due_s = self._holder.due_s if self._holder is not None else None
+        dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]
+        if self._holding is not None and self.is_busy:
+            dues.append(self._seen_s + LOOK_AGAIN_S)  # whether it is time to flush
+        if self._overdue is not None:
+            dues.append(self._overdue.due_s)
+        return min(dues, default=None)
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it tells nobody
+        """Hear of messages that are over."""
+        for one in mail:
+            if not isinstance(one, Drop) or self._overdue is None:
+                raise InternalError("a bolt got mail that is not for it", got=type(one).__name__)
+            self._overdue.receive(one)
+
+    def held_roots(self) -> Iterable[int]:
+        """Roots of the tuples that it holds."""
+        if self._holder is not None:
+            return (one for held in self._holder.held() for root in held.frame.roots for one in roots_of(root))
+        return self._bolt.unsettled() if isinstance(self._bolt, BoltTask) else ()
+
+    def purge(self, roots: AbstractSet[int]) -> None:
+        """Let go of what is held for these roots alone: they are over."""
+        self._is_counted = False
+        if self._owed is not None:
+            self._owed.forget(roots)
+        if self._holder is not None:
+            self._holder.forget(roots)
+        elif isinstance(self._bolt, BoltTask):
+            self._bolt.purge(roots)
+        if self._waiting:
+            self._waiting = deque(without(frame, roots) for frame in self._waiting)  # type: ignore[arg-type]  # a set
+
+    @property
+    def watermark_us(self) -> int | None:
+        """How far event time has come; see `Holder.watermark_us`."""
+        return None if self._holder is None else self._holder.watermark_us
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether tuples are held."""
+        return self.is_waiting or (self._holder is not None and self._holder.is_holding)
+
+    def flush(self, now: Now, out: Outbox) -> bool:
+        """Work what is held, however little. Windows and joins wait until all that is on its way has come to them."""
+        if self._holder is None or not self._holder.is_holding or self.is_waiting:
+            return False
+        self._look(now)
+        if self._holding is not None and not self._may_flush(now):
+            return False
+        self.place.begin(now.wall_s)
+        worked = self._holder.flush()
+        self._take(worked, now, out)
+        return bool(worked.done or worked.failures or not self._holder.is_holding)
+
+    def _look(self, now: Now) -> None:
+        """See how things stand now."""
+        self._seen_s = now.monotonic_s
+        self._from_epoch_time_s = now.monotonic_s - now.wall_s
+        self.place.run_s = now.monotonic_s
+        if self.outlook is not None:
+            self.place.retrying_since_s = self.outlook.retrying_since_s
+            self.place.message_timeout_s = self.outlook.timeout_s
+
+    def _may_flush(self, now: Now) -> bool:
+        outlook = self.outlook
+        if outlook is None:
+            return True
+        if not self._is_counted:
+            self._is_counted = True
+            outlook.note_holder(self.task.task_id, frozenset(self.held_roots()))
+        may_come = outlook.retrying_since_s is not None or not outlook.all_is_held
+        return not may_come or now.monotonic_s - self._worked_s >= PATIENCE_S
+
+
+def _strays(count: int, strays: Sequence[Failure]) -> str:
+    some = "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in strays)
+    return f"{count} errors that fail no message (untracked tuples, or tuples settled before), such as {some}"

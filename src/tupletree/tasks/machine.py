@@ -1,0 +1,86 @@
+"""What all machines have in common, so that whoever drives them needs to know no kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tupletree.data.frames import Frame
+from tupletree.errors import InternalError
+from tupletree.routing.plan import Task
+from tupletree.tasks.live_roots import LiveRoots
+from tupletree.tasks.mail import Mail, Now
+from tupletree.tasks.orders import Numbers
+from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.pace import Pace
+from tupletree.tasks.retry_status import Outlook
+from tupletree.tracking.outages import OutageWait
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """One task. Calls come one at a time: `start`, then any of the others, then `stop`.
+
+    An exception that comes out is a fault of the component or of ours, never of a message: the topology is to be
+    restarted, and the machine is not to be used again, except for what its class says.
+
+    Attributes:
+        task: which task it is.
+        outlook: what machines of one topology tell each other; only where there are windows or joins.
+        live: which attempts are out; None where nothing is tracked, or nobody says.
+        pace: how many tuples it is to be given at a time; None: whole frames, however long they take.
+        is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may have something to say. Where that changes, the
+            machine puts its task into `Outbox.timed`.
+        strays: tuples of no message that failed: their errors are in the notes only.
+        wait: whether it waits for the end of an outage.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.is_timed = True
+        self.outlook: Outlook | None = None
+        self.strays = 0
+        self.wait = OutageWait(task.component)
+        self.live: LiveRoots | None = None
+        self.pace: Pace | None = None
+
+    def number_from(self, numbers: Numbers) -> None:
+        """Take numbers for the order of making from here; call it before `start`."""
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Open the component."""
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:  # noqa: ARG002 - for machines that get frames
+        """Take a frame that is addressed to this task."""
+        raise InternalError("a task got a frame that gets none", where=self.task.component, got=frame.component)
+
+    def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:  # noqa: ARG002 - for those with a pace
+        """Cut a frame that is addressed to this task behind so many tuples; `work` takes both, the first part first."""
+        raise InternalError("a frame is cut for a task that takes whole frames", where=self.task.component)
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - for those that get mail
+        """Take mail, in order of arrival."""
+        raise InternalError("a task got mail that is not for it", where=self.task.component, got=repr(mail)[:200])
+
+    def tick(self, now: Now, out: Outbox) -> None:
+        """The component's tick is due."""
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - nothing to do
+        """Do what time brings; whether there was anything. `paused`: too much is in flight already."""
+        return False
+
+    def next_due_s(self) -> float | None:
+        """When `poll` will have something to do at the latest (monotonic); None: nothing but mail will bring it."""
+        return None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is held back that `flush`, or the end of a call, would let go of."""
+        return False
+
+    def flush(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - nothing to do
+        """Nothing more will come for now: let go of what is held back to be worked on together; whether any was."""
+        return False
+
+    def stop(self, now: Now, out: Outbox) -> None:
+        """Close the component. What is held is not let go of: call `flush` before, unless its messages have failed."""

@@ -1,0 +1,89 @@
+"""Tuples that a task holds although nobody waits for them any more: their messages failed or expired elsewhere.
+
+Owns when a task asks the ackers about what it holds, and whom. Once per message timeout it asks about the roots that it
+held the last time too, and lets go of those that their ackers do not know. It waits for a second look because an
+opening may be on its way still. Nothing is sent on failures themselves: a tuple may come after the word that its root
+has failed, so such word would have to be kept, and most failures are of tuples that nobody holds. Only windows and
+joins hear of them (see `Outlook`), because there a tuple may be seen again before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from tupletree.routing.plan import ACKER, Plan, Task
+from tupletree.tasks.mail import Drop, Held
+from tupletree.tasks.outbox import Outbox
+from tupletree.topology.model import BoltSpec
+
+__all__ = ["Overdue", "overdue_of"]
+
+WITHOUT_TIMEOUT_S = 30.0
+"""How often to ask where messages never expire; they may fail all the same."""
+
+
+def overdue_of(
+    plan: Plan,
+    task: Task,
+    timeout_s: float | None,
+    held: Callable[[], Iterable[int]],
+    purge: Callable[[AbstractSet[int]], None],
+) -> Overdue | None:
+    """For a bolt task in whose hands tuples may stay when a call is over; None for others. See `Overdue`."""
+    bolt: BoltSpec = plan.spec.components[task.component].body
+    ackers = plan.task_ids_of(ACKER)
+    if ackers and (bolt.style == "batch" or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)):
+        return Overdue(task.task_id, ackers, timeout_s, held, purge)
+    return None
+
+
+class Overdue:
+    """One task's.
+
+    Args:
+        task: its id.
+        acker_tasks: by index; at least one.
+        timeout_s: the message timeout.
+        held: gives the roots of what the task holds.
+        purge: lets go of what is held for these roots alone.
+
+    Attributes:
+        due_s: when `poll` asks next (monotonic).
+    """
+
+    def __init__(
+        self,
+        task: int,
+        acker_tasks: Sequence[int],
+        timeout_s: float | None,
+        held: Callable[[], Iterable[int]],
+        purge: Callable[[AbstractSet[int]], None],
+    ) -> None:
+        self.due_s = 0.0
+        self._task = task
+        self._acker_tasks = acker_tasks
+        self._period_s = WITHOUT_TIMEOUT_S if timeout_s is None else timeout_s
+        self._held = held
+        self._purge = purge
+        self._before: AbstractSet[int] = frozenset()
+        self._gone: set[int] = set()
+
+    def poll(self, now_s: float, out: Outbox) -> bool:
+        """Ask, if it is time; whether it did."""
+        if now_s < self.due_s:
+            return False
+        self.due_s = now_s + self._period_s
+        before, self._before = self._before, dict.fromkeys(self._held()).keys()
+        self._gone = set()
+        by_acker: dict[int, list[int]] = {}
+        for root in self._before:
+            if root in before:
+                by_acker.setdefault(self._acker_tasks[root % len(self._acker_tasks)], []).append(root)
+        out.mail += [(acker, Held(self._task, roots)) for acker, roots in by_acker.items()]
+        return bool(by_acker)
+
+    def receive(self, drop: Drop) -> None:
+        """Take an acker's answer, or word of a spout. A tuple of several messages goes when all of them have gone."""
+        self._gone.update(drop.roots)
+        self._purge(self._gone)

@@ -1,0 +1,161 @@
+"""How many messages may be in flight where the user sets no `max_spout_pending`: as many as the topology's pace allows.
+
+Owns the limit of one spout task. Messages in flight wait for each other, and their timeouts run meanwhile. So the limit
+starts low and doubles with each measured message, up to the usual number, as long as the last message of those in
+flight would wait for less than a quarter of the message timeout. Where no tuple waits for a task, more do no harm: a
+call that hangs, or a tuple that a bolt keeps, does not stop the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container
+
+from tupletree.config import Options
+from tupletree.topology.model import BoltSpec, TopologySpec
+
+__all__ = ["PendingLimit", "timeout_text"]
+
+WAITING_SHARE = 0.25
+"""Of the message timeout: how long the last message in flight may wait for those before it."""
+
+IDLE_S = 0.01
+"""For so long no tuple waits anywhere before more are let out beyond the limit: verdicts may be on their way."""
+
+REST_SHARE = 1 / 64
+"""Of the message timeout: how long nothing is measured once the limit is at its highest."""
+
+
+class PendingLimit:
+    """See the module docstring.
+
+    Args:
+        least, most: what the limit stays between.
+        timeout_s: the message timeout.
+        needs_idle: some bolt may hold messages beyond its calls, so that nothing comes back before others come.
+
+    Attributes:
+        value: messages that may be in flight, those that are only being written aside.
+        needs_idle: as given: without `reached`, this limit cannot be kept to.
+    """
+
+    __slots__ = (
+        "_count",
+        "_idle_s",
+        "_least",
+        "_most",
+        "_next_s",
+        "_probe",
+        "_since_s",
+        "_timeout_s",
+        "needs_idle",
+        "value",
+    )
+
+    def __init__(self, least: int, most: int, timeout_s: float, *, needs_idle: bool = False) -> None:
+        self.value = self._least = least
+        self._most = most
+        self._timeout_s = timeout_s
+        self.needs_idle = needs_idle
+        self._probe = 0  # the root that is measured; 0: none
+        self._since_s = 0.0
+        self._count = 0
+        self._next_s = -math.inf
+        self._idle_s = math.inf  # since when no tuple waits
+
+    @classmethod
+    def of(cls, topology: TopologySpec, options: Options, most: int) -> PendingLimit | None:
+        """That of a spout task; None where the number is fixed.
+
+        It is where the user says it, where nothing times out, and where batches and windows fill with messages.
+        """
+        if options.max_spout_pending is not None or options.message_timeout_s is None or not options.acker_tasks:
+            return None
+        least, by_hand = 1, False
+        for component in topology.components.values():
+            bolt = component.body
+            if not isinstance(bolt, BoltSpec):
+                continue
+            if bolt.style == "batch" or bolt.holding is not None:
+                return None
+            by_hand = by_hand or not (bolt.auto_ack and bolt.auto_fail)
+            tasks = component.parallelism or 1
+            if bolt.is_async:
+                least = max(least, tasks * bolt.concurrency)
+            elif bolt.blocking:
+                least = max(least, tasks)
+        return cls(min(least, most), most, options.message_timeout_s, needs_idle=by_hand)
+
+    def launched(self, root: int, in_flight: int, now_s: float) -> None:
+        """Messages went out, the last of them under this root, so that so many are in flight."""
+        if not self._probe and now_s >= self._next_s:
+            self._probe, self._since_s, self._count = root, now_s, in_flight
+
+    def ended(self, roots: Container[int], now_s: float) -> None:
+        """The attempts under these roots are over, and did not time out."""
+        if not self._probe or self._probe not in roots:
+            return
+        self._probe = 0
+        each_s = max(1e-9, (now_s - self._since_s) / max(1, self._count))
+        wanted = 1 + int(WAITING_SHARE * self._timeout_s / each_s)
+        self.value = max(self._least, min(self._most, wanted, 2 * self.value))
+        if self.value == self._most:
+            self._next_s = now_s + REST_SHARE * self._timeout_s
+
+    def expired(self) -> None:
+        """An attempt timed out, so there were too many: start over."""
+        self.value = self._least
+        self._probe = 0
+        self._next_s = -math.inf
+
+    def reached(self, now_s: float, *, is_idle: bool) -> None:
+        """The limit is reached; whether no tuple waits for a task or is being worked."""
+        if not is_idle:
+            self._idle_s = math.inf
+        elif self._idle_s == math.inf:
+            self._idle_s = now_s
+        elif now_s - self._idle_s >= IDLE_S:
+            self._idle_s = now_s
+            self.value = min(self._most, 2 * self.value)
+
+
+SLOW_S = 0.001
+"""Calls below this are no reason for a timeout."""
+
+
+SAFE_SHARE = 0.25
+"""Of the timeout, for messages to wait for each other."""
+
+
+def timeout_text(
+    count: int, timeout_s: float, in_flight: int, *, is_limit_set: bool, slowest: tuple[str, float] | None
+) -> str:
+    """Words for the log.
+
+    Args:
+        count: attempts that timed out so far.
+        timeout_s: the message timeout.
+        in_flight: messages of this spout task that were in flight when these timed out.
+        is_limit_set: whether the user set `max_spout_pending`.
+        slowest: the bolt whose calls take longest, and seconds per call; None if none was measured.
+
+    >>> text = timeout_text(3, 30.0, 128, is_limit_set=True, slowest=("geocode", 0.5))
+    >>> text[:60]
+    '3 attempts timed out after 30 s, with 128 messages in flight'
+    >>> text[62:131]
+    "calls of 'geocode' take 0.5 s, 64 s for all of them one after another"
+    """
+    what = f"{count} attempts timed out after {timeout_s:g} s, with {in_flight} messages in flight"
+    if slowest is None or slowest[1] < SLOW_S:
+        return (
+            f"{what}: no bolt is slow, as far as is measured, so look for a call that hangs, or a tuple that a bolt "
+            "neither acks nor fails"
+        )
+    name, call_s = slowest
+    fit = max(1, int(SAFE_SHARE * timeout_s / call_s))
+    lower = f"Lower max_spout_pending to {fit} or unset it, so that it adapts; or let" if is_limit_set else "Let"
+    return (
+        f"{what}: calls of {name!r} take {call_s:.2g} s, {in_flight * call_s:.3g} s for all of them one after another. "
+        f"{lower} calls run side by side (parallelism=N with blocking=True, or async def with concurrency=N); or raise "
+        "message_timeout_s"
+    )

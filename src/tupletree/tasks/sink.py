@@ -1,0 +1,455 @@
+"""The sink task: holds rows until the messages they belong to are complete, then writes them.
+
+A row is written when none of its roots is open any more and at least one completed; it goes away when all of them
+failed. The tuples themselves are acked as they are taken: their tree does not wait for the sink, the spout task does.
+
+A batch that meets an outage is kept, and written again, under the same id, until the outage is over.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.failures import FailureMaker
+from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, done_roots, roots_of
+from tupletree.errors import InternalError, is_outage
+from tupletree.routing.plan import Plan, Task
+from tupletree.sinks.files import SinkRowsError
+from tupletree.tasks.edges import ONLY_INT
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.mail import Drop, Mail, Now, Release, Written
+from tupletree.tasks.outbox import Note, Outbox
+from tupletree.topology.components import Sink, SinkBatch
+from tupletree.topology.ordering import asks_for_order
+from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["SinkMachine"]
+
+MAX_ROWS = 10_000
+"""Rows that are ready to be written make a batch at this number, however much longer it might wait."""
+
+MAX_DROPPED = 10_000
+"""Attempts whose rows went away that are remembered: should one of them complete all the same, its message fails."""
+
+MAX_REFUSALS = 1_000
+"""Answers with refused rows that are remembered, so that asking again gives the same answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """One release on its way: its rows, and how many lots that it shares with open roots it waits for.
+
+    `has_rows`: something of it is to be written, so the answer waits for the next batch.
+    """
+
+    release: Release
+    rows: list[Any] = field(default_factory=list)
+    row_roots: list[Root] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    missing: int = 0
+    has_rows: bool = False
+    refused: dict[int, Failure] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """Rows with several roots. `live`: a root of them completed."""
+
+    rows: list[Any]
+    roots: tuple[int, ...]
+    made: Sequence[int]
+    waiting: set[int]
+    live: bool = False
+    answers: list[_Answer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows that are being written, and the answers that wait for that. `refused`: roots, so far."""
+
+    id: str
+    number: int
+    rows: list[Any]
+    row_roots: list[Root]
+    made: list[int]
+    answers: list[_Answer]
+    refused: dict[int, Failure] = field(default_factory=dict)
+
+
+class SinkMachine(Machine):
+    """See `Machine`.
+
+    Args:
+        plan: the topology laid out.
+        task: the sink task.
+        sink: the user's object, for this task alone.
+        run: names the run in batch ids.
+        incarnation: a number that no other start of this task has.
+        linger_s: how long rows that are ready may wait for more, where each batch costs much (a file); 0: not at all.
+        outage_limit_s: how long an outage may last; None: as long as it takes.
+        was_open: the sink was open in this run before, so that an outage as it opens is waited for, too.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        sink: Sink[Any],
+        *,
+        run: str,
+        incarnation: int,
+        linger_s: float = 0.0,
+        outage_limit_s: float | None = None,
+        was_open: bool = False,
+    ) -> None:
+        super().__init__(task)
+        self.wait = OutageWait(task.component, outage_limit_s)
+        self.sink = sink
+        self.rows_written = 0
+        self.place = TaskPlace(
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            component_tasks=plan.component_tasks,
+            input_types=plan.input_types(task.component),
+        )
+        self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
+        self._run = run
+        self._incarnation = incarnation
+        # Then rows have numbers in the order of making: of rows of one root by root, else beside the rows.
+        self._is_ordered = asks_for_order(plan.spec.components[task.component])
+        self._linger_s = linger_s
+        self._fail = FailureMaker(task.component, task.task_id)
+        self._lost = Failure(
+            kind=FailureKind.LOST,
+            component=task.component,
+            task_id=task.task_id,
+            error="rows of it were taken for those of an attempt that had failed",
+        )
+        self._held: dict[int, list[Any]] = {}
+        self._numbers: dict[int, list[int]] = {}
+        self._made: list[int] = []
+        self._shared: dict[int, list[_Shared]] = {}
+        self._rows: list[Any] = []
+        self._row_roots: list[Root] = []
+        self._answers: list[_Answer] = []
+        self._idle: list[_Answer] = []
+        self._unanswered: dict[tuple[int, int], _Answer] = {}
+        # Ordered, because a plain dictionary takes ever longer to find its oldest entry.
+        self._refusals: OrderedDict[tuple[int, int], dict[int, Failure]] = OrderedDict()
+        self._dropped: OrderedDict[int, None] = OrderedDict()
+        self._ready_since_s = 0.0
+        self._hurry = False
+        self._batches = 0
+        self._batch: _Batch | None = None  # that met an outage
+        self._was_open = was_open
+        self._is_open = False
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this start."""
+        return self._incarnation
+
+    @property
+    def held(self) -> int:
+        """Roots with rows that wait for them."""
+        return len(self._held) + len(self._shared)
+
+    def held_roots(self) -> list[int]:
+        """The roots that `held` counts."""
+        return [*self._held, *self._shared]
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Open the sink."""
+        self.place.epoch_time_s = now.wall_s
+        try:
+            self._open()
+        except Exception as error:
+            if not (self._was_open and is_outage(error)):
+                raise
+            self._note(self.wait.met(error, now.monotonic_s), out)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self.sink.open(self.place)
+            self._is_open = True
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
+        """Close the sink; rows of messages that are still open go away with it."""
+        self.sink.close()
+
+    def _note(self, text: str, out: Outbox) -> None:
+        if text:
+            out.notes.append(Note(self.task.component, text))
+
+    # --- rows in ----------------------------------------------------------------------------------------------
+
+    def work(self, frame: Frame, now: Now, out: Outbox) -> None:
+        """Hold the rows and ack them."""
+        if self._is_ordered:
+            self._hold_numbers(frame)
+        held = self._held
+        roots, values = frame.roots, frame.values
+        if len(roots) == len(values) and set(map(type, roots)) == ONLY_INT and UNTRACKED not in roots:
+            for root, value in zip(roots, values):
+                rows = held.setdefault(root, [])  # type: ignore[arg-type]  # just checked: it is an int
+                rows.append(value)
+        else:
+            self._hold_segments(frame, now)
+        out.add_delta(frame.id, done_roots(frame, {}))
+
+    def _hold_numbers(self, frame: Frame) -> None:
+        """Note the numbers of rows with one root, beside the rows: an object per row would cost more than all else."""
+        numbers = self._numbers
+        made = _made_of(frame)
+        start = 0
+        for root, end in zip(frame.roots, frame.ends):
+            if type(root) is int and root:
+                known = numbers.get(root)
+                if known is None:
+                    numbers[root] = [*made[start:end]]
+                else:
+                    known += made[start:end]
+            start = end
+
+    def _hold_segments(self, frame: Frame, now: Now) -> None:
+        held = self._held
+        made = _made_of(frame) if self._is_ordered else ()
+        end = 0
+        for root, values in frame.segments():
+            start, end = end, end + len(values)
+            if type(root) is int and root:
+                rows = held.get(root)
+                if rows is None:
+                    held[root] = values
+                else:
+                    rows += values
+            elif root == UNTRACKED:
+                self._make_ready(values, [root] * len(values), made[start:end], now)
+            else:
+                self._share(values, roots_of(root), made[start:end])
+
+    def _share(self, values: list[Any], roots: tuple[int, ...], made: Sequence[int]) -> None:
+        shared = _Shared(values, roots, made, set(roots))
+        for root in shared.waiting:
+            self._shared.setdefault(root, []).append(shared)
+
+    # --- verdicts ---------------------------------------------------------------------------------------------
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Take releases and drops."""
+        for one in mail:
+            match one:
+                case Release():
+                    self._release(one, now)
+                case Drop():
+                    self._drop(one.roots, now)
+                case _:
+                    raise InternalError("a sink got mail that is not for it", got=type(one).__name__)
+        if self._idle:
+            idle, self._idle = self._idle, []
+            self._answer(idle, out)
+        if self._answers and not self._rows and not self.is_waiting:  # what they waited for went away
+            self._write(now, out)
+
+    def acker_lost(self, acker_index: int, ackers: int, now: Now, out: Outbox) -> None:
+        """An acker died with its trees: see `SpoutMachine.acker_lost`."""
+        self.receive([Drop([root for root in self.held_roots() if root % ackers == acker_index])], now, out)
+
+    def _release(self, release: Release, now: Now) -> None:
+        name = release.spout_task, release.number
+        if name in self._unanswered:
+            self._hurry = self._hurry or release.hurry
+            return  # asked again: the answer still waits for rows
+        answer = _Answer(release, refused={**self._refusals.get(name, {})})
+        self._unanswered[name] = answer
+        if self._dropped:
+            gone = self._dropped.keys() & release.roots
+            answer.refused.update(dict.fromkeys(gone, self._lost))
+        held, rows, row_roots = self._held, answer.rows, answer.row_roots
+        for root in release.roots:
+            values = held.pop(root, None)
+            if values is not None:
+                rows += values
+                row_roots += [root] * len(values)
+                if self._is_ordered:
+                    answer.made += self._numbers.pop(root)
+        if self._shared:
+            for root in release.roots:
+                self._let_go(root, now, answer)
+        self._hurry = self._hurry or release.hurry
+        answer.has_rows = answer.has_rows or bool(rows)
+        if not answer.missing:
+            self._complete(answer, now)
+
+    def _drop(self, roots: list[int], now: Now) -> None:
+        for root in roots:
+            if self._held.pop(root, None) is not None or root in self._shared:
+                self._dropped[root] = None
+                self._numbers.pop(root, None)
+            self._let_go(root, now, None)
+        while len(self._dropped) > MAX_DROPPED:
+            self._dropped.popitem(last=False)
+
+    def _let_go(self, root: int, now: Now, answer: _Answer | None) -> None:
+        """A root of shared rows is not open any more; `answer` is that of its release, None if it failed."""
+        for shared in self._shared.pop(root, ()):
+            shared.waiting.discard(root)
+            if answer is not None:
+                shared.live = True
+                shared.answers.append(answer)
+                answer.missing += 1
+                answer.has_rows = True
+            if shared.waiting:
+                continue
+            if shared.live:
+                self._make_ready(shared.rows, [shared.roots] * len(shared.rows), shared.made, now)
+            for waiting in shared.answers:
+                waiting.missing -= 1
+                if not waiting.missing and waiting is not answer:
+                    self._complete(waiting, now)
+
+    def _complete(self, answer: _Answer, now: Now) -> None:
+        (self._answers if answer.has_rows else self._idle).append(answer)
+        self._make_ready(answer.rows, answer.row_roots, answer.made, now)
+
+    def _make_ready(self, rows: list[Any], row_roots: list[Root], made: Sequence[int], now: Now) -> None:
+        if not self._rows:
+            self._ready_since_s = now.monotonic_s
+        self._rows += rows
+        self._row_roots += row_roots
+        self._made += made
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
+        """Write what is ready, if it is time."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now.monotonic_s:
+            return False
+        self._write(now, out)
+        return not self.is_waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the end of an outage."""
+        return self.wait.current is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether rows are ready to be written."""
+        return bool(self._rows) or self._batch is not None
+
+    def flush(self, now: Now, out: Outbox) -> bool:
+        """Write what is ready."""
+        if not self.is_busy or self.wait.due_s > now.monotonic_s:
+            return False
+        self._write(now, out)
+        return not self.is_waiting
+
+    def next_due_s(self) -> float | None:
+        """When the rows that are ready have waited long enough for more, or a call is to be made again."""
+        if self.is_waiting:
+            return self.wait.due_s
+        if not self._rows:
+            return None
+        if self._hurry or len(self._rows) >= MAX_ROWS:
+            return self._ready_since_s
+        return self._ready_since_s + self._linger_s
+
+    def _write(self, now: Now, out: Outbox) -> None:
+        batch = self._batch or self._next_batch()
+        self.place.epoch_time_s = now.wall_s
+        try:
+            self._open()
+            self._try(batch, out)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            self._batch = batch
+            self._note(self.wait.met(error, now.monotonic_s), out)
+            return
+        self._batch = None
+        self._note(self.wait.over(now.monotonic_s), out)
+        if batch.refused:  # rows that several roots share may be written before the answers to all of them are complete
+            for answer in self._unanswered.values():
+                roots = answer.release.roots
+                answer.refused.update((root, batch.refused[root]) for root in roots if root in batch.refused)
+        answers = batch.answers
+        if not self._rows:  # what the others waited for went away during an outage
+            answers, self._answers = [*answers, *self._answers], []
+        self._answer(answers, out)
+
+    def _next_batch(self) -> _Batch:
+        """Everything that is ready."""
+        rows, row_roots, made, answers = self._rows, self._row_roots, self._made, self._answers
+        self._rows, self._row_roots, self._made, self._answers, self._hurry = [], [], [], [], False
+        self._batches += bool(rows)
+        return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, made, answers)
+
+    def _try(self, batch: _Batch, out: Outbox) -> None:
+        """Write a batch, less the rows that the sink refuses. Raises what tells of an outage."""
+        while batch.rows:
+            try:
+                made = batch.made if self._is_ordered else None
+                prefix, number = self._batch_prefix, batch.number
+                self.sink.write(SinkBatch(batch.id, batch.rows, prefix, number, self._run, made))
+            except SinkRowsError as error:
+                self._leave_out(error, batch, out)
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                failure = self._fail.of(batch.rows[0], error, FailureKind.PUBLISH)
+                batch.refused.update((root, failure) for roots in batch.row_roots for root in roots_of(roots))
+                self._note_untracked(batch.row_roots.count(UNTRACKED), failure, out)
+                batch.rows = []
+            else:
+                self.rows_written += len(batch.rows)
+                break
+
+    def _leave_out(self, error: SinkRowsError, batch: _Batch, out: Outbox) -> None:
+        """Keep the rows of the other messages. A message whose row is refused writes none of this batch."""
+        positions = set()
+        for row in error.rows:
+            positions.add(row.position)
+            roots = batch.row_roots[row.position]
+            text = f"{row.error_type}: {row.reason}"
+            failure = self._fail.of(batch.rows[row.position], text, FailureKind.PUBLISH)
+            batch.refused.update((root, failure) for root in roots_of(roots) if root not in batch.refused)
+            self._note_untracked(int(roots == UNTRACKED), failure, out)
+        keep = [
+            position not in positions and not all_failed(roots, batch.refused)
+            for position, roots in enumerate(batch.row_roots)
+        ]
+        batch.rows, batch.row_roots = list(compress(batch.rows, keep)), list(compress(batch.row_roots, keep))
+        batch.made = list(compress(batch.made, keep))
+
+    def _note_untracked(self, rows: int, failure: Failure, out: Outbox) -> None:
+        if rows:
+            self.strays += rows
+            out.notes.append(Note(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
+
+    def _answer(self, answers: list[_Answer], out: Outbox) -> None:
+        for answer in answers:
+            release = answer.release
+            name = release.spout_task, release.number
+            del self._unanswered[name]
+            if answer.refused:
+                self._refusals[name] = answer.refused
+                if len(self._refusals) > MAX_REFUSALS:
+                    self._refusals.popitem(last=False)
+            written = Written(self.task.task_id, self._incarnation, release.number, answer.refused)
+            out.mail.append((release.spout_task, written))
+
+
+def _made_of(frame: Frame) -> Sequence[int]:
+    """The numbers of a frame's tuples; 0 is older than all."""
+    return frame.made if frame.made is not None else (0,) * len(frame.values)

@@ -1,0 +1,115 @@
+"""What a spout task tells the user's spout, which may not be available for a while.
+
+Owns the order of callbacks, and that none is lost: one that raised is told again, by this task after an outage, by the
+next one after a restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import length_hint
+from typing import Any
+
+from tupletree.errors import is_outage
+from tupletree.topology.components import MessageId, Spout
+from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.records import Acked
+
+__all__ = ["SourceCalls"]
+
+
+class SourceCalls:
+    """Of one task.
+
+    Args:
+        spout: the user's.
+        wait: of the task.
+
+    Attributes:
+        untold: (message id, failure; None: it was acked) that the spout is still to hear, in order.
+        notes: for the log.
+    """
+
+    def __init__(self, spout: Spout[Any], wait: OutageWait) -> None:
+        self.untold: deque[tuple[MessageId, Failure | None]] = deque()
+        self.notes: list[str] = []
+        self._spout = spout
+        self._wait = wait
+
+    def take_notes(self) -> list[str]:
+        """What is to be logged."""
+        notes, self.notes = self.notes, []
+        return [text for text in notes if text]
+
+    def meet(self, error: BaseException, now_s: float) -> None:
+        """A call raised: wait for the end of an outage, or raise what is none."""
+        if not is_outage(error):
+            raise error
+        self.notes.append(self._wait.met(error, now_s))
+
+    def over(self, now_s: float) -> None:
+        """The call that met an outage was made."""
+        if self._wait.current is not None:
+            self.notes.append(self._wait.over(now_s))
+
+    def try_to(self, call: Callable[[], None], now_s: float) -> bool:
+        """Make a call; False if it met an outage."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - what is no outage comes out
+            self.meet(error, now_s)
+            return False
+        return True
+
+    def ack(self, acked: Sequence[Acked], now_s: float) -> None:
+        """Tell of messages that were acked."""
+        if self.untold or self._wait.current is not None:
+            self.untold.extend((one.message_id, None) for one in acked)
+            return
+        ack = self._spout.ack
+        coming = iter(acked)
+        try:
+            for one in coming:
+                ack(one.message_id)
+        except BaseException as error:  # noqa: BLE001 - what is no outage comes out
+            left = acked[len(acked) - 1 - length_hint(coming) :]
+            self.untold.extend((one.message_id, None) for one in left)
+            self.meet(error, now_s)
+
+    def fail(self, message_id: MessageId, failure: Failure, now_s: float) -> None:
+        """Tell of a failure. Where it raises what is no outage, the caller sees to it that it is told again."""
+        waits = bool(self.untold) or self._wait.current is not None
+        if waits or not self.try_to(lambda: self._spout.fail(message_id, failure), now_s):
+            self.untold.append((message_id, failure))
+
+    def tell(self, now_s: float) -> bool:
+        """Tell what is untold; False if there was an outage."""
+        while self.untold:
+            message_id, failure = self.untold[0]
+            if not self.try_to(lambda: self._call(message_id, failure), now_s):  # noqa: B023 - called at once
+                return False
+            self.untold.popleft()
+        return True
+
+    def tell_last(self) -> int:
+        """The task ends: tell as far as that goes; how many could not be told."""
+        deaf = 0
+        for message_id, failure in self.untold:
+            try:
+                self._call(message_id, failure)
+            except Exception:  # noqa: BLE001 - counted; the others are to hear all the same
+                deaf += 1
+        self.untold.clear()
+        return deaf
+
+    def restore(self, untold: Iterable[tuple[MessageId, Failure | None]]) -> None:
+        """What the task before this one could not tell."""
+        self.untold.extend(untold)
+
+    def _call(self, message_id: MessageId, failure: Failure | None) -> None:
+        if failure is None:
+            self._spout.ack(message_id)
+        else:
+            self._spout.fail(message_id, failure)

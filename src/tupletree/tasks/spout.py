@@ -1,0 +1,619 @@
+"""The spout task: asks the user's spout for messages, opens their trees, and tells it how they ended.
+
+Owns the messages of one task (`Pending`), the limit on how many are open, retries, and the last step of a verdict:
+a message is acked when its tree is complete AND every sink has written the rows that are anchored to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tupletree.bolts.effects import Output, TaskPlace
+from tupletree.bolts.failures import FailureMaker, safe_text
+from tupletree.config import Options
+from tupletree.data.frames import UNTRACKED, Root
+from tupletree.errors import InternalError
+from tupletree.ids import RandomBits
+from tupletree.routing.plan import ACKER, Plan, Task
+from tupletree.tasks.edges import ShareDraw
+from tupletree.tasks.emitter import Emitter
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, Verdicts, Written
+from tupletree.tasks.orders import Numbers
+from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.pending_limit import PendingLimit, timeout_text
+from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.source_calls import SourceCalls
+from tupletree.tasks.spout_buffer import Handover, Offers, sort
+from tupletree.tasks.write_requests import Releases
+from tupletree.topology.components import Emit, Reject, Spout
+from tupletree.topology.window_check import max_pending
+from tupletree.tracking.attempt_notes import AttemptNotes
+from tupletree.tracking.message_ids import message_key
+from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.records import Died, Emission, Released, SourceRetry
+from tupletree.tracking.retry import RetryPolicy
+
+__all__ = ["DEFAULT_MAX_PENDING", "SpoutMachine"]
+
+DEFAULT_MAX_PENDING = 128
+
+MAX_LAUNCH = 1024
+"""Messages that go out in one step: enough to make the cost per frame vanish, few enough to share them out."""
+
+
+class SpoutMachine(Machine):
+    """See `Machine`. A user's spout that raises brings the topology down: it is infrastructure, no message.
+
+    Args:
+        plan: the topology laid out.
+        task: the spout task.
+        spout: the user's object, for this task alone.
+        options: limits, attempts, pauses.
+        random_bits: draws root ids and edge ids.
+        random: uniform floats in [0, 1), for jitter.
+        sinks: sink task → its incarnation.
+        attempts: root → attempt of those beyond the first; shared with bolts, which read it.
+        handover: what the machine before this one left.
+        active: False starts it paused.
+        was_open: the spout was open in this run before, so that an outage as it opens is waited for, too.
+
+    Attributes:
+        nothing_waits: whether no tuple waits for a task or is being worked, if somebody knows.
+        is_sated: the last `poll` emitted all that the limits allow, so only mail will bring more.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        spout: Spout[Any],
+        options: Options,
+        *,
+        random_bits: RandomBits,
+        random: Callable[[], float],
+        sinks: Mapping[int, int],
+        attempts: MutableMapping[int, int],
+        handover: Handover | None = None,
+        active: bool = True,
+        was_open: bool = False,
+    ) -> None:
+        component = plan.spec.components[task.component]
+        ((self._stream, stream),) = component.outputs.items()
+        super().__init__(task)
+        self.spout = spout
+        self.place = TaskPlace(
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            component_tasks=plan.component_tasks,
+        )
+        self._class = stream.schema.cls
+        self._tracking = options.acker_tasks > 0
+        self._acker_tasks = plan.task_ids_of(ACKER)
+        if handover is None:
+            draw = ShareDraw(random_bits, options.acker_tasks)
+            handover = Handover(Pending(RetryPolicy.from_options(options), draw, random), draw, Offers())
+            handover.pending.register(task.task_id, task.component, component.replay)
+        self.pending, self._draw, self._offers = handover.pending, handover.draw, handover.offers
+        self._emitter = Emitter(plan, task, random_bits)
+        self._fail = FailureMaker(task.component, task.task_id)
+        self._attempt_notes = AttemptNotes()
+        self._inherited: Handover | None = handover
+        self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
+        self._limit = PendingLimit.of(plan.spec, options, self._max_pending)
+        self._is_limit_set = options.max_spout_pending is not None
+        self._is_at_limit = False
+        self._expired = self._expired_told = 0
+        self._max_writing = max(options.epoch_max_messages, self._max_pending)
+        self._timeout_s = options.message_timeout_s
+        self._releases = Releases(task.task_id, sinks, first=random_bits(48))
+        self._attempts = attempts
+        self._above: set[int] = set()
+        self._burying: set[int] = set()
+        self._untold: set[int] = set()
+        self._pulling = self._retrying = active
+        self._paused = not active
+        self._is_open = False
+        self.is_sated = False
+        self.nothing_waits: Callable[[], bool] | None = None
+        self._hears_acks = type(spout).ack is not Spout.ack
+        self.wait = OutageWait(task.component, options.outage_limit_s)
+        self._was_open = was_open
+        self._now_s = 0.0
+        self._calls_out = SourceCalls(spout, self.wait)
+
+    def number_from(self, numbers: Numbers) -> None:
+        """See `Machine`."""
+        self._emitter.ordering.numbers = numbers
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self, now: Now, out: Outbox) -> None:
+        """Open the spout and let it run."""
+        self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
+        if self.live is not None:
+            self.live.register(self.task.task_id, self.pending.attempts_out)
+        self._restore_untold()
+        try:
+            self._open()
+        except Exception as error:
+            if not self._was_open:
+                raise
+            self._calls_out.meet(error, now.monotonic_s)
+        self._take_notes(out)
+
+    def _restore_untold(self) -> None:
+        if self._inherited is not None:
+            self._calls_out.restore(self._inherited.untold)
+
+    def _take_notes(self, out: Outbox) -> None:
+        out.notes += [Note(self.task.component, text) for text in self._calls_out.take_notes()]
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        self.spout.open(self.place)
+        if self._offers.position is not None:
+            self.spout.restore(self._offers.position)
+        self._is_open = True
+        if self._pulling:
+            self.spout.activate()
+
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
+        """Close the spout."""
+        try:
+            self.spout.deactivate()
+        finally:
+            self.spout.close()
+
+    def pause(self) -> None:
+        """Emit nothing for now, not even what the spout has given already; acks and fails still come."""
+        if self._pulling:
+            self._pulling = self._retrying = False
+            self._paused = True
+            if self._is_open:
+                self.spout.deactivate()
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        if not self._pulling:
+            self._pulling = self._retrying = True
+            self._paused = False
+            if self._is_open:
+                self.spout.activate()
+
+    def drain(self) -> None:
+        """Ask for nothing any more, and start no retry. What the spout has given already still goes out."""
+        self._pulling = self._retrying = self._paused = False
+
+    def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - it fails no attempt
+        """Fail every open message to its source, and let go of it: the end of a drain that ran out of time."""
+        failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
+        released = self.pending.release()
+        self._take_up(out)
+        self._releases.clear()
+        for message_id in [*(one.message_id for one in released), *self._offers.let_go()]:
+            self._calls_out.untold.append((message_id, failure))
+        deaf = self._calls_out.tell_last()
+        if deaf:
+            out.notes.append(Note(self.task.component, f"it could not be told what became of {deaf} messages"))
+        return released
+
+    def hand_over(self, now: Now, out: Outbox) -> Handover:
+        """Fail every attempt that is out, and give the messages to the machine that comes after a restart.
+
+        The runtime's retries wait their turn there; a source that replays by itself hears of each failed attempt.
+        """
+        lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the topology was restarted")
+        self._ask_no_more(out)
+        deaf: list[Exception] = []
+        for root in self.pending.roots_in_flight():
+            try:
+                self._fail_root(root, lost, now, out)
+            except Exception as error:  # noqa: BLE001 - a source that broke may not hear; its messages wait all the same
+                deaf.append(error)
+        if deaf:
+            text = f"it was not told of {len(deaf)} failed attempts: {type(deaf[0]).__name__}: {deaf[0]}"
+            out.notes.append(Note(self.task.component, text))
+        left = self._inherited or Handover(self.pending, self._draw, self._offers)
+        # A source that is to emit a message again is asked anew, of all that it has not emitted.
+        untold = [one for one in self._calls_out.untold if one[1] is None or one[1].permanent]
+        return Handover(self.pending, self._draw, self._offers, left.unburied, left.unheard, untold)
+
+    def _take_up(self, out: Outbox) -> None:
+        """Do what the machine before could not, and tell the spout, which is new, what it is to emit again."""
+        left = self._inherited
+        if left is None:
+            return
+        while left.unheard:
+            self.buried(left.unheard[:1])
+            del left.unheard[0]
+        for died in left.unburied:
+            self._bury(died, out)
+        left.unburied.clear()
+        # What the spout gave again already waits here to go out: asked twice, it would give it twice.
+        given = {message_key(one) for one in self._offers.ids()}
+        again = [one for one in self.pending.awaited(self.task.task_id) if message_key(one[0]) not in given]
+        self._offers.ended = self._offers.ended and not again
+        for message_id, failure in again:
+            self.spout.fail(message_id, failure)
+        self._inherited = None
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        """Messages without an end: in flight, waiting for a retry, awaited from their source, being written."""
+        return self.pending.open_count(self.task.task_id) + self.pending.awaiting_source(self.task.task_id)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages with an attempt out, those that are being written among them."""
+        return self.pending.in_flight(self.task.task_id)
+
+    @property
+    def writing(self) -> int:
+        """Messages whose trees are complete and whose rows are not written yet."""
+        return self._releases.count
+
+    @property
+    def ended(self) -> bool:
+        """Whether its input is over."""
+        return self._offers.ended
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its input is over and every message of it has ended."""
+        return self.ended and not self.open_count and self.is_drained
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is in flight, and nothing that the spout gave is left to emit."""
+        untold = self._calls_out.untold
+        return not (self._offers.held or self.in_flight or self._burying or self._inherited or untold)
+
+    def next_due_s(self) -> float | None:
+        """The next retry, or the next call after one that met an outage."""
+        due_s = self.pending.next_due_s() if self._retrying and not self._is_at_limit else None
+        if self.wait.current is None:
+            return due_s
+        return self.wait.due_s if due_s is None else min(due_s, self.wait.due_s)
+
+    # --- emission ---------------------------------------------------------------------------------------------
+
+    def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
+        """Emit what the limits allow: retries that are due first, then new messages."""
+        self._now_s = now.monotonic_s
+        if self.outlook is not None:
+            self._report(self.outlook, now)
+        if not self._may_call(now, out):
+            return False
+        if self._inherited is not None and not self._paused:
+            self._take_up(out)
+        if self._timeout_s is not None and self._releases:
+            out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
+        if self.ended and not self._calls_out.untold and self.pending.awaiting_source(self.task.task_id):
+            self._give_up(now, out)
+        if paused or self._paused or self._above:
+            self.is_sated = False
+            return False
+        self._draw.turn()
+        writing = self._releases.count
+        free = self._free(writing, now)
+        self._is_at_limit = free <= 0
+        retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
+        # In a drain no retry starts, so what waits for one must not stand in the way of what is still to go out.
+        count = self.pending.open_count if self._retrying else self.pending.in_flight
+        room = self._max_pending - (count(self.task.task_id) - writing)
+        room = min(room, free - retried, self._max_writing - writing, MAX_LAUNCH)
+        if room <= 0:
+            self.is_sated = not retried
+            return retried > 0
+        batch = self._ask(room, now, out)
+        self.is_sated = not retried and len(batch) == room
+        if batch:
+            self._take(batch, now, out)
+        return retried > 0 or bool(batch)
+
+    def _free(self, writing: int, now: Now) -> int:
+        """How many more may be in flight, as far as that is measured."""
+        limit = self._limit
+        if limit is None or (limit.needs_idle and self.nothing_waits is None):
+            return MAX_LAUNCH
+        free = limit.value - (self.in_flight - writing)
+        if free <= 0 and self.nothing_waits is not None:
+            limit.reached(now.monotonic_s, is_idle=self.nothing_waits())
+        return free
+
+    def _may_call(self, now: Now, out: Outbox) -> bool:
+        """After an outage: open the spout and tell it what it has not heard. Whether it can be worked with at all."""
+        if self.wait.current is not None and self.wait.due_s <= now.monotonic_s:
+            calls = self._calls_out
+            if (
+                calls.try_to(self._open, now.monotonic_s)
+                and calls.tell(now.monotonic_s)
+                and not self._asks_after_outage
+            ):
+                calls.over(now.monotonic_s)
+        elif self._calls_out.untold and self.wait.current is None:
+            self._calls_out.tell(now.monotonic_s)
+        self._take_notes(out)
+        return self._is_open
+
+    @property
+    def _asks_after_outage(self) -> bool:
+        """Whether the next `next` says whether an outage is over."""
+        return self._pulling and not self._paused and not self.ended
+
+    def _ask(self, room: int, now: Now, out: Outbox) -> list[Emit[Any] | Reject]:
+        """Messages that the spout has given, or gives now unless it waits for the end of an outage."""
+        asks = self._pulling and self.wait.due_s <= now.monotonic_s
+        try:
+            batch = self._offers.take(self.spout, room, ask=asks)
+        except Exception as error:  # noqa: BLE001 - what is no outage comes out
+            self._calls_out.meet(error, now.monotonic_s)
+            batch = self._offers.take(self.spout, room, ask=False)
+        else:
+            if asks and self.wait.current is not None and not self._calls_out.untold:
+                self._calls_out.over(now.monotonic_s)
+        self._take_notes(out)
+        return batch
+
+    def _take(self, batch: list[Emit[Any] | Reject], now: Now, out: Outbox) -> None:
+        offered = sort(batch, self.task.component, tracking=self._tracking)
+        if offered.untracked:
+            self._send_untracked(offered.untracked, out)
+            if not self._tracking:
+                for one in batch:
+                    if isinstance(one, Emit) and one.message_id is not None:
+                        self.spout.ack(one.message_id)
+        if offered.ids:
+            task_id = self.task.task_id
+            emitted = self.pending.emit_many(task_id, offered.ids, offered.values, now.monotonic_s, now.wall_s)
+            self._launch(emitted.roots, emitted.values, emitted.attempts, now, out)
+        if offered.rejects:
+            self._reject(offered.rejects, now, out)
+
+    def _send_untracked(self, values: list[Any], out: Outbox) -> None:
+        self.pending.counters.untracked += len(values)
+        for value in values:
+            if type(value) is not self._class:
+                self.strays += 1
+                out.notes.append(Note(self.task.component, f"an untracked value is lost: {self._wrong_class(value)}"))
+        values = [value for value in values if type(value) is self._class]
+        if values:
+            output = Output(self._stream, values, [UNTRACKED], [len(values)])
+            refused = self._emitter.send(self._emitter.ordering.order([output])[0], out)
+            self.strays += len(refused)
+            out.notes += [Note(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused]
+
+    def _reject(self, rejects: list[Reject], now: Now, out: Outbox) -> None:
+        for one in rejects:
+            emission = self.pending.emit(self.task.task_id, one.message_id, one.payload, now.monotonic_s, now.wall_s)
+            if isinstance(emission, Emission):
+                failure = Failure(
+                    kind=FailureKind.REJECTED,
+                    component=self.task.component,
+                    task_id=self.task.task_id,
+                    error=one.reason,
+                    failing_tuple=safe_text(one.payload),
+                    permanent=True,
+                )
+                self._fail_root(emission.root, failure, now, out)
+
+    def _retry_due(self, now: Now, out: Outbox, most: int) -> int:
+        due_s = self.pending.next_due_s()
+        if due_s is None or due_s > now.monotonic_s:
+            return 0
+        due = self.pending.due(now.monotonic_s, min(most, MAX_LAUNCH))
+        if due:
+            roots, values = [one.root for one in due], [one.value for one in due]
+            self._launch(roots, values, [one.attempt for one in due], now, out)
+        return len(due)
+
+    def _launch(self, roots: list[int], values: list[Any], attempts: list[int], now: Now, out: Outbox) -> None:
+        if not roots:
+            return
+        if max(attempts) > 1:
+            self._attempts.update((root, attempt) for root, attempt in zip(roots, attempts) if attempt > 1)
+        failures: dict[int, Failure] = {}
+        if set(map(type, values)) != {self._class}:
+            for root, value in zip(roots, values):
+                if type(value) is not self._class:
+                    self._fail.note(failures, root, value, self._wrong_class(value))
+            kept = [(root, value) for root, value in zip(roots, values) if root not in failures]
+            roots, values = [root for root, _ in kept], [value for _, value in kept]
+        framed: list[Root] = roots  # type: ignore[assignment]  # the same list, so that its edges add up by identity
+        output = Output(self._stream, values, framed, [*range(1, len(values) + 1)])
+        if not self._emitter.ordering.is_idle:
+            output.made = self.pending.number(roots, self._emitter.ordering.numbers.take)
+        first, refused = self._emitter.launch(output, out)
+        for one, value, error in refused:
+            self._fail.note(failures, one, value, error)
+        opened = sum(len(part) for _, part in first)
+        if opened + len(refused) < len(roots):  # some went to nobody: complete as they open
+            known = {root for _, part in first for root in part}
+            first.append((0, [root for root in roots if root not in known and root not in failures]))
+        if self._limit is not None and roots:
+            self._limit.launched(roots[-1], self.in_flight - self._releases.count, now.monotonic_s)
+        for value, part in first:
+            out.open_trees((self.task.task_id, value, part, now.monotonic_s))
+        for root, failure in failures.items():
+            self._fail_root(root, failure, now, out)
+
+    def _wrong_class(self, value: object) -> TypeError:
+        return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {self._class.__qualname__}")
+
+    def _report(self, outlook: Outlook, now: Now) -> None:
+        task = self.task.task_id
+        # In a drain no retry starts, so nobody need wait for one.
+        since_s = self.pending.retrying_since_s(task) if self._retrying else None
+        outlook.note_spout(task, since_s, self.in_flight - self.writing, now)
+
+    # --- verdicts ---------------------------------------------------------------------------------------------
+
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
+        """Take verdicts, word of sinks, and high water."""
+        for one in mail:
+            match one:
+                case Verdicts():
+                    self._judge(one, now, out)
+                case Written():
+                    self._note_written(one, now, out)
+                case HighWater():
+                    (self._above.add if one.above else self._above.discard)(one.acker_task)
+                case SinkReset():
+                    self._note_reset(one.sink_task, one.incarnation, now, out)
+                case _:
+                    raise InternalError("a spout got mail that is not for it", got=type(one).__name__)
+        if self.outlook is not None:
+            self._report(self.outlook, now)
+
+    def acker_lost(self, acker_index: int, now: Now, out: Outbox) -> None:
+        """An acker died with its trees: the attempts that it knew of have failed, the complete ones too.
+
+        Tell every sink task as well: it holds rows of attempts of which nobody will ever speak again.
+        """
+        lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the acker of its tree was lost")
+        self._above.discard(self._acker_tasks[acker_index])
+        for root in self.pending.roots_in_flight():
+            if root % len(self._acker_tasks) == acker_index:
+                self._fail_root(root, lost, now, out)
+
+    def _judge(self, verdicts: Verdicts, now: Now, out: Outbox) -> None:
+        for root, failure in verdicts.failed:
+            self._fail_root(root, failure, now, out)
+        if verdicts.expired:
+            self._note_expired(len(verdicts.expired), out)
+        for root in verdicts.expired:
+            failure = Failure(
+                kind=FailureKind.TIMEOUT,
+                component=self.task.component,
+                error=f"its tuple tree was not complete within the message timeout ({self._timeout_s:g} s)",
+            )
+            self._fail_root(root, failure, now, out)
+        if self._limit is not None:
+            for completed in verdicts.completed:
+                self._limit.ended(completed, now.monotonic_s)
+        sinks = self._releases.sinks
+        if not sinks:
+            for roots in verdicts.completed:
+                self._ack(roots, now, out)
+            return
+        if verdicts.completed:
+            coming = sum(map(len, verdicts.completed))
+            hurry = not self._may_emit_more(coming)
+            for completed in verdicts.completed:
+                roots = self._releases.not_asked(completed)
+                if roots:
+                    release = self._releases.ask(roots, now.monotonic_s, hurry=hurry)
+                    out.mail += [(sink, release) for sink in sinks]
+
+    def _note_expired(self, count: int, out: Outbox) -> None:
+        """Say what to change, the first time and then each time that ten times as many timed out."""
+        if self._limit is not None:
+            self._limit.expired()
+        self._expired += count
+        if self._expired >= 10 * self._expired_told:
+            self._expired_told = self._expired
+            slowest = self.live.slowest() if self.live is not None else None
+            text = timeout_text(
+                self._expired, self._timeout_s or 0.0, self.in_flight, is_limit_set=self._is_limit_set, slowest=slowest
+            )
+            out.notes.append(Note(self.task.component, text))
+
+    def _may_emit_more(self, completing: int) -> bool:
+        """Whether more rows may come, so that it pays for a sink to wait for them."""
+        writing = self._releases.count + completing
+        if self.in_flight > writing:
+            return True
+        coming = self._pulling and not self.ended
+        return (coming or (self._offers.held > 0 and not self._paused)) and writing < self._max_writing
+
+    def _note_written(self, written: Written, now: Now, out: Outbox) -> None:
+        self._note_reset(written.sink_task, written.incarnation, now, out)
+        answer = self._releases.written(written)
+        if answer is None:
+            return
+        roots, refused = answer
+        for root, failure in refused.items():
+            self._fail_root(root, failure, now, out)
+        self._ack(roots, now, out)
+
+    def _note_reset(self, sink_task: int, incarnation: int, now: Now, out: Outbox) -> None:
+        """If a sink task lost its rows: every attempt that is out may have had some among them."""
+        if not self._releases.is_from_another(sink_task, incarnation):
+            return
+        self._ask_no_more(out)
+        lost = Failure(kind=FailureKind.LOST, component=self.task.component, error=f"sink task {sink_task} was lost")
+        in_flight = self.pending.roots_in_flight()
+        out.fail_trees(dict.fromkeys(in_flight, lost))
+        for root in in_flight:
+            self._fail_root(root, lost, now, out)
+
+    def _ask_no_more(self, out: Outbox) -> None:
+        """Forget the releases. Nobody else would speak of trees that completed after their attempts had failed."""
+        late = self._releases.roots().difference(self.pending.roots_in_flight())
+        if late:
+            out.mail += [(sink, Drop([*late])) for sink in self._releases.sinks]
+        self._releases.clear()
+
+    def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
+        acked = self.pending.ack_many(roots, now.monotonic_s)
+        if self._attempts:
+            for root in roots:
+                self._attempts.pop(root, None)
+        out.acked.append(acked)
+        if self._hears_acks:
+            self._calls_out.ack(acked, now.monotonic_s)
+            self._take_notes(out)
+
+    def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
+        what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
+        self._attempts.pop(root, None)
+        if self._limit is not None:
+            self._limit.ended((root,), now.monotonic_s)
+        if self.live is not None:
+            self.live.note_failed(now.monotonic_s)
+        # Also for an attempt that failed before: rows of it may have come after the first word to the sinks.
+        hearing = self._releases.sinks if self.outlook is None else (*self._releases.sinks, *self.outlook.holder_tasks)
+        out.mail += [(task, Drop([root])) for task in hearing]
+        if what is None:
+            return
+        if isinstance(what, Died):
+            self._bury(what, out)
+            return
+        told = self._attempt_notes.of(what.message_id, what.attempt_next - 1, failure, now.monotonic_s)
+        if told is not None:
+            out.notes.append(Note(failure.component or self.task.component, told))
+        if isinstance(what, SourceRetry):
+            self._offers.ended = False  # it is asked once more: it may have this to give although it had ended
+            self._calls_out.fail(what.message_id, what.failure, now.monotonic_s)
+
+    def _give_up(self, now: Now, out: Outbox) -> None:
+        """A source that said that nothing will come again does not emit its failed messages again."""
+        for died in self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s):
+            self._untold.add(died.root)  # it heard of this very failure already
+            self._bury(died, out)
+
+    def _bury(self, died: Died, out: Outbox) -> None:
+        self._burying.add(died.root)
+        out.died.append(died)
+
+    def buried(self, died: Sequence[Died]) -> None:
+        """The dead letters of these messages are durable: tell the source."""
+        for one in died:
+            self._burying.discard(one.root)
+            if one.root in self._untold:
+                self._untold.discard(one.root)
+            else:
+                # Final: a source that retries by itself must not emit this one again.
+                self._calls_out.fail(one.message_id, replace(one.failure, permanent=True), self._now_s)

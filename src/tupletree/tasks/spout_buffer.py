@@ -1,0 +1,165 @@
+"""What the user's spout offers: asked for in its own batches, handed on in batches that fit the limits.
+
+Owns the messages that a spout gave and nobody has emitted yet, the spout's position behind them, and whether its input
+is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tupletree.bolts.failures import safe_text
+from tupletree.errors import EndOfInput, UnusableDataError
+from tupletree.tasks.edges import ShareDraw
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.records import Died
+
+__all__ = ["Handover", "Offered", "Offers"]
+
+PLAIN = {Emit}
+
+MAX_ASKS = 32
+"""How often a spout is asked for one emission: many messages that come one by one share a frame, and one that is slow
+to give them does not keep the first of them waiting for long."""
+
+
+@dataclass(slots=True)
+class Offered:
+    """A batch, sorted.
+
+    Attributes:
+        ids, values: messages with an id.
+        untracked: values of messages without one.
+        rejects: what the source could not turn into values.
+    """
+
+    ids: list[MessageId] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    untracked: list[Any] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+
+
+class Offers:
+    """One spout's. Its parts are handed on to the next task of that spout after a restart.
+
+    Attributes:
+        ended: nothing will ever come again.
+        position: the spout's snapshot after the last batch it gave; None if it has none.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.position: Any = None
+        self._held: list[Emit[Any] | Reject] = []
+        self._taken = 0
+
+    @property
+    def held(self) -> int:
+        """Messages that wait to be emitted."""
+        return len(self._held) - self._taken
+
+    def take(self, spout: Spout[Any], room: int, *, ask: bool) -> list[Emit[Any] | Reject]:
+        """Up to `room` messages; the spout is asked while there is room, it gives something, and `ask` allows it.
+
+        What it gave before it raised is not lost: it is held.
+        """
+        batch: list[Emit[Any] | Reject] = self._from_held(room)
+        for _ in range(MAX_ASKS):
+            if len(batch) >= room or not ask or self.ended:
+                break
+            try:
+                given = spout.next()
+            except EndOfInput:
+                self.ended = True
+                break
+            except BaseException:
+                self._held, self._taken = batch, 0
+                raise
+            if given is None:
+                break
+            if not isinstance(given, Sequence):
+                batch.append(given)
+            elif given:
+                self._held, self._taken = [*given], 0
+                batch += self._from_held(room - len(batch))
+            else:
+                break
+            if type(spout).snapshot is not Spout.snapshot:
+                self.position = spout.snapshot()
+        return batch
+
+    def hold(self, given: Sequence[Emit[Any] | Reject], position: Any) -> None:
+        """Take in what a spout gave without being asked here, and its position behind that."""
+        self._held, self._taken = [*self._held[self._taken :], *given], 0
+        self.position = position
+
+    def _from_held(self, room: int) -> list[Emit[Any] | Reject]:
+        batch = self._held[self._taken : self._taken + room]
+        self._taken += len(batch)
+        if self._taken >= len(self._held):
+            self._held, self._taken = [], 0  # else the last batch would stay in memory for good
+        return batch
+
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages that wait to be emitted."""
+        return [one.message_id for one in self._held[self._taken :] if one.message_id is not None]
+
+    def let_go(self) -> list[MessageId]:
+        """Forget what is held; returns the ids, for the source to hear of."""
+        ids = self.ids()
+        self._held, self._taken = [], 0
+        return ids
+
+
+def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> Offered:
+    """Sort a batch; without tracking every message is untracked.
+
+    Raises:
+        UnusableDataError: something in it is no message.
+    """
+    if tracking and set(map(type, batch)) == PLAIN:
+        ids = [one.message_id for one in batch]
+        if None not in ids:
+            return Offered(ids, [one.value for one in batch])  # type: ignore[arg-type,union-attr]  # just checked
+    offered = Offered()
+    for one in batch:
+        if isinstance(one, Reject):
+            offered.rejects.append(one)
+        elif not isinstance(one, Emit):
+            raise UnusableDataError(
+                "a spout gave something that is no message",
+                where=component,
+                got=safe_text(one, 200),
+                expected="an Emit, a Reject, a list of them, or None",
+            )
+        elif one.message_id is None or not tracking:
+            offered.untracked.append(one.value)
+        else:
+            offered.ids.append(one.message_id)
+            offered.values.append(one.value)
+    return offered
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What one spout machine leaves to the one that takes its place after a restart of the topology.
+
+    Attributes:
+        pending: its messages; those that were in flight wait for their next attempt.
+        draw: draws root ids, for `pending`.
+        offers: what the spout gave and nobody has emitted yet, and its position.
+        unburied: dead messages whose letters could not be stored; their source hears of them once they are.
+        unheard: dead messages whose letters are stored; their source could not be told.
+        untold: (message id, failure or None) that the spout could not be told: it raised, or was not open.
+    """
+
+    pending: Pending
+    draw: ShareDraw
+    offers: Offers
+    unburied: list[Died] = field(default_factory=list)
+    unheard: list[Died] = field(default_factory=list)
+    untold: Sequence[tuple[MessageId, Failure | None]] = ()

@@ -1,0 +1,110 @@
+"""Releases: trees that are complete, and which sinks have yet to say that the rows of these trees are written.
+
+Owns the numbers by which a spout task and the sinks talk about them. It refuses to know messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tupletree.tasks.mail import Release, Written
+from tupletree.tracking.outcomes import Failure
+
+__all__ = ["Releases"]
+
+
+@dataclass(slots=True)
+class _Asked:
+    roots: list[int]
+    sinks: set[int]
+    refused: dict[int, Failure]
+    asked_s: float
+
+
+class Releases:
+    """The releases of one spout task.
+
+    Args:
+        spout_task: whose they are.
+        sinks: sink task → its incarnation; a copy is kept.
+        first: the number before the first; one that no machine of this task before used, whose answers may yet come.
+
+    Attributes:
+        count: messages whose rows are to be written.
+    """
+
+    def __init__(self, spout_task: int, sinks: Mapping[int, int], first: int) -> None:
+        self.count = 0
+        self._spout_task = spout_task
+        self._sinks = dict(sinks)
+        self._asked: dict[int, _Asked] = {}
+        self._roots: set[int] = set()
+        self._last = first
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    @property
+    def sinks(self) -> tuple[int, ...]:
+        """The sink tasks."""
+        return tuple(self._sinks)
+
+    def not_asked(self, roots: list[int]) -> list[int]:
+        """Those that are not asked for already; the list as it is if that is all of them."""
+        known = self._roots
+        return roots if known.isdisjoint(roots) else [root for root in roots if root not in known]
+
+    def ask(self, roots: list[int], now_s: float, *, hurry: bool) -> Release:
+        """The release of these roots, to be sent to every sink."""
+        self._last += 1
+        self._asked[self._last] = _Asked(roots, set(self._sinks), {}, now_s)
+        self._roots.update(roots)
+        self.count += len(roots)
+        return Release(self._spout_task, self._last, roots, hurry)
+
+    def ask_again(self, now_s: float, after_s: float) -> Iterator[tuple[int, Release]]:
+        """(sink task, release) for those that have not answered for `after_s` seconds."""
+        for number, one in self._asked.items():
+            if now_s - one.asked_s >= after_s:
+                one.asked_s = now_s
+                release = Release(self._spout_task, number, one.roots, hurry=True)
+                yield from ((sink, release) for sink in sorted(one.sinks))
+
+    def is_from_another(self, sink_task: int, incarnation: int) -> bool:
+        """Whether this sink task is not the one that took the rows of what is asked; it is from now on."""
+        if self._sinks[sink_task] == incarnation:
+            return False
+        self._sinks[sink_task] = incarnation
+        return True
+
+    def written(self, answer: Written) -> tuple[list[int], dict[int, Failure]] | None:
+        """Take an answer.
+
+        Returns:
+            (roots whose rows are written, roots that a sink refused) once every sink has answered, else None.
+        """
+        asked = self._asked.get(answer.number)
+        if asked is None or answer.sink_task not in asked.sinks:
+            return None
+        asked.sinks.discard(answer.sink_task)
+        for root, failure in answer.refused.items():
+            asked.refused.setdefault(root, failure)
+        if asked.sinks:
+            return None
+        del self._asked[answer.number]
+        self.count -= len(asked.roots)
+        self._roots.difference_update(asked.roots)
+        if not asked.refused:
+            return asked.roots, asked.refused
+        return [root for root in asked.roots if root not in asked.refused], asked.refused
+
+    def roots(self) -> set[int]:
+        """Every root that is asked for."""
+        return self._roots
+
+    def clear(self) -> None:
+        """Ask for nothing any more."""
+        self._asked.clear()
+        self._roots.clear()
+        self.count = 0

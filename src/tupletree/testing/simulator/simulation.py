@@ -1,0 +1,518 @@
+"""The world of a simulation: machines in one thread, everything between them in transit, and faults by lot.
+
+Owns what one step is, what can go wrong in it, and what is told to the oracle. A step serves some tasks together, as an
+executor does: one outbox for all, frames worked on at once or sent on, then all effects carried out in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from tupletree.config import Options
+from tupletree.data.frames import Frame
+from tupletree.routing.plan import ACKER, Plan
+from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.tasks.acker import AckerMachine
+from tupletree.tasks.async_spout import AsyncSpoutMachine
+from tupletree.tasks.machine import Machine
+from tupletree.tasks.mail import Drop, Finished, HighWater, Mail, Now, Release, SinkReset, Track, Verdicts, Written
+from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.sink import SinkMachine
+from tupletree.tasks.spout import SpoutMachine
+from tupletree.testing.away import Away
+from tupletree.testing.simulator.faults import Faults
+from tupletree.testing.simulator.oracle import Oracle
+from tupletree.testing.virtual.calls import VirtualCalls
+from tupletree.testing.virtual.machines import Crew
+from tupletree.testing.virtual.network import Buried, Call, Envelope, Transit
+from tupletree.testing.virtual.scripted import Script
+from tupletree.topology.components import Sink, SinkBatch, SinkContext
+from tupletree.topology.model import ComponentSpec
+from tupletree.tracking.records import Died
+
+__all__ = ["World"]
+
+STORY_LENGTH = 60
+WALL_S = 1_700_000_000.0
+STEP_S = 0.01
+MAX_LAST_STEPS = 1000
+CUT_SHARE = 0.2
+"""Of the frames with several tuples: how many are worked in parts, as where calls are slow."""
+
+MAY_LOSE = (Release, Written)
+MAY_REPEAT = (Verdicts, Release, Written, Drop, SinkReset)
+
+
+class World:
+    """See the module docstring.
+
+    Args:
+        plan: the topology laid out.
+        options: the run's settings.
+        scripts: spout → its messages.
+        random: decides everything.
+        faults: how likely each fault is; `calm` ends them.
+        away: what bolts and sinks call.
+
+    Attributes:
+        steps: so far.
+        happened: fault → how often.
+        dead: letters that are durable.
+        story: the last things that happened.
+    """
+
+    def __init__(
+        self, plan: Plan, options: Options, scripts: Mapping[str, Script], random: Random, faults: Faults, away: Away
+    ) -> None:
+        self.plan = plan
+        self.options = options
+        self.scripts = scripts
+        self.random = random
+        self.faults = faults
+        self.now_s = 1000.0
+        self.away = away
+        away.clock = lambda: self.now_s
+        self.steps = 0
+        self.happened: Counter[str] = Counter()
+        self.dead: list[Died] = []
+        self.story: deque[tuple[float, str, object]] = deque(maxlen=STORY_LENGTH)
+        self.oracle = Oracle(options)
+        self.crew = _FaultyCrew(self)
+        self.transit = Transit(random)
+        self.out = Outbox(plan.task_ids_of(ACKER))
+        self.ending = False
+        self._calls = VirtualCalls()
+        self._paused_until = 0
+        self._arrived: list[Track] = []
+        self._draining = self._pausing = False
+        self.oracle.now_s = self.now_s
+        self.crew.start(self.now, self.out)
+        self._carry_out()
+
+    @property
+    def now(self) -> Now:
+        """The clocks of this moment."""
+        return Now(self.now_s, WALL_S + self.now_s)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a task that is gone has things to do still."""
+        return self._calls.is_ending
+
+    def note(self, what: str, detail: object = "") -> None:
+        """Put something into the story."""
+        self.story.append((self.now_s, what, detail))
+
+    def suffer(self, fault: str) -> bool:
+        """Whether a fault happens now."""
+        likelihood: float = getattr(self.faults, fault)
+        if likelihood and self.random.random() < likelihood:
+            self.happened[fault] += 1
+            return True
+        return False
+
+    # --- one step ---------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Let something happen; False if there was nothing to do at this time."""
+        self.steps += 1
+        self._advance(self.random.expovariate(1.0 / STEP_S))
+        self._strike()
+        envelopes = self.transit.take(self.random.choice((1, 1, 1, 2, 3, 6)), self.now_s)
+        together = self.random.random() < 0.5
+        for envelope in envelopes:
+            self._deliver(envelope)
+            if together:
+                self._work_at_once()
+        ended = self._calls.turn(self.now_s)
+        for task, finished in ended:
+            self._send(Envelope(task, finished))
+        polled = self._poll(everyone=not envelopes)
+        self._carry_out()
+        arrived, self._arrived = self._arrived, []
+        for track in arrived:  # only now is it known what else is on its way to the acker
+            self.oracle.track_arrived(track)
+        return bool(envelopes) or bool(ended) or polled
+
+    def wait(self) -> bool:
+        """Nothing is to be done now: let go of what is held, or move on in time; False if nothing will ever come."""
+        if self.ending and self._flush():
+            return True
+        due = [due_s for machine in self.crew.machines.values() if (due_s := machine.next_due_s()) is not None]
+        due += [due_s for due_s in (self.transit.next_due_s(), self._calls.next_due_s()) if due_s is not None]
+        if not due:
+            return self._pausing or self._paused_until > self.steps
+        self._advance(max(0.0, min(due) - self.now_s))
+        return True
+
+    def drain(self) -> None:
+        """Stop the spouts from emitting anything new."""
+        self.note("drain")
+        self._draining = self.ending = True
+        self._pausing = False
+        for spout in self.crew.spouts():
+            spout.drain()
+
+    def abandon(self) -> None:
+        """Give what is open back to its sources: the end of a stop."""
+        for spout in self.crew.spouts():
+            self._call(spout.task.task_id, spout.abandon)
+        self._carry_out()
+        for _ in range(MAX_LAST_STEPS):
+            if all(spout.is_drained for spout in self.crew.spouts()) and not self.is_ending:
+                break
+            _ = self.step() or self.wait()
+
+    def rotate(self) -> None:
+        """Let one rotation of the ackers pass, and settle what comes of it."""
+        self._advance((self.options.message_timeout_s or 30.0) / (self.options.timeout_buckets - 1))
+        while self.step() or self._flush():
+            pass
+
+    def close(self) -> None:
+        """Close every component."""
+        for machine in self.crew.machines.values():
+            machine.stop(self.now, self.out)
+        self._end_calls()
+        self._calls.close()
+
+    def calm(self) -> None:
+        """No more faults."""
+        self.note("calm")
+        self.faults = Faults.none()
+        self.away.end()
+
+    def _flush(self) -> bool:
+        flushed = [self._call(task, machine.flush) for task, machine in self.crew.machines.items()]
+        self._carry_out()
+        return any(flushed)
+
+    def _advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.oracle.now_s = self.now_s
+
+    def _deliver(self, envelope: Envelope) -> None:
+        content, task = envelope.content, envelope.task
+        machine = self.crew.machines[task]
+        if isinstance(content, Frame):
+            self._work(content)
+        elif isinstance(content, Call):
+            self._calls.start(task, content.number, content.function)
+        elif isinstance(content, Buried):
+            assert isinstance(machine, SpoutMachine)
+            self.dead += content.died
+            self.note("the dead letters are durable", content.died)
+            self._call(task, lambda _, __: machine.buried(content.died))
+        else:
+            self.note(f"to task {task} {machine.task.component}", content)
+            if isinstance(content, Track):
+                self.oracle.track_arrives(content)
+            self._call(task, lambda now, out: machine.receive([content], now, out))
+            if isinstance(content, Track):
+                self._arrived.append(content)
+
+    def _work(self, frame: Frame) -> None:
+        machine = self.crew.machines[frame.task]
+        self.note(f"to task {frame.task} {machine.task.component}", frame)
+        if isinstance(machine, SinkMachine):
+            self.oracle.took(frame.task, frame)
+        fields = frame.roots, frame.ends, frame.id, frame.made
+        copy = Frame(frame.task, frame.component, frame.stream, [*frame.values], *fields)
+        if machine.pace is not None and len(copy.values) > 1 and self.random.random() < CUT_SHARE:
+            copy, rest = machine.cut(copy, self.random.randrange(1, len(copy.values)), self.out)
+            self.oracle.cut(copy, rest)
+            self._call(frame.task, lambda now, out: machine.work(copy, now, out))
+            self._work(rest)
+            return
+        self._call(frame.task, lambda now, out: machine.work(copy, now, out))
+
+    def _work_at_once(self) -> None:
+        """Frames of this step that go to tasks of the same executor: some of them."""
+        for _ in range(8):
+            if not self.out.frames:
+                return
+            self._work(self.out.frames.pop(self.random.randrange(len(self.out.frames))))
+
+    def _call(self, task: int, action: Callable[[Now, Outbox], Any]) -> Any:
+        """Call a machine, and tell the oracle what came of it."""
+        out = self.out
+        frames, mail = len(out.frames), len(out.mail)
+        result = action(self.now, out)
+        self.oracle.sent(out.frames[frames:])
+        if isinstance(self.crew.machines[task], AckerMachine):
+            for _, content in out.mail[mail:]:
+                if isinstance(content, Verdicts):
+                    self.oracle.decided(content)
+        return result
+
+    def _poll(self, *, everyone: bool) -> bool:
+        machines = self.crew.machines
+        tasks = [*machines] if everyone else self.random.choices([*machines], k=2)
+        paused = self._paused_until > self.steps or len(self.transit) > 400
+        came = False
+        for task in dict.fromkeys(tasks):
+            machine = machines[task]
+            if self._call(task, partial(machine.poll, paused=paused)):
+                came = True
+            if isinstance(machine, AckerMachine):
+                self.oracle.rotated(machine.task.index)
+        return came
+
+    # --- effects ----------------------------------------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        out = self.out
+        for task, track in out.take_tracks():
+            self.oracle.track_sent(track)
+            if self.oracle.may_lose(track) and self.suffer("lose_tracks"):
+                self.oracle.track_lost(track)
+                self.note("lost", track)
+            else:
+                if self.suffer("repeat_tracks"):
+                    self.oracle.track_repeated(track)
+                    self._send(Envelope(task, track))
+                self._send(Envelope(task, track))
+        for frame in out.take_frames():
+            if self.suffer("lose_frames"):
+                self.note("lost", frame)
+                continue
+            if self.suffer("repeat_frames"):
+                self.oracle.repeated(frame)
+                self._send(Envelope(frame.task, frame))
+            self._send(Envelope(frame.task, frame))
+        for task, mail in out.take_mail():
+            self._send_mail(task, mail)
+        for task in out.ticks:
+            self.crew.machines[task].tick(self.now, out)
+        for task, number, function in out.calls:
+            self._send(Envelope(task, Call(number, function)))
+        for died in out.died:
+            self._send(Envelope(died.spout_task, Buried([died])))
+        self._end_calls()
+        ticked = bool(out.ticks)
+        for effects in (out.ticks, out.calls, out.died, out.acked, out.notes):
+            effects.clear()
+        if ticked:
+            self.oracle.sent(out.frames)
+            self._carry_out()
+
+    def _end_calls(self) -> None:
+        endings, self.out.endings = self.out.endings, []
+        for task, numbers, call in endings:
+            self._calls.end(task, numbers, call)
+
+    def _send_mail(self, task: int, mail: Mail) -> None:
+        if isinstance(mail, MAY_LOSE) and self.options.message_timeout_s is not None and self.suffer("lose_mail"):
+            self.note("lost", mail)
+            return
+        if isinstance(mail, MAY_REPEAT) and self.suffer("repeat_mail"):
+            self._send(Envelope(task, mail))
+        self._send(Envelope(task, mail))
+
+    def _send(self, envelope: Envelope) -> None:
+        not_before_s = 0.0
+        if self.suffer("hold_back"):
+            not_before_s = self.now_s + self.random.random() * 2.0 * (self.options.message_timeout_s or 30.0)
+        self.transit.send(envelope, not_before_s)
+
+    # --- faults -----------------------------------------------------------------------------------------------
+
+    def _strike(self) -> None:
+        if self.suffer("jump"):
+            seconds = self.random.random() * (self.options.message_timeout_s or 30.0)
+            self.note(f"the clock jumps by {seconds:.3f} s")
+            self._advance(seconds)
+        if self._pausing and self._paused_until <= self.steps:
+            self._pausing = False
+            for spout in self.crew.spouts():
+                spout.resume()
+        if self.suffer("pause"):
+            self._pause()
+        if self.suffer("outage"):
+            self.note("is away", self.away.begin(self.random, 2.0 * (self.options.message_timeout_s or 30.0)))
+        if self.suffer("kill_bolts"):
+            self._kill_bolt()
+        if self.suffer("kill_ackers"):
+            self._kill_acker()
+        if self.suffer("kill_sinks"):
+            self._kill_sink()
+        if self.suffer("kill_spouts"):
+            self._kill_spout()
+        if self.suffer("restart"):
+            self._restart()
+        if self.suffer("crash"):
+            self._crash()
+
+    def _pause(self) -> None:
+        """For a while: because too much is in flight, or because somebody asked for it."""
+        self._paused_until = self.steps + self.random.randrange(50)
+        if self.random.getrandbits(1) and not self._draining:
+            self.note("pause")
+            self._pausing = True
+            for spout in self.crew.spouts():
+                spout.pause()
+
+    def _one(self, kind: str) -> int | None:
+        """A task of a kind, by lot."""
+        tasks = [task.task_id for task in self.plan.tasks if self.crew.kind_of(task) == kind]
+        return self.random.choice(tasks) if tasks else None
+
+    def _lose_on_the_way(self, task: int) -> None:
+        """What is on its way to a task that died, as often as not. Calls and their ends always go with their task."""
+        mailbox = self.random.random() < 0.5
+        self._calls.forget([task])
+
+        def is_gone(envelope: Envelope) -> bool:
+            content = envelope.content
+            if envelope.task != task:
+                return False
+            return isinstance(content, Call | Finished) or (mailbox and isinstance(content, Frame | Track | Release))
+
+        for envelope in self.transit.lose(is_gone):
+            if isinstance(envelope.content, Track):
+                self.oracle.track_lost(envelope.content)
+
+    def _kill_bolt(self) -> None:
+        task = self._one("bolt")
+        if task is not None:
+            self.note(f"bolt task {task} dies")
+            self._lose_on_the_way(task)
+            self._replace(task)
+
+    def _kill_acker(self) -> None:
+        task = self._one("acker")
+        if task is None:
+            return
+        self.note(f"acker task {task} dies")
+        index = self.plan.tasks[task].index
+        self._lose_on_the_way(task)
+        self.transit.lose(lambda one: isinstance(one.content, HighWater) and one.content.acker_task == task)
+        self.oracle.acker_died(index)
+        self._replace(task)
+        for spout in self.crew.spouts():
+            self._call(spout.task.task_id, partial(spout.acker_lost, index))
+        for sink in self.crew.sinks():
+            self._call(sink.task.task_id, partial(sink.acker_lost, index, self.options.acker_tasks))
+
+    def _kill_sink(self) -> None:
+        task = self._one("sink")
+        if task is None:
+            return
+        self.crew.incarnations[task] += 1
+        self._lose_on_the_way(task)
+        self.oracle.sink_died(task)
+        self._replace(task)
+        loud = self.random.random() < 0.5
+        self.note(f"sink task {task} dies" + (" and says so" if loud else ""))
+        if loud:
+            reset = SinkReset(task, self.crew.incarnations[task])
+            for spout in self.crew.spouts():
+                self._send_mail(spout.task.task_id, reset)
+
+    def _kill_spout(self) -> None:
+        task = self._one("spout")
+        assert task is not None
+        self.note(f"spout task {task} dies and hands over")
+        spout = self.crew.machines[task]
+        assert isinstance(spout, SpoutMachine)
+        handover = self._call(task, spout.hand_over)
+        self._end_spout(spout)
+        self._replace(task, handover)
+
+    def _end_spout(self, spout: SpoutMachine) -> None:
+        """Let it hear what it is to hear still; its calls, and word of their ends, go with it."""
+        task = spout.task.task_id
+        self.transit.lose(lambda one: one.task == task and isinstance(one.content, Call | Finished))
+        if isinstance(spout, AsyncSpoutMachine):
+            spout.stop(self.now, self.out)
+            self._end_calls()
+            # No spout is opened before the one in its place is closed.
+            self._advance(self._calls.let_end(self.now_s) - self.now_s)
+
+    def _replace(self, task: int, handover: Any = None) -> None:
+        machine: Machine = self.crew.replace(task, self.now, self.out, handover)
+        if self._draining and isinstance(machine, SpoutMachine):
+            machine.drain()
+
+    def _restart(self) -> None:
+        """As after a fault: spouts hand over, and dead letters that are being written are written."""
+        self.note("the topology restarts")
+        handovers = {
+            spout.task.task_id: self._call(spout.task.task_id, spout.hand_over) for spout in self.crew.spouts()
+        }
+        died = self.out.died
+        for spout in self.crew.spouts():
+            self._end_spout(spout)
+        self._lose_all(lambda envelope: not isinstance(envelope.content, Buried))
+        self.out.died += died
+        for task in itertools.chain.from_iterable(self._order()):
+            self._replace(task, handovers.get(task))
+
+    def _crash(self) -> None:
+        """As after a kill -9, where every source can deliver again."""
+        if len(self.scripts) < len({spout.task.component for spout in self.crew.spouts()}):
+            return
+        self.note("the process dies")
+        for spout in self.crew.spouts():
+            self.scripts[spout.task.component].redeliver(spout.task.index)
+            self.oracle.forget(spout.task.task_id)
+        self._lose_all(lambda _: True)
+        for task in itertools.chain.from_iterable(self._order()):
+            self._replace(task)
+
+    def _lose_all(self, gone: Callable[[Envelope], bool]) -> None:
+        """Nothing of what the machines knew and had sent is left, but what is on its way and not gone."""
+        self.out = Outbox(self.plan.task_ids_of(ACKER))
+        self._calls.forget([task.task_id for task in self.plan.tasks])
+        for envelope in self.transit.lose(gone):
+            if isinstance(envelope.content, Track):
+                self.oracle.track_lost(envelope.content)
+        for index in range(self.options.acker_tasks):
+            self.oracle.acker_died(index)
+        for sink in self.crew.incarnations:
+            self.crew.incarnations[sink] += 1
+            self.oracle.sink_died(sink)
+        self.crew.attempts.clear()
+
+    def _order(self) -> list[list[int]]:
+        kinds = ("acker", "bolt", "sink", "spout", "system")
+        return [[task.task_id for task in self.plan.tasks if self.crew.kind_of(task) == kind] for kind in kinds]
+
+
+class _FaultyCrew(Crew):
+    """A crew whose sinks refuse rows at times."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        linger_s = world.random.choice((0.0, 0.0, 0.05))
+        super().__init__(world.plan, world.options, world.random, world.oracle, linger_s=linger_s)
+
+    def sink(self, component: ComponentSpec) -> Sink[Any]:
+        return _FaultySink(super().sink(component), self._world, component.name)
+
+
+class _FaultySink(Sink[Any]):
+    def __init__(self, inner: Sink[Any], world: World, name: str) -> None:
+        self._inner = inner
+        self._name = name
+        self._world = world
+
+    def open(self, context: SinkContext) -> None:
+        self._inner.open(context)
+
+    def write(self, batch: SinkBatch[Any]) -> None:
+        world = self._world
+        world.note("a sink is to write", batch)
+        world.away.check(self._name)
+        if world.suffer("refuse_rows"):
+            world.note("it refuses")
+            if world.random.getrandbits(1):
+                position = world.random.randrange(len(batch.rows))
+                raise SinkRowsError("simulator", [RowError(position, "refused by the simulator")])
+            raise OSError("refused by the simulator")
+        self._inner.write(batch)
