@@ -19,10 +19,10 @@ from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.tasks.spout_buffer import Handover
+from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tracking.records import Died
 
@@ -64,12 +64,12 @@ class Driver:
         self.active = active
         self.incarnations = dict.fromkeys(self._tasks_of_kind("sink"), 1)
         self.machines: dict[int, Machine] = {task.task_id: self.make(task) for task in self.plan.tasks}
-        self.outlook = Outlook.of(self.plan, self.options)
+        self.retry_status = RetryStatus.of(self.plan, self.options)
         for machine in self.machines.values():
-            machine.outlook = self.outlook
+            machine.retry_status = self.retry_status
             machine.start(self.now, self.out)
 
-    def make(self, task: Task, handover: Handover | None = None) -> Machine:
+    def make(self, task: Task, spout_checkpoint: SpoutCheckpoint | None = None) -> Machine:
         """A machine for this task that was not started yet; a spout takes up what the one before it left."""
         bits = self.random.getrandbits
         kind = self._kind(task.component)
@@ -97,7 +97,7 @@ class Driver:
                 random=self.random.random,
                 sinks=self.incarnations,
                 attempts=self.attempts,
-                handover=handover,
+                spout_checkpoint=spout_checkpoint,
                 active=self.active,
             )
         if kind == "sink":
@@ -157,7 +157,7 @@ class Driver:
         died, self.out.died = self.out.died, []
         self.died += died
         for one in died:
-            self.machines[one.spout_task].buried([one])  # type: ignore[attr-defined]
+            self.machines[one.spout_task].letters_stored([one])  # type: ignore[attr-defined]
         self.notes += [note.text for note in self.out.notes]
         self.out.notes.clear()
         self.out.acked.clear()
@@ -194,7 +194,7 @@ class Driver:
             self.settle()
             if all(spout.is_finished for spout in self.spouts):
                 return
-            if self.outlook is not None and all(spout.ended for spout in self.spouts) and self.flush():
+            if self.retry_status is not None and all(spout.ended for spout in self.spouts) and self.flush():
                 continue
             due = [due_s for machine in self.machines.values() if (due_s := machine.next_due_s()) is not None]
             self.now_s = max(self.now_s + 0.001, min(due))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tupletree.data.frames import Root, roots_of
-from tupletree.tasks.edges import DeltaPool, ShareDraw, combined, split_by_acker
+from tupletree.tasks.edges import DeltaPool, RootIds, combined, split_by_acker
 
 roots = st.integers(0, 6) | st.tuples(st.integers(1, 6), st.integers(1, 6))
 groups = st.lists(st.tuples(st.integers(1, 7), st.lists(roots, max_size=5)), max_size=6)
@@ -69,7 +69,7 @@ def test_each_acker_gets_the_roots_of_its_share(listed: list[int], ackers: int) 
 
 
 def test_a_turn_draws_ids_of_one_share() -> None:
-    draw = ShareDraw(random.Random(1).getrandbits, 5)
+    draw = RootIds(random.Random(1).getrandbits, 5)
     for _ in range(5):
         draw.turn()
         many = draw(64 * 10).to_bytes(80, "little")

@@ -10,7 +10,7 @@ from tupletree.config import Options
 from tupletree.data.frames import Frame, Root
 from tupletree.routing.plan import Plan
 from tupletree.sinks.files import RowError, SinkRowsError
-from tupletree.tasks.mail import Drop, Mail, Now, Release, Written
+from tupletree.tasks.mail import Drop, Mail, Now, WriteRequest, Written
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.topology.components import SinkBatch
@@ -68,8 +68,8 @@ class Bench:
         return [row.word for row in self.sink.rows]
 
 
-def release(number: int, *roots: int, hurry: bool = False) -> Release:
-    return Release(SPOUT, number, list(roots), hurry)
+def release(number: int, *roots: int, flush_now: bool = False) -> WriteRequest:
+    return WriteRequest(SPOUT, number, list(roots), flush_now)
 
 
 def test_rows_are_acked_as_they_are_taken_and_written_when_their_root_is_released() -> None:
@@ -107,7 +107,7 @@ def test_asking_again_is_answered_again_but_never_before_the_rows_are_written() 
 def test_a_hurried_release_does_not_linger() -> None:
     bench = Bench(linger_s=60.0)
     bench.rows(("a", 1))
-    bench.tell(release(1, 1, hurry=True))
+    bench.tell(release(1, 1, flush_now=True))
     assert bench.written == ["a"]
 
 

@@ -209,7 +209,7 @@ def test_a_restart_hands_messages_over_and_they_are_tried_again_under_new_roots(
     old = driver.spouts[0]
     old.poll(driver.now, driver.out)
     roots = old.pending.roots_in_flight()
-    handover = old.hand_over(driver.now, driver.out)
+    spout_checkpoint = old.hand_over(driver.now, driver.out)
     fresh = SpoutMachine(
         driver.plan,
         old.task,
@@ -219,7 +219,7 @@ def test_a_restart_hands_messages_over_and_they_are_tried_again_under_new_roots(
         random=driver.random.random,
         sinks={driver.sinks[0].task.task_id: 1},
         attempts=driver.attempts,
-        handover=handover,
+        spout_checkpoint=spout_checkpoint,
     )
     driver.machines[old.task.task_id] = fresh
     fresh.start(driver.now, driver.out)
@@ -241,9 +241,9 @@ def test_a_source_that_replays_by_itself_hears_in_a_new_life_what_it_owes_once_i
     assert [message_id for message_id, _ in script.failed] == [0, 1]
     script.steps.append([Emit(Line("x"), "x"), Emit(Line("y"), "y"), Emit(Line("given again, and held"), 0)])
     old.poll(driver.now, driver.out)
-    handover = old.hand_over(driver.now, driver.out)
+    spout_checkpoint = old.hand_over(driver.now, driver.out)
     driver.active = False
-    fresh = driver.make(old.task, handover)
+    fresh = driver.make(old.task, spout_checkpoint)
     assert isinstance(fresh, SpoutMachine)
     driver.machines[old.task.task_id] = fresh
     script.failed.clear()
@@ -313,9 +313,9 @@ def test_what_a_spout_gave_before_it_raised_is_handed_over() -> None:
     spout = driver.spouts[0]
     with pytest.raises(OSError, match="broken pipe"):
         spout.poll(driver.now, driver.out)
-    offers = spout.hand_over(driver.now, driver.out).offers
-    assert offers.held == 2
-    assert offers.take(script, 9, ask=False) == lines("a", "b")
+    spout_buffer = spout.hand_over(driver.now, driver.out).spout_buffer
+    assert spout_buffer.held == 2
+    assert spout_buffer.take(script, 9, ask=False) == lines("a", "b")
 
 
 def test_a_source_that_is_too_broken_to_hear_of_its_failed_attempts_hands_its_messages_over_all_the_same() -> None:
@@ -326,9 +326,9 @@ def test_a_source_that_is_too_broken_to_hear_of_its_failed_attempts_hands_its_me
     driver = driver_of(Deaf([lines("a", "b")], ends=False), replay="source")
     spout = driver.spouts[0]
     spout.poll(driver.now, driver.out)
-    handover = spout.hand_over(driver.now, driver.out)
-    assert handover.pending.awaiting_source(spout.task.task_id) == 2
-    assert handover.pending.in_flight(spout.task.task_id) == 0
+    spout_checkpoint = spout.hand_over(driver.now, driver.out)
+    assert spout_checkpoint.pending.awaiting_source(spout.task.task_id) == 2
+    assert spout_checkpoint.pending.in_flight(spout.task.task_id) == 0
     first, last = [note.text for note in driver.out.notes]
     assert first == "attempt 1 of message 0 failed (lost) and is made again: the topology was restarted"
     assert last == "it was not told of 2 failed attempts: OSError: the broker went away"

@@ -117,11 +117,11 @@ def test_a_task_that_a_call_starts_and_that_raises_system_exit_ends_no_other_cal
 
     @bolt(concurrency=4)
     async def starts(line: Line) -> None:
-        if line.text == "exits":
+        if line.text == "destinations":
             await asyncio.ensure_future(exiting())
         await asyncio.sleep(0.01)
 
-    script = Script([lines("a", "exits", "b")])
+    script = Script([lines("a", "destinations", "b")])
     summary = run(one_bolt(starts, script), tmp_path / "state", max_attempts=1)
     assert (summary.acked, summary.dead) == (2, 1)
     assert "raised what ends a program" in caplog.text

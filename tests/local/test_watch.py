@@ -10,7 +10,7 @@ from tupletree import Collector, Topology, bolt
 from tupletree.clock import ManualClock
 from tupletree.config import Options
 from tupletree.runtimes.local.assembly import Assembly
-from tupletree.runtimes.local.watchdog import STALL_S, Watch
+from tupletree.runtimes.local.watchdog import STALL_S, Watchdog
 
 
 @bolt(auto_ack=False)
@@ -25,7 +25,7 @@ def test_with_timeouts_off_ten_lost_tuples_are_named_once(caplog: pytest.LogCapt
     t.bolt("lose", lose_ten, unconsumed=Word).shuffle(t.spout("lines", Script([lines(*texts)], ends=False)))
     options = Options(message_timeout_s=None)
     driver, clock = Driver(t, options), ManualClock()
-    watch = Watch(Assembly(driver.plan, driver.machines, [], []), options, clock)
+    watch = Watchdog(Assembly(driver.plan, driver.machines, [], []), options, clock)
     watch.look()
     driver.settle()
     watch.look()

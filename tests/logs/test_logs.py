@@ -37,7 +37,7 @@ def collecting(word: Word, out: Collector[Word]) -> None:
     out.emit(word)
 
 
-class Kept(logging.Handler):
+class CarryOver(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.addFilter(MessageContext())
@@ -49,8 +49,8 @@ class Kept(logging.Handler):
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    handler = Kept()
+def kept() -> Iterator[CarryOver]:
+    handler = CarryOver()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield handler
@@ -58,7 +58,7 @@ def kept() -> Iterator[Kept]:
     logger.setLevel(logging.NOTSET)
 
 
-def test_a_record_in_a_call_names_bolt_task_root_and_attempt(kept: Kept) -> None:
+def test_a_record_in_a_call_names_bolt_task_root_and_attempt(kept: CarryOver) -> None:
     t = Topology("t")
     words = t.bolt("plain", plain).shuffle(t.spout("in", items([Word("a"), Word("b")])))
     t.bolt("collecting", collecting, unconsumed=Word).shuffle(words)
@@ -76,7 +76,7 @@ def test_a_record_in_a_call_names_bolt_task_root_and_attempt(kept: Kept) -> None
     assert all(line["attempt"] == 1 for line in kept.lines)
 
 
-def test_records_of_async_calls_side_by_side_name_their_own_messages(kept: Kept) -> None:
+def test_records_of_async_calls_side_by_side_name_their_own_messages(kept: CarryOver) -> None:
     @bolt(concurrency=2)
     async def waiting(word: Word) -> None:
         logger.info("%s begins", word.text)
@@ -93,7 +93,7 @@ def test_records_of_async_calls_side_by_side_name_their_own_messages(kept: Kept)
     assert all((line["component"], line["attempt"]) == ("waiting", 1) for line in kept.lines)
 
 
-def test_records_of_batches_and_windows_name_what_is_in_hand(kept: Kept) -> None:
+def test_records_of_batches_and_windows_name_what_is_in_hand(kept: CarryOver) -> None:
     @batch_bolt(size=30, max_age_s=1.0)
     def together(words: list[Word]) -> list[Word]:
         logger.info("batch of %d", len(words))
@@ -116,14 +116,14 @@ def test_records_of_batches_and_windows_name_what_is_in_hand(kept: Kept) -> None
     assert str(some["root"]).count(",") == 1
 
 
-def test_a_record_outside_of_a_call_is_about_no_message(kept: Kept) -> None:
+def test_a_record_outside_of_a_call_is_about_no_message(kept: CarryOver) -> None:
     logger.info("between")
     (line,) = kept.lines
     assert "component" not in line
     assert (line["level"], line["logger"], line["message"]) == ("INFO", "user", "between")
 
 
-def test_an_exception_is_one_field_of_the_line(kept: Kept) -> None:
+def test_an_exception_is_one_field_of_the_line(kept: CarryOver) -> None:
     try:
         int("odd")
     except ValueError:

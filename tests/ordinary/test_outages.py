@@ -124,7 +124,7 @@ class Plain(Sink[R]):
         self.rows += batch.rows
 
 
-class Kept(Sink[R]):
+class CarryOver(Sink[R]):
     """Writes to a list, by way of the service; names each batch that it was given."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ def topology(source: Spout[M], **options: Any) -> Topology:
 
 
 def test_a_sink_that_is_down_for_minutes_costs_no_message_anything() -> None:
-    source, sink = Numbers(300), Kept()
+    source, sink = Numbers(300), CarryOver()
     t = topology(source)
     t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
     driver = drive(t, AWAY_S)
@@ -492,7 +492,7 @@ def test_acks_that_raise_something_else_are_all_told_after_the_restart(tmp_path:
 def test_rows_that_a_sink_refuses_stay_refused_when_it_goes_away_before_the_others_are_written() -> None:
     from tupletree.sinks.files import RowError, SinkRowsError
 
-    class Strict(Kept):
+    class Strict(CarryOver):
         def write(self, batch: SinkBatch[R]) -> None:
             bad = [RowError(place, "odd") for place, row in enumerate(batch.rows) if row.n % 2]
             if bad:
@@ -529,7 +529,7 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, caplog: pytest.LogCaptureF
     from tupletree.runtimes.control import status_of
 
     set_service(3.0, time.monotonic)
-    source, sink = Numbers(10), Kept()
+    source, sink = Numbers(10), CarryOver()
     t = Topology("seen")
     t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
     with caplog.at_level(logging.WARNING):

@@ -21,7 +21,7 @@ from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
 from tupletree.runtimes import run
 from tupletree.runtimes.api import RunHandle
-from tupletree.runtimes.control import STALE_AFTER_S, Attendant, Status, began, send_wish, status_of
+from tupletree.runtimes.control import STALE_AFTER_S, RunControl, Status, began, send_request, status_of
 from tupletree.sinks import foreach
 
 HANG_S = 60.0
@@ -61,13 +61,13 @@ def endless(tmp_path: Path) -> tuple[RunHandle, Endless, Path]:
 
 def before_attending(prepare: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something to a state directory that a run has made its own, before anything else is written to it."""
-    begin = Attendant.begin
+    begin = RunControl.begin
 
-    def begin_late(attendant: Attendant) -> None:
+    def begin_late(attendant: RunControl) -> None:
         prepare()
         begin(attendant)
 
-    monkeypatch.setattr(Attendant, "begin", begin_late)
+    monkeypatch.setattr(RunControl, "begin", begin_late)
 
 
 def wait_until(state_dir: Path, holds: Callable[[Status], Any]) -> Status:
@@ -100,9 +100,9 @@ def test_a_run_is_paused_resumed_and_drained_from_another_process(tmp_path: Path
             "local",
         )
         assert shown["progress"]["acked"] == still.progress["acked"] == source.given
-        send_wish(state_dir, "resume")
+        send_request(state_dir, "resume")
         wait_until(state_dir, lambda status: status.progress["acked"] > still.progress["acked"])
-        send_wish(state_dir, "drain", drain_timeout_s=HANG_S)
+        send_request(state_dir, "drain", drain_timeout_s=HANG_S)
         assert handle.wait(HANG_S).open == 0
     finally:
         handle.stop(0.0)
@@ -113,12 +113,12 @@ def test_a_run_is_paused_resumed_and_drained_from_another_process(tmp_path: Path
     assert f"acked {ended.progress['acked']:,}" in said
 
 
-@pytest.mark.parametrize("wish", ["pause", "resume", "drain"])
-def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, wish: str) -> None:
+@pytest.mark.parametrize("control_request", ["pause", "resume", "drain"])
+def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, control_request: str) -> None:
     handle, _, state_dir = endless(tmp_path)
     handle.stop()
     wait_until(state_dir, lambda status: status.ended)
-    said = command(wish, "--state-dir", state_dir)
+    said = command(control_request, "--state-dir", state_dir)
     assert said.returncode == 1
     assert "no process runs this topology now" in said.stderr
     assert "tupletree run TARGET --runtime local" in said.stderr
@@ -129,7 +129,7 @@ def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, wish: str) 
 def test_a_wish_that_nobody_takes_up_is_taken_back(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time())
     with pytest.raises(RuntimeUnavailableError, match="no process runs this") as caught:
-        send_wish(tmp_path, "pause", patience_s=0.0)
+        send_request(tmp_path, "pause", patience_s=0.0)
     assert f"tupletree run TARGET --state-dir {tmp_path}" in str(caught.value)  # a run on Spark can be resumed
     assert list((tmp_path / "control").iterdir()) == []
 
@@ -150,7 +150,7 @@ def test_what_is_in_the_way_of_a_wish_is_named(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time())
     (tmp_path / "control").touch()
     with pytest.raises(CheckpointError, match="cannot be asked") as caught:
-        send_wish(tmp_path, "pause", patience_s=0.0)
+        send_request(tmp_path, "pause", patience_s=0.0)
     assert str(tmp_path / "control") in str(caught.value)
 
 
@@ -237,7 +237,7 @@ def test_a_wish_that_fails_or_cannot_be_removed_is_carried_out_once_and_later_on
             (state_dir / "draft").write_text('{"wish": "pause"}')
             (state_dir / "draft").rename(state_dir / "control" / name)
         wait_until(state_dir, lambda _: not (state_dir / "control" / "0b.json").exists())
-        send_wish(state_dir, "resume")
+        send_request(state_dir, "resume")
         assert asked == ["pause", "pause"]
         assert "no pause" in caplog.text
         assert "stays although it was heard" in caplog.text

@@ -19,7 +19,7 @@ from tupletree.config import Options
 from tupletree.durable import DECODE_ERRORS, read_file
 from tupletree.errors import CheckpointError
 from tupletree.runtimes import api, deadletters, run
-from tupletree.runtimes.control import send_wish, status_of
+from tupletree.runtimes.control import send_request, status_of
 from tupletree.runtimes.requests import REFUSED, RequestFolder
 from tupletree.sinks import foreach
 
@@ -197,7 +197,7 @@ def test_nested_json_ends_neither_the_thread_that_reads_it_nor_a_command(running
     nested = '{"wish": "pause", "x": ' + "[" * 2_000
     (control / "a.json").write_text(nested)
     wait_until_gone([control / "a.json"])
-    assert send_wish(running.state_dir, "pause").is_alive(time.time())
+    assert send_request(running.state_dir, "pause").is_alive(time.time())
     (running.state_dir / "stale.json").write_text("{")
     with pytest.raises(DECODE_ERRORS):
         msgspec.json.decode(nested + "]" * 2_000 + "}", type=Any)
@@ -236,6 +236,6 @@ def test_ten_thousand_hostile_files_end_no_run_and_remove_nothing_outside(
     deadletters.letters_of(place, lambda _: None)
     wait_until_gone([path for path in (place / "control").iterdir() if path.suffix == ".json" and path.name[0] != "_"])
 
-    assert send_wish(place, "pause", patience_s=HANG_S).is_alive(time.time())
+    assert send_request(place, "pause", patience_s=HANG_S).is_alive(time.time())
     assert [path.name for path in target.iterdir()] == ["precious.json"]
     assert (target / "precious.json").read_text() == "mine"

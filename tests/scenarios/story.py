@@ -14,7 +14,7 @@ from tupletree import Topology
 from tupletree.config import Options
 from tupletree.data.frames import Frame
 from tupletree.tasks.acker import AckerMachine
-from tupletree.tasks.mail import Drop, Mail, Release, SinkReset, Track, Verdicts, Written
+from tupletree.tasks.mail import Drop, Mail, SinkReset, Track, TreeVerdicts, WriteRequest, Written
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tracking.tree import xor_all
 
@@ -91,12 +91,12 @@ class Story(Driver):
 
     def restart(self) -> None:
         """End all tasks after a fault, and start others that take over what the spouts have."""
-        handovers = {spout.task.task_id: spout.hand_over(self.now, self.out) for spout in self.spouts}
+        spout_checkpoints = {spout.task.task_id: spout.hand_over(self.now, self.out) for spout in self.spouts}
         self.carry_out()
         self.stop()
         self.queue.clear()
         self.incarnations.update({task: number + 1 for task, number in self.incarnations.items()})
-        self.machines = {task.task_id: self.make(task, handovers.get(task.task_id)) for task in self.plan.tasks}
+        self.machines = {task.task_id: self.make(task, spout_checkpoints.get(task.task_id)) for task in self.plan.tasks}
         for machine in self.machines.values():
             machine.start(self.now, self.out)
 
@@ -150,9 +150,9 @@ class Story(Driver):
                 said = [f"open {self._named(value)}" for _, value, _, _ in openings]
                 said += [self._named(value) for value, _ in deltas]
                 said += ["fail"] * len(failures) + ["renew"] * len(extended)
-            case Verdicts(completed=completed, failed=failed, expired=expired):
+            case TreeVerdicts(completed=completed, failed=failed, expired=expired):
                 said = ["complete"] * sum(map(len, completed)) + ["failed"] * len(failed) + ["expired"] * len(expired)
-            case Release():
+            case WriteRequest():
                 said = ["release its rows"]
             case Written():
                 said = ["rows are written"]

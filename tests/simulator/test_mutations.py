@@ -12,7 +12,7 @@ from tupletree.bolts.effects import Output, Worked
 from tupletree.tasks import emitter
 from tupletree.tasks.bolt import EmittingMachine
 from tupletree.tasks.emitter import Emitter
-from tupletree.tasks.mail import Mail, Now, Track, Verdicts
+from tupletree.tasks.mail import Mail, Now, Track, TreeVerdicts
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.testing import SimulationError, simulate
@@ -61,7 +61,7 @@ def test_edges_told_before_the_input_that_they_came_of_is_done_are_caught(monkey
     real = EmittingMachine.carry_out
 
     def carry_out(self: EmittingMachine, worked: Worked, out: Outbox) -> None:
-        self._owed = None
+        self._deferred = None
         real(self, worked, out)
 
     monkeypatch.setattr(EmittingMachine, "carry_out", carry_out)
@@ -121,7 +121,7 @@ def test_acks_that_are_dropped_during_a_drain_are_caught(monkeypatch: pytest.Mon
         real_drain(self)
 
     def receive(self: SpoutMachine, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        kept = mail if id(self) not in draining else [one for one in mail if not isinstance(one, Verdicts)]
+        kept = mail if id(self) not in draining else [one for one in mail if not isinstance(one, TreeVerdicts)]
         real_receive(self, kept, now, out)
 
     monkeypatch.setattr(SpoutMachine, "drain", drain)

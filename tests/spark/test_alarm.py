@@ -14,7 +14,7 @@ from tupletree import Collector, Topology, bolt
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame
-from tupletree.runtimes.spark.worker.call_timeout import Alarm
+from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.sources import items
 from tupletree.tracking.outcomes import FailureKind
 
@@ -62,7 +62,7 @@ def work(target: object, *seconds: float) -> Worked:
     task = BoltTask(component, TaskPlace("alarmed", "bolt", 1, 0, 1))
     roots = list(range(1, len(seconds) + 1))
     frame = Frame(1, "items", "item", [Item(one) for one in seconds], [*roots], roots, 99)
-    with Alarm(LIMIT_S, sys.__stderr__.fileno() if sys.__stderr__ else 2):
+    with CallTimeout(LIMIT_S, sys.__stderr__.fileno() if sys.__stderr__ else 2):
         return task.work(frame)
 
 
@@ -92,5 +92,5 @@ def test_nothing_is_left_of_an_alarm() -> None:
 
 def test_without_a_limit_there_is_no_alarm() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with Alarm(None, 2):
+    with CallTimeout(None, 2):
         assert signal.getsignal(signal.SIGALRM) is before

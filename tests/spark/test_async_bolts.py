@@ -14,9 +14,9 @@ from tupletree import Bolt, Collector, Topology, bolt
 from tupletree.bolts.effects import IN_HAND, TaskPlace
 from tupletree.data.frames import Frame, roots_of
 from tupletree.runtimes.spark.worker import async_bolts
-from tupletree.runtimes.spark.worker.async_bolts import AwaitingBoltTask
-from tupletree.runtimes.spark.worker.call_timeout import Alarm
-from tupletree.runtimes.spark.worker.crash_markers import Marker, MarkingPlace
+from tupletree.runtimes.spark.worker.async_bolts import AsyncBoltTask
+from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
+from tupletree.runtimes.spark.worker.crash_markers import CrashMarker, MarkedPlace
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
 from tupletree.tracking.outcomes import FailureKind
@@ -44,11 +44,11 @@ def idle() -> None:
     busy.now = busy.most = 0
 
 
-def task_of(subject: Any, *, calls: int = 1, limit_s: float | None = None) -> AwaitingBoltTask:
+def task_of(subject: Any, *, calls: int = 1, limit_s: float | None = None) -> AsyncBoltTask:
     t = Topology("t")
     t.bolt("b", subject, unconsumed=Item).shuffle(t.spout("s", items([Item(1)])))
     component = t.build().components["b"]
-    task = AwaitingBoltTask(component, TaskPlace("t", "b", 5, 0, 1, calls=calls), limit_s=limit_s)
+    task = AsyncBoltTask(component, TaskPlace("t", "b", 5, 0, 1, calls=calls), limit_s=limit_s)
     task.open()
     return task
 
@@ -200,7 +200,7 @@ def test_what_calls_log_side_by_side_names_their_own_root() -> None:
 
     t = Topology("t")
     t.bolt("b", telling).shuffle(t.spout("s", items([Item(1)])))
-    task = AwaitingBoltTask(t.build().components["b"], TaskPlace("t", "b", 5, 0, 1))
+    task = AsyncBoltTask(t.build().components["b"], TaskPlace("t", "b", 5, 0, 1))
     task.open()
     task.work(frame_of(1, 3, 2))
     task.close()
@@ -306,7 +306,7 @@ def test_a_call_that_takes_too_long_fails_its_tuple_and_costs_no_other(
         return item
 
     task = task_of(hanging, limit_s=LIMIT_S)
-    with Alarm(LIMIT_S, 2):
+    with CallTimeout(LIMIT_S, 2):
         worked = task.work(frame_of(1, 2, 3, 4))
     task.close()
     assert worked.failures.keys() == {2}
@@ -326,12 +326,12 @@ def test_of_calls_side_by_side_all_are_named_and_those_that_a_worker_died_with_c
 
     t = Topology("t")
     t.bolt("b", telling).shuffle(t.spout("s", items([Item(1)])))
-    dead = Marker(tmp_path, (1, 7, 0, 3), (0, 1))
+    dead = CrashMarker(tmp_path, (1, 7, 0, 3), (0, 1))
     dead.__enter__()
     dead.mark(5, (2, 4))
-    with Marker(tmp_path, (1, 7, 0, 3), (0, 2)) as marker:
-        place = MarkingPlace(marker, topology="t", component="b", task_id=5, task_index=0, parallelism=1)
-        task = AwaitingBoltTask(t.build().components["b"], place)
+    with CrashMarker(tmp_path, (1, 7, 0, 3), (0, 2)) as marker:
+        place = MarkedPlace(marker, topology="t", component="b", task_id=5, task_index=0, parallelism=1)
+        task = AsyncBoltTask(t.build().components["b"], place)
         task.open()
         task.work(frame_of(1, 2, 3, 4, 5))
         task.close()

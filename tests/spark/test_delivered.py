@@ -20,7 +20,7 @@ from tupletree.runtimes.spark.format.entries import OutputFile
 from tupletree.runtimes.spark.format.sidecars import sidecar_of, write_sidecar
 from tupletree.runtimes.spark.format.spool import Spool, lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.settle.outages import Outages
-from tupletree.runtimes.spark.settle.sink_delivery import CalledSinks
+from tupletree.runtimes.spark.settle.sink_delivery import SinkDelivery
 from tupletree.sinks import foreach, jsonl, parquet
 from tupletree.sources import items
 from tupletree.topology.components import Sink, SinkBatch
@@ -58,8 +58,8 @@ class Starts:
         self.given += numbers
         self.writers.append(batch.writer)
 
-    def start(self) -> CalledSinks:
-        called = CalledSinks(
+    def start(self) -> SinkDelivery:
+        called = SinkDelivery(
             self.plan,
             "0123456789",
             self.spools,

@@ -19,26 +19,26 @@ from tupletree.errors import CheckpointError, ConfigError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes import run as api_run
 from tupletree.runtimes.local.statedir import LocalStateDirectory
-from tupletree.runtimes.rates import Meter
+from tupletree.runtimes.rates import Rates
 from tupletree.runtimes.spark.driver.archive import ArchivedEpoch, archive
-from tupletree.runtimes.spark.driver.epoch_frames import Dealer, SpoutTask
+from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, SpoutTask
 from tupletree.runtimes.spark.driver.history import all_events
 from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.loop import Loop
 from tupletree.runtimes.spark.driver.recovery import Recovered
-from tupletree.runtimes.spark.driver.ticks import Ticking
+from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
-from tupletree.runtimes.spark.format.program import Control, Program, codecs_of
+from tupletree.runtimes.spark.format.program import EpochControl, Program, codecs_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.runtime import SparkRun
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.engine import Verdicts
+from tupletree.runtimes.spark.settle.engine import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
-from tupletree.runtimes.spark.worker.crash_markers import Marker
+from tupletree.runtimes.spark.worker.crash_markers import CrashMarker
 from tupletree.runtimes.spark.worker.stage import StageRun
 from tupletree.sinks import jsonl
 from tupletree.sources import items
@@ -73,12 +73,14 @@ class Source:
     def loop(self, *records: EpochRecord, retold: tuple[AlreadySettled, ...] = ()) -> Loop:
         told = deque(retold)
         clock: Any = SystemClock()
-        intake = Intake(Dealer(self.plan, [self.spout]), self.options, self.accounts, [self.spout], clock, told.append)
+        intake = Intake(
+            EpochFrameMaker(self.plan, [self.spout]), self.options, self.accounts, [self.spout], clock, told.append
+        )
         unused: Any = None
-        ticks = Ticking(self.accounts.spec, self.options, 0.0)
+        ticks = TickSchedule(self.accounts.spec, self.options, 0.0)
         next_epoch = len(records)
         return Loop(
-            intake, self.accounts, unused, unused, unused, ticks, Meter(clock), [self.spout], records, next_epoch,
+            intake, self.accounts, unused, unused, unused, ticks, Rates(clock), [self.spout], records, next_epoch,
             self.directory, {}, self.options, clock, told, lambda _, __: None, Outages(clock, None), active=True,
         )  # fmt: skip
 
@@ -104,7 +106,7 @@ def test_an_epoch_that_was_cut_at_the_end_of_input_gives_up_nothing_that_the_sou
 ) -> None:
     ahead = source.record(1)
     loop = source.loop(source.record(0), ahead)
-    loop._verdicts.append(Verdicts(0, source_retries=[SourceRetry(source.task, "m", 2, FAILURE, 7)]))
+    loop._verdicts.append(EpochVerdicts(0, source_retries=[SourceRetry(source.task, "m", 2, FAILURE, 7)]))
     loop._call_back()
     assert source.script.failed == [("m", FAILURE)]
     assert ahead.header.ended == []
@@ -213,7 +215,12 @@ def test_an_untracked_value_that_cannot_be_sent_is_named_in_the_log(
     source.spout.untracked = [Word("no line")]
     clock: Any = SystemClock()
     intake = Intake(
-        Dealer(source.plan, [source.spout]), source.options, source.accounts, [source.spout], clock, lambda _: None
+        EpochFrameMaker(source.plan, [source.spout]),
+        source.options,
+        source.accounts,
+        [source.spout],
+        clock,
+        lambda _: None,
     )
     record, _ = intake.cut(0, 1)
     assert record.failures == {}
@@ -225,7 +232,7 @@ def test_the_first_epoch_is_limited_in_bytes_too(source: Source) -> None:
     source.spout.spout = Script([[Emit(Line("x" * 2**20), "long")]])
     source.spout.ended = False
     options = Options(epoch_max_bytes=2**20)
-    dealer = Dealer(source.plan, [source.spout])
+    dealer = EpochFrameMaker(source.plan, [source.spout])
     intake = Intake(dealer, options, source.accounts, [source.spout], clock, lambda _: None)
     assert not intake.is_full
     intake.pull()
@@ -241,8 +248,8 @@ def test_untracked_tuples_that_a_stage_loses_are_named_once(tmp_path: Path, capl
     t = Topology("lossy")
     t.bolt("word", word).shuffle(t.spout("lines", Script([]))).stream(Word, unconsumed=True)
     plan = Plan.of(t.build(), Options(), partitions=1)
-    control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0)
-    marker = Marker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
+    control = EpochControl(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0)
+    marker = CrashMarker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
     run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
     for text in ("a", "b"):
         run._fail(FailureMaker("word", 3), 0, Word(text), ValueError("cannot travel"))
@@ -265,8 +272,8 @@ def test_a_bolt_that_cannot_be_opened_for_a_tick_is_named(tmp_path: Path, caplog
     t = Topology("closed")
     t.bolt("closed", Closed).shuffle(t.spout("lines", Script([])))
     plan = Plan.of(t.build(), Options(), partitions=1)
-    control = Control(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0, ticks=["closed"])
-    marker = Marker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
+    control = EpochControl(run_id="0" * 32, epoch=0, run=0, generation=1, time_s=0.0, ticks=["closed"])
+    marker = CrashMarker(tmp_path, (1, 0, 0, 0), (0, 0), one_host=True)
     run = StageRun(Program(plan, codecs_of(plan)), control, 0, partition=0, attempt=0, marker=marker)
     list(run.read([(0, wire.WAKE, b"", b"")]))
     list(run.work())

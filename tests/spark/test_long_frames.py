@@ -11,7 +11,7 @@ from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.data.frames import Frame, Root
 from tupletree.routing.plan import Plan
-from tupletree.runtimes.spark.driver.epoch_frames import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.sources import items
@@ -49,8 +49,8 @@ def test_what_a_spout_gave_goes_in_frames_that_are_short_enough_each_with_an_edg
     values = [Line(str(number) * 1_000) for number in range(9)]
     spout = SpoutTask(task, "lines", stream, items([Line("")]), roots=[*range(1, 10)], values=values)
     monkeypatch.setattr(wire, "FRAME_BYTES", 3_500)
-    dealt = Dealt()
-    assert Dealer(plan, [spout]).deal(0, spout, {}, dealt) == []
+    dealt = EpochFrames()
+    assert EpochFrameMaker(plan, [spout]).deal(0, spout, {}, dealt) == []
 
     codec = codecs_of(plan)["lines", stream]
     frames = [wire.decode_frame(wire.decode_head(head), body, codec) for _, _, head, body in dealt.rows]

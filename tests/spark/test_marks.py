@@ -9,12 +9,12 @@ import pytest
 
 from tupletree.data.frames import Frame
 from tupletree.runtimes.spark.worker.crash_markers import (
-    DeadlyWorkError,
-    Marker,
-    MarkingPlace,
-    Suspicions,
+    CrashHistory,
+    CrashingWorkError,
+    CrashMarker,
+    MarkedPlace,
     blamed,
-    sweep_marks,
+    sweep_markers,
 )
 from tupletree.tracking.outcomes import FailureKind
 
@@ -31,7 +31,7 @@ def die(
     words: str = "",
 ) -> None:
     """An attempt that is given these roots one after the other, and dies."""
-    marker = Marker(folder, place, (broken, attempt))
+    marker = CrashMarker(folder, place, (broken, attempt))
     marker.__enter__()
     for root in given:
         place_of(marker).root = root
@@ -39,19 +39,19 @@ def die(
         marker.__exit__(RuntimeError, RuntimeError(words), None)
 
 
-def place_of(marker: Marker) -> MarkingPlace:
-    return MarkingPlace(marker, topology="t", component="c", task_id=TASK, task_index=0, parallelism=1)
+def place_of(marker: CrashMarker) -> MarkedPlace:
+    return MarkedPlace(marker, topology="t", component="c", task_id=TASK, task_index=0, parallelism=1)
 
 
-def suspicions(folder: Path, attempt: int, broken: int = 0) -> Suspicions:
-    return Marker(folder, PLACE, (broken, attempt)).suspicions
+def crash_history(folder: Path, attempt: int, broken: int = 0) -> CrashHistory:
+    return CrashMarker(folder, PLACE, (broken, attempt)).crash_history
 
 
 def test_a_message_is_blamed_once_two_attempts_died_on_it(tmp_path: Path) -> None:
     die(tmp_path, 1, 10, 11)
-    assert suspicions(tmp_path, 2).roots == {}
+    assert crash_history(tmp_path, 2).roots == {}
     die(tmp_path, 2, 10, 11)
-    assert suspicions(tmp_path, 3).roots.keys() == {11}
+    assert crash_history(tmp_path, 3).roots.keys() == {11}
     assert blamed(tmp_path, 1, 7) == {11}
     assert blamed(tmp_path, 2, 7) == blamed(tmp_path, 1, 8) == set()
 
@@ -59,21 +59,21 @@ def test_a_message_is_blamed_once_two_attempts_died_on_it(tmp_path: Path) -> Non
 def test_messages_that_one_attempt_each_died_on_are_innocent(tmp_path: Path) -> None:
     die(tmp_path, 1, 10)
     die(tmp_path, 2, 11)
-    assert suspicions(tmp_path, 3).roots == {}
+    assert crash_history(tmp_path, 3).roots == {}
     die(tmp_path, 3, 10)
-    assert suspicions(tmp_path, 4).roots.keys() == {10}
+    assert crash_history(tmp_path, 4).roots.keys() == {10}
 
 
 def test_the_first_attempt_marks_nothing_unless_killers_are_expected(tmp_path: Path) -> None:
-    first = Marker(tmp_path, PLACE, (0, 0))
+    first = CrashMarker(tmp_path, PLACE, (0, 0))
     with first:
         assert not first.is_marking
         assert list(tmp_path.iterdir()) == []
-    assert Marker(tmp_path, PLACE, (0, 0), from_first=True).is_marking
+    assert CrashMarker(tmp_path, PLACE, (0, 0), from_first=True).is_marking
 
 
 def test_an_attempt_that_ends_in_order_leaves_nothing_behind(tmp_path: Path) -> None:
-    with Marker(tmp_path, PLACE, (0, 1)) as marker:
+    with CrashMarker(tmp_path, PLACE, (0, 1)) as marker:
         place_of(marker).root = 10
     assert list(tmp_path.iterdir()) == []
 
@@ -81,7 +81,7 @@ def test_an_attempt_that_ends_in_order_leaves_nothing_behind(tmp_path: Path) -> 
 def test_an_attempt_that_died_with_nothing_in_hand_accuses_nobody(tmp_path: Path) -> None:
     for attempt in (1, 2):
         die(tmp_path, attempt, 10, None)
-    assert suspicions(tmp_path, 3).seen == {}
+    assert crash_history(tmp_path, 3).seen == {}
 
 
 def test_attempts_of_other_partitions_and_later_ones_do_not_count(tmp_path: Path) -> None:
@@ -90,24 +90,24 @@ def test_attempts_of_other_partitions_and_later_ones_do_not_count(tmp_path: Path
     die(tmp_path, 2, 10, place=(1, 7, 1, 3))
     die(tmp_path, 2, 10, place=(2, 7, 0, 3))
     die(tmp_path, 4, 10)
-    assert suspicions(tmp_path, 3).seen == {10: 1}
+    assert crash_history(tmp_path, 3).seen == {10: 1}
 
 
 def test_attempts_of_an_execution_that_was_broken_off_count(tmp_path: Path) -> None:
     die(tmp_path, 0, 10, broken=1)
     die(tmp_path, 0, 10, broken=2)
-    assert suspicions(tmp_path, 0, broken=3).roots.keys() == {10}
+    assert crash_history(tmp_path, 0, broken=3).roots.keys() == {10}
 
 
 def test_a_tuple_of_several_messages_accuses_them_all(tmp_path: Path) -> None:
     for attempt in (1, 2):
         die(tmp_path, attempt, (10, 11))
-    assert suspicions(tmp_path, 3).roots.keys() == {10, 11}
+    assert crash_history(tmp_path, 3).roots.keys() == {10, 11}
 
 
 def test_a_batch_that_a_worker_died_in_is_refused_so_that_its_members_come_alone(tmp_path: Path) -> None:
     die(tmp_path, 1, (10, 11, 12))
-    with Marker(tmp_path, PLACE, (0, 2)) as marker:
+    with CrashMarker(tmp_path, PLACE, (0, 2)) as marker:
         place = place_of(marker)
         with pytest.raises(Exception, match="a worker died"):
             place.take_in_hand((10, 11, 12), 3)
@@ -124,21 +124,21 @@ def test_an_untracked_tuple_that_kills_is_found_by_its_position_and_dropped(tmp_
     ]
     for attempt in (1, 2):
         die_over(tmp_path, attempt, untracked=2)
-    found = suspicions(tmp_path, 3)
+    found = crash_history(tmp_path, 3)
     kept, dropped = found.drop_untracked(TASK, frames)
     assert [value for value, _ in dropped] == ["d"]
     assert [frame.values for frame in kept] == [["a", "b", "c"], ["e", "f"]]
     # A second one is found although the first is not given any more.
     for attempt in (3, 4):
         die_over(tmp_path, attempt, untracked=3)
-    kept, dropped = suspicions(tmp_path, 5).drop_untracked(TASK, frames)
+    kept, dropped = crash_history(tmp_path, 5).drop_untracked(TASK, frames)
     assert [value for value, _ in dropped] == ["d", "f"]
     assert found.drop_untracked(TASK + 1, frames) == (frames, [])
 
 
 def die_over(folder: Path, attempt: int, untracked: int) -> None:
     """An attempt that is given so many untracked tuples before the one that it dies on."""
-    marker = Marker(folder, PLACE, (0, attempt))
+    marker = CrashMarker(folder, PLACE, (0, attempt))
     marker.__enter__()
     place = place_of(marker)
     for _ in range(untracked + 1):
@@ -148,12 +148,12 @@ def die_over(folder: Path, attempt: int, untracked: int) -> None:
 def test_the_blame_says_how_the_last_worker_ended(tmp_path: Path) -> None:
     die(tmp_path, 1, 10)
     die(tmp_path, 2, 10, words="no space left")
-    failure = suspicions(tmp_path, 3).roots[10].failure("count", "Word('a')")
+    failure = crash_history(tmp_path, 3).roots[10].failure("count", "Word('a')")
     assert (failure.kind, failure.component, failure.task_id) == (FailureKind.POISON, "count", TASK)
     assert failure.error.endswith("it broke off with RuntimeError: no space left")
     assert failure.failing_tuple == "Word('a')"
     die(tmp_path, 3, 10)
-    assert "ended without a word" in suspicions(tmp_path, 4).roots[10].how
+    assert "ended without a word" in crash_history(tmp_path, 4).roots[10].how
 
 
 def test_a_mark_that_was_never_written_or_is_torn_accuses_nobody(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_a_mark_that_was_never_written_or_is_torn_accuses_nobody(tmp_path: Path)
         (path,) = tmp_path.glob(f"*-{attempt:02d}.mark")
         with path.open("r+b") as file:
             file.truncate(length)
-    assert suspicions(tmp_path, 4).seen == {}
+    assert crash_history(tmp_path, 4).seen == {}
 
 
 def test_marks_are_swept_with_their_epoch(tmp_path: Path) -> None:
     die(tmp_path, 1, 10)
     die(tmp_path, 1, 10, place=(1, 8, 0, 3))
-    sweep_marks(tmp_path, 7)
+    sweep_markers(tmp_path, 7)
     assert [path.name[7:15] for path in tmp_path.iterdir()] == ["00000008"]
 
 
@@ -177,7 +177,7 @@ def die_beside(folder: Path, attempt: int, work: str) -> AbstractContextManager[
 
     What is returned must be kept: if it goes, it ends in order.
     """
-    marker = Marker(folder, PLACE, (0, attempt))
+    marker = CrashMarker(folder, PLACE, (0, attempt))
     marker.__enter__()
     work_in_hand = marker.beside(TASK, work)
     work_in_hand.__enter__()
@@ -189,23 +189,23 @@ def die_beside(folder: Path, attempt: int, work: str) -> AbstractContextManager[
 def test_what_a_task_does_for_no_message_is_not_done_any_more_once_two_attempts_died_of_it(tmp_path: Path) -> None:
     dying = [die_beside(tmp_path, 1, "open"), die_beside(tmp_path, 2, "open"), die_beside(tmp_path, 3, "tick")]
     words = "2 worker processes ended while they were in its `open`: it ended without a word"
-    with Marker(tmp_path, PLACE, (0, 4)) as marker:
-        with pytest.raises(DeadlyWorkError, match=words) as error, marker.beside(TASK, "open"):
+    with CrashMarker(tmp_path, PLACE, (0, 4)) as marker:
+        with pytest.raises(CrashingWorkError, match=words) as error, marker.beside(TASK, "open"):
             raise AssertionError("it was done")
         assert error.value.blame.failure("count").kind is FailureKind.POISON
         with marker.beside(TASK, "tick"):
             pass
-        assert not marker.suspicions.seen
-        assert not marker.suspicions.untracked
+        assert not marker.crash_history.seen
+        assert not marker.crash_history.untracked
     assert blamed(tmp_path, 1, 7) == {(TASK, "open")}
     del dying
 
 
 def test_a_message_in_hand_after_that_is_marked_again(tmp_path: Path) -> None:
     for attempt in (1, 2):
-        marker = Marker(tmp_path, PLACE, (0, attempt))
+        marker = CrashMarker(tmp_path, PLACE, (0, attempt))
         marker.__enter__()
         with marker.beside(TASK, "open"):
             pass
         place_of(marker).root = 10
-    assert suspicions(tmp_path, 3).roots.keys() == {10}
+    assert crash_history(tmp_path, 3).roots.keys() == {10}

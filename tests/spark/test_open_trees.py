@@ -19,14 +19,14 @@ from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import Frame, Root, join_segments, roots_of
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.carryover import Kept, files_of, kept_after
+from tupletree.runtimes.spark.format.carryover import CarryOver, carryover_after, files_of
 from tupletree.runtimes.spark.format.entries import EpochHeader, OpenTree, WaitingFile, epoch_path, write_epoch
 from tupletree.runtimes.spark.format.slices import rows_of_slice, slices_of
 from tupletree.runtimes.spark.settle.decision import Fates
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
-from tupletree.runtimes.spark.worker.carryover import KeptFiles, TaskKeep
+from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
 from tupletree.topology.streams import Schema
@@ -168,12 +168,12 @@ def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions
     epochs: list[tuple[list[Parts], list[Parts], set[int], set[int], set[int]]],
 ) -> None:
     directory = tmp_path_factory.mktemp("kept")
-    kept: dict[str, dict[int, Kept]] = {}
+    kept: dict[str, dict[int, CarryOver]] = {}
     model: Model = {}
     number = 0
     for epoch, (new, carried, dropped, parked, gone) in enumerate(epochs):
-        files = KeptFiles(directory, f"epoch-{epoch}.kept")
-        keep = TaskKeep.of("work", 9, 0, files, CODECS, kept.get("work", {}).get(0))
+        files = CarryOverFiles(directory, f"epoch-{epoch}.kept")
+        keep = TaskCarryOver.of("work", 9, 0, files, CODECS, kept.get("work", {}).get(0))
         held, arriving = keep.split(gone, parked)
 
         live, waiting = _split_model(model, gone, parked)
@@ -203,8 +203,8 @@ def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions
             files.carry("work", 0, row)
             model[number, True] = tuples_of(frame(number, parts))
         files.write()
-        kept = kept_after(kept, files.reports)
-        again = TaskKeep.of("work", 9, 0, KeptFiles(directory, "unused"), CODECS, kept["work"][0])
+        kept = carryover_after(kept, files.reports)
+        again = TaskCarryOver.of("work", 9, 0, CarryOverFiles(directory, "unused"), CODECS, kept["work"][0])
         held_again, arriving_again = again.split(set(), set())
         read = {(one.frame.id, False): tuples_of(one.frame) for one in held_again}
         read |= {(one.id, True): tuples_of(one) for one in arriving_again}
@@ -276,13 +276,15 @@ def test_frames_that_were_logged_for_other_partitions_go_where_their_tasks_live_
 def test_a_kept_file_that_is_gone_is_named(tmp_path: Path) -> None:
     from tupletree.errors import CheckpointError
 
-    files = KeptFiles(tmp_path, "one.kept")
-    TaskKeep.of("work", 9, 0, files, CODECS, None).update([HeldFrame(frame(1, [(1, [1])]), 0.0)], None, None, _never)
+    files = CarryOverFiles(tmp_path, "one.kept")
+    TaskCarryOver.of("work", 9, 0, files, CODECS, None).update(
+        [HeldFrame(frame(1, [(1, [1])]), 0.0)], None, None, _never
+    )
     files.write()
-    kept = kept_after({}, files.reports)
+    kept = carryover_after({}, files.reports)
     (tmp_path / "one.kept").unlink()
     with pytest.raises(CheckpointError, match=r"one\.kept"):
-        TaskKeep.of("work", 9, 0, KeptFiles(tmp_path, "two.kept"), CODECS, kept["work"][0])
+        TaskCarryOver.of("work", 9, 0, CarryOverFiles(tmp_path, "two.kept"), CODECS, kept["work"][0])
 
 
 FAILURE = Failure(kind=FailureKind.ERROR)
@@ -304,7 +306,7 @@ def test_a_tree_stays_open_with_what_is_kept_and_by_hand_with_anything_else() ->
     reports = Reports(
         # 1 is done; 2 goes on in a kept frame 16; 3 is in no bolt's report; 4 goes from frame 32 to 128; 5 is done.
         deltas=[entries({1: 8, 2: 8 ^ 16, 4: 32 ^ 128, 5: 64})],
-        kept_edges=[entries({2: 16, 4: 32 ^ 128, 5: 64})],
+        carryover_edges=[entries({2: 16, 4: 32 ^ 128, 5: 64})],
     )
     assert judged.judge_run(reports, lambda _: [])
     assert judged.carried == {2: 16, 4: 128}
@@ -315,7 +317,7 @@ def test_a_tree_stays_open_with_what_is_kept_and_by_hand_with_anything_else() ->
 
 def test_an_epoch_runs_again_without_what_failed_when_a_part_of_it_was_committed() -> None:
     judged = settlement({1: 8}, OpenTree(4, 0, xor=32))
-    worked = Reports(deltas=[entries({1: 8, 4: 32})], kept_edges=[entries({4: 32})], failures={4: FAILURE})
+    worked = Reports(deltas=[entries({1: 8, 4: 32})], carryover_edges=[entries({4: 32})], failures={4: FAILURE})
     assert not judged.judge_run(worked, lambda _: [])
     assert judged.left_out == {4}
     assert judged.judge_run(Reports(deltas=[entries({1: 8})]), lambda _: [])
@@ -328,11 +330,11 @@ def test_an_epoch_that_does_not_end_puts_roots_of_earlier_ones_back_too() -> Non
     judged = settlement({}, *(OpenTree(root, 0, xor=root << 8) for root in range(1, 13)))
     for failing in (1, 2, 3):
         alive = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
-        reports = Reports(deltas=[entries(alive)], kept_edges=[entries(alive)], failures={failing: FAILURE})
+        reports = Reports(deltas=[entries(alive)], carryover_edges=[entries(alive)], failures={failing: FAILURE})
         assert not judged.judge_run(reports, lambda _: [])
     assert len(judged.put_back) == 7
     left = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
-    assert judged.judge_run(Reports(deltas=[entries(left)], kept_edges=[entries(left)]), lambda _: [])
+    assert judged.judge_run(Reports(deltas=[entries(left)], carryover_edges=[entries(left)]), lambda _: [])
     changed = Fates.of(judged, 30.0, lambda _root, _failure: False).what_becomes(100.0, 30.0, set())
     # They go on at once, in the next epoch, and no attempt was counted.
     assert {(tree.root, tree.resumes_s, tree.attempt) for tree in changed} == {
@@ -343,7 +345,7 @@ def test_an_epoch_that_does_not_end_puts_roots_of_earlier_ones_back_too() -> Non
 def test_a_root_is_withheld_while_it_is_complete_and_its_output_waits() -> None:
     judged = settlement({1: 8, 2: 8}, OpenTree(3, 0, 50.0, xor=64))
     assert judged.judge_run(
-        Reports(deltas=[entries({1: 8, 2: 8 ^ 16, 3: 64})], kept_edges=[entries({2: 16, 3: 64})]), lambda _: []
+        Reports(deltas=[entries({1: 8, 2: 8 ^ 16, 3: 64})], carryover_edges=[entries({2: 16, 3: 64})]), lambda _: []
     )
     fates = Fates.of(judged, 30.0, lambda _root, _failure: False)
     assert [fates.shows(roots) for roots in ((1,), (2,), (1, 2), (1, 3), ())] == [True, False, False, True, True]
@@ -358,7 +360,7 @@ def test_completion_beats_expiry_and_a_renewed_timeout_too() -> None:
     trees = [OpenTree(root, 0, 0.0, xor=64) for root in (1, 2, 3)]
     judged = settlement({}, *trees)
     reports = Reports(
-        deltas=[entries({1: 64})], kept_edges=[entries({1: 64})], stats=[wire.StatsReport({}, extended=[2])]
+        deltas=[entries({1: 64})], carryover_edges=[entries({1: 64})], stats=[wire.StatsReport({}, extended=[2])]
     )
     assert judged.judge_run(reports, lambda _: [])
     fates = Fates.of(judged, 30.0, lambda _root, _failure: False)

@@ -11,7 +11,7 @@ import pytest
 
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure
 from tupletree.bolts.effects import TaskPlace
-from tupletree.runtimes.spark.driver.async_spouts import AwaitedSpout, SpoutLoop
+from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter, SpoutLoop
 from tupletree.sources import Line
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import FailureKind
@@ -73,12 +73,12 @@ class Queue(AsyncSpout[Line]):
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[Queue], AwaitedSpout]]:
+def opened() -> Iterator[Callable[[Queue], AsyncSpoutAdapter]]:
     """Opens a spout on a loop of its own, which ends with the test."""
     loop = SpoutLoop()
 
-    def open_one(source: Queue) -> AwaitedSpout:
-        spout = AwaitedSpout(source, loop, 0.0)
+    def open_one(source: Queue) -> AsyncSpoutAdapter:
+        spout = AsyncSpoutAdapter(source, loop, 0.0)
         spout.open(TaskPlace("t", "lines", 1, 0, 1, 0.0))
         return spout
 
@@ -87,7 +87,7 @@ def opened() -> Iterator[Callable[[Queue], AwaitedSpout]]:
     assert "tupletree-async" not in {thread.name for thread in threading.enumerate()}
 
 
-def take(spout: AwaitedSpout) -> Any:
+def take(spout: AsyncSpoutAdapter) -> Any:
     """Ask until something is there."""
     given = threading.Event()
     spout.on_given = given.set
@@ -198,11 +198,11 @@ def test_what_was_given_but_not_taken_is_given_back(opened: Any) -> None:
 def test_it_is_closed_even_if_it_cannot_hear_what_is_due(opened: Any) -> None:
     class Deaf(Queue):
         async def ack(self, message_id: MessageId) -> None:
-            raise ConnectionError("deaf")
+            raise ConnectionError("not_told")
 
     source = Deaf()
     spout = opened(source)
     spout.ack("a")
-    with pytest.raises(ConnectionError, match="deaf"):
+    with pytest.raises(ConnectionError, match="not_told"):
         spout.close()
     assert source.story == ["open", "close"]

@@ -18,10 +18,10 @@ from tupletree.clock import ManualClock, SystemClock
 from tupletree.config import Options
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.run import why
-from tupletree.runtimes.spark.driver.epoch_frames import Dealer
+from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker
 from tupletree.runtimes.spark.driver.history import all_events
 from tupletree.runtimes.spark.driver.recovery import recover
-from tupletree.runtimes.spark.driver.rescale import Redealer
+from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
 from tupletree.runtimes.spark.format.statedir import StateDirectory
@@ -158,8 +158,8 @@ def _time_left_s(topology: Topology, folder: Path, seconds_later: float) -> floa
     clock = ManualClock(monotonic=5.0, wall=SystemClock().wall() + seconds_later)
     sinks = {name: str(folder / name) for name in ("direct", "held")}
     codecs = codecs_of(plan)
-    redealer = Redealer(directory, plan, Dealer(plan, []), [], codecs)
-    recover(directory, accounts, codecs, sinks, clock, redealer)
+    rescaler = Rescaler(directory, plan, EpochFrameMaker(plan, []), [], codecs)
+    recover(directory, accounts, codecs, sinks, clock, rescaler)
     directory.close()
     assert len(accounts.trees) == 2
     assert len(accounts.waiting) == 1

@@ -18,7 +18,7 @@ from tupletree.config import Options
 from tupletree.data.frames import Frame
 from tupletree.errors import ProcessingError
 from tupletree.routing.plan import Plan
-from tupletree.runtimes.spark.format.program import Control
+from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.wire import StateReport
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.sources.items import items
@@ -60,7 +60,7 @@ class Epochs:
 
     def run(self, *frames: Frame, checked: bool = False) -> tuple[StateReport | None, dict[int, Failure]]:
         self.runs += 1
-        control = Control(
+        control = EpochControl(
             run_id="0123456789",
             epoch=self.runs,
             run=1,
@@ -94,7 +94,7 @@ class Epochs:
     def values(self) -> dict[Any, Any]:
         component = self.plan.spec.components["count"]
         (task,) = self.plan.tasks_of("count")
-        control = Control(
+        control = EpochControl(
             run_id="x",
             epoch=0,
             run=0,

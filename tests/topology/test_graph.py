@@ -25,7 +25,7 @@ class Words(Spout[Word]):
         return None
 
 
-class Kept(Sink[Any]):
+class CarryOver(Sink[Any]):
     def write(self, batch: SinkBatch[Any]) -> None: ...
 
 
@@ -105,7 +105,7 @@ def diamonds(layers: int) -> Topology:
                 handle.shuffle(source)
             pair.append(handle)
         sources = pair
-    end = topology.sink("end", Kept())
+    end = topology.sink("end", CarryOver())
     for source in sources:
         end.shuffle(source)
     return topology

@@ -41,7 +41,7 @@ class Lines(Spout[Line]):
         return Emit(Line(self._texts.pop(0)), len(self._texts))
 
 
-class Kept(Sink[Count | Bad]):
+class CarryOver(Sink[Count | Bad]):
     def __init__(self) -> None:
         self.rows: list[Count | Bad] = []
 
@@ -78,8 +78,8 @@ def topology(*texts: str, parallelism: int = 2) -> Topology:
     lines = t.spout("lines", Lines(*texts))
     words = t.bolt("split", split, parallelism=parallelism).shuffle(lines)
     counts = t.bolt("count", count, parallelism=2).fields(words.stream(Word), "word")
-    t.sink("out", Kept()).shuffle(counts)
-    t.sink("bad", Kept()).shuffle(words.stream(Bad))
+    t.sink("out", CarryOver()).shuffle(counts)
+    t.sink("bad", CarryOver()).shuffle(words.stream(Bad))
     return t
 
 

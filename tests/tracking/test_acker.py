@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from tupletree.tracking.acker import Acker, Delta, Opening, Verdicts
+from tupletree.tracking.acker import Acker, AckerVerdicts, Delta, Opening
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.tree import draw_edges, xor_all
 
@@ -18,15 +18,17 @@ OTHER = Failure(kind=FailureKind.LOST)
 A, B, C, D = draw_edges(4, random.Random(1).getrandbits)
 
 
-def opened(acker: Acker, value: int, roots: list[int], emitted_s: float = 0.0, spout_task: int = SPOUT) -> Verdicts:
+def opened(
+    acker: Acker, value: int, roots: list[int], emitted_s: float = 0.0, spout_task: int = SPOUT
+) -> AckerVerdicts:
     return acker.apply([(spout_task, value, roots, emitted_s)], [], [], emitted_s)
 
 
-def moved(acker: Acker, value: int, roots: list[int], now_s: float = 0.0) -> Verdicts:
+def moved(acker: Acker, value: int, roots: list[int], now_s: float = 0.0) -> AckerVerdicts:
     return acker.apply([], [(value, roots)], [], now_s)
 
 
-def failed(acker: Acker, root: int, failure: Failure = FAILURE, now_s: float = 0.0) -> Verdicts:
+def failed(acker: Acker, root: int, failure: Failure = FAILURE, now_s: float = 0.0) -> AckerVerdicts:
     return acker.apply([], [], [(root, failure)], now_s)
 
 
@@ -91,7 +93,7 @@ def test_rule_6_a_second_failure_and_late_acks_are_counted_and_change_nothing() 
     acker = Acker()
     opened(acker, A, [ROOT])
     assert failed(acker, ROOT).failed == [(SPOUT, ROOT, FAILURE)]
-    assert failed(acker, ROOT, OTHER) == moved(acker, A, [ROOT]) == Verdicts()
+    assert failed(acker, ROOT, OTHER) == moved(acker, A, [ROOT]) == AckerVerdicts()
     assert not acker.extend(ROOT, 0.0)
     assert (acker.counters.failed, acker.counters.late) == (1, 3)
 
@@ -100,7 +102,7 @@ def test_rule_6_a_failure_after_completion_changes_nothing_and_is_forgotten() ->
     acker = Acker(timeout_s=30)
     opened(acker, A, [ROOT])
     moved(acker, A, [ROOT])
-    assert failed(acker, ROOT) == Verdicts()
+    assert failed(acker, ROOT) == AckerVerdicts()
     assert acker.rotate(45.0) == []
     assert (acker.size, acker.counters.unknown) == (0, 1)
 

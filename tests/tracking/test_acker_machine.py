@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tupletree.tracking.acker import Acker, Delta, Opening, TreeFailure, Verdicts
+from tupletree.tracking.acker import Acker, AckerVerdicts, Delta, Opening, TreeFailure
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.tree import draw_edges, xor_all
 
@@ -209,7 +209,7 @@ class AckerMachine(RuleBasedStateMachine):
 
     # --- the judge ---
 
-    def check(self, verdicts: Verdicts) -> None:
+    def check(self, verdicts: AckerVerdicts) -> None:
         for spout_task, roots in verdicts.completed:
             for root in roots:
                 tree = self.trees[root]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tupletree.tracking.message_table import Message, SpoutTask
+from tupletree.tracking.message_table import Message, SpoutMessages
 
 
 class Counted:
@@ -22,7 +22,7 @@ class Counted:
 
 
 def test_a_few_new_messages_are_not_compared_with_every_message_in_flight() -> None:
-    task = SpoutTask(1, "lines", by_source=False)
+    task = SpoutMessages(1, "lines", by_source=False)
     for known in (task.messages, task.awaiting, task.unconfirmed):
         known.update((Counted(number), None) for number in range(10_000))  # type: ignore[misc]  # only keys are looked at
     Counted.looks = 0
@@ -35,11 +35,11 @@ def test_the_oldest_message_is_found_among_those_in_hand_and_those_that_the_sour
     def message(first_s: float, *, by_source: bool) -> Message:
         return Message(1, first_s, 1, None, 1, 1, first_s, 0.0, by_source)
 
-    task = SpoutTask(1, "lines", by_source=False)
+    task = SpoutMessages(1, "lines", by_source=False)
     assert task.oldest_first_s() is None
     task.messages.update((first_s, message(first_s, by_source=False)) for first_s in (3.0, 4.0))
     assert task.oldest_first_s() == 3.0
-    queue = SpoutTask(2, "queue", by_source=True)
+    queue = SpoutMessages(2, "queue", by_source=True)
     queue.messages.update((first_s, message(first_s, by_source=True)) for first_s in (5.0, 2.0))
     assert queue.oldest_first_s() == 2.0
     queue.awaiting[1.0] = message(1.0, by_source=True)

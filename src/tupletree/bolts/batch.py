@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tupletree.bolts.calls import Turns
+from tupletree.bolts.calls import HolderCalls
 from tupletree.bolts.effects import Output, TaskPlace, Worked
 from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
 from tupletree.data.frames import Frame, Root, all_failed, join_segments, roots_of
@@ -33,8 +33,8 @@ class BatchTask:
         self._holdings = Holdings()
         self._members: list[Member] = []
         self._is_left = False  # an outage has left some
-        self._turns = Turns(component, place, self._holdings)
-        self._call = self._turns.bound(spec.value_parameter)
+        self._calls = HolderCalls(component, place, self._holdings)
+        self._call = self._calls.bound(spec.value_parameter)
 
     @property
     def is_holding(self) -> bool:
@@ -147,7 +147,7 @@ class BatchTask:
     def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> int:
         """After a failed batch; how many members were worked until there was an outage."""
         if len(batch) == 1:
-            self._turns.fail.blame(worked, batch[0].root, batch[0].value, error)
+            self._calls.fail.blame(worked, batch[0].root, batch[0].value, error)
             return 1
         for index, member in enumerate(batch):
             try:
@@ -156,7 +156,7 @@ class BatchTask:
                 if self._meets(failed):
                     worked.outage = failed
                     return index
-                self._turns.fail.blame(worked, member.root, member.value, failed)
+                self._calls.fail.blame(worked, member.root, member.value, failed)
             else:
                 self._emit(results, pieces)
         return len(batch)
@@ -165,14 +165,14 @@ class BatchTask:
         """(anchor, result) of one call."""
         whole = together(batch)
         self._place.take_in_hand(whole, len(batch))
-        results = self._turns.results(self._call, [member.value for member in batch])
+        results = self._calls.results(self._call, [member.value for member in batch])
         if len(results) == len(batch):
             anchored = [(member.root, result) for member, result in zip(batch, results) if result is not None]
         else:
             anchored = [(whole, result) for result in results if result is not None]
-        self._turns.check([result for _, result in anchored])
+        self._calls.check([result for _, result in anchored])
         return anchored
 
     def _emit(self, results: list[tuple[Root, Any]], pieces: Pieces) -> None:
         for root, result in results:
-            pieces.setdefault(self._turns.streams[type(result)], []).append((root, [result]))
+            pieces.setdefault(self._calls.streams[type(result)], []).append((root, [result]))

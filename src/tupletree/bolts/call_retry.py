@@ -15,7 +15,7 @@ from tupletree.bolts.effects import StateCell, TaskPlace
 from tupletree.errors import InternalError, PermanentError, ProcessingTimeoutError, is_outage
 from tupletree.topology.components import Tick
 
-__all__ = ["checking", "insisting", "may_pass", "to_its_end"]
+__all__ = ["checking", "may_pass", "retrying_call", "to_its_end"]
 
 
 HELD_AT_MOST = 10_000
@@ -31,7 +31,7 @@ def may_pass(error: BaseException) -> bool:
     return not isinstance(error, PermanentError | ProcessingTimeoutError) and not is_outage(error)
 
 
-def insisting(
+def retrying_call(
     call: Callable[..., Any], place: TaskPlace, savepoint: Callable[[], Callable[[], None]] | None = None
 ) -> Callable[..., Any]:
     """A call that is made up to `place.calls` times while it raises; the call itself where that is once.

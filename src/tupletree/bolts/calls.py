@@ -10,18 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from tupletree.bolts.call_retry import insisting
+from tupletree.bolts.call_retry import retrying_call
 from tupletree.bolts.effects import Output, TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, Watermark, micros, seconds, timestamp_function
 from tupletree.bolts.failures import FailureMaker, wrong_type
 from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
-from tupletree.bolts.timers import Agenda
+from tupletree.bolts.timers import Timers
 from tupletree.data.frames import Root, all_failed, join_segments, roots_of
 from tupletree.errors import PermanentError
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, Late, WindowSpec
 
-__all__ = ["TakingTurns", "TimedTurns", "Turn", "Turns"]
+__all__ = ["CallSession", "CallingHolder", "HolderCalls", "TimedHolder"]
 
 RENEW_AFTER = 1 / 3
 """Of the message timeout: when timeouts of held messages that are to live on are started anew."""
@@ -31,7 +31,7 @@ LOOK_AGAIN_S = 0.5
 """How often windows that are called again look whether all messages that may be theirs have come again."""
 
 
-class Turns:
+class HolderCalls:
     """Makes the turns of one task.
 
     Args:
@@ -53,7 +53,7 @@ class Turns:
         }
         self._target = spec.target
         self._injected = injected
-        self.results: Callable[..., list[Any]] = insisting(self._results, place)
+        self.results: Callable[..., list[Any]] = retrying_call(self._results, place)
         """What a call of a function from `bound` with these values gave."""
 
     def bound(self, *parameters: str) -> Callable[..., Any]:
@@ -75,12 +75,12 @@ class Turns:
                 raise wrong_type(result, " or ".join(cls.__name__ for cls in self.streams) or "nothing")
 
 
-class Turn:
+class CallSession:
     """What one call of a holder comes to. Settling and emitting are gathered until `end`."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, calls: HolderCalls) -> None:
         self.worked = Worked()
-        self._turns = turns
+        self._calls = calls
         self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
         self._settled: list[Member] = []
         self._failing = False
@@ -96,19 +96,19 @@ class Turn:
         Args:
             members: the tuples that the call is about.
             shown: what a failure names as the failing tuple.
-            function: from `Turns.bound`.
+            function: from `HolderCalls.bound`.
             values: what it is called with.
         """
-        turns = self._turns
-        turns.place.root = whole = together(members)
+        calls = self._calls
+        calls.place.root = whole = together(members)
         try:
-            results = turns.results(function, *values)
-            turns.check(results)
+            results = calls.results(function, *values)
+            calls.check(results)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             self._blame(whole, shown, error)
             return False
         finally:
-            turns.place.root = None
+            calls.place.root = None
         for result in results:
             self._emit(whole, result)
         return True
@@ -124,7 +124,7 @@ class Turn:
         if late == "emit":
             self._emit(member.root, member.value)
         elif late == "drop":
-            self._turns.fail.stray(self.worked, member.value, reason)
+            self._calls.fail.stray(self.worked, member.value, reason)
         else:
             self._blame(member.root, member.value, reason)
         self._settled.append(member)
@@ -136,7 +136,7 @@ class Turn:
     def end(self) -> Worked:
         """All that came of it. What was emitted for messages that failed in this turn is left out."""
         worked = self.worked
-        self._turns.holdings.settle(self._settled, worked)
+        self._calls.holdings.settle(self._settled, worked)
         for stream, emitted in self._pieces.items():
             kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
             values, roots, ends = join_segments(kept)
@@ -146,19 +146,19 @@ class Turn:
 
     def _blame(self, root: Root, shown: object, error: BaseException) -> None:
         self._failing = True
-        self._turns.fail.blame(self.worked, root, shown, error)
+        self._calls.fail.blame(self.worked, root, shown, error)
 
     def _emit(self, root: Root, value: Any) -> None:
-        self._pieces.setdefault(self._turns.streams[type(value)], []).append((root, [value]))
+        self._pieces.setdefault(self._calls.streams[type(value)], []).append((root, [value]))
 
 
-class TakingTurns(ABC):
+class CallingHolder(ABC):
     """What the tasks of windows and joins have in common; see `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
         self._place = place
         self._holdings = Holdings()
-        self._turns = Turns(component, place, self._holdings)
+        self._calls = HolderCalls(component, place, self._holdings)
         self._extends = component.body.holding.extend_timeout
         self._renew_at_s = 0.0
         self._waiting: Collection[int] = ()  # messages whose next attempt is to come; see `Holder.restore`
@@ -212,12 +212,12 @@ class TakingTurns(ABC):
         waiting = self._waiting
         return bool(waiting) and any(waits_for(member, waiting) for member in members)
 
-    def _spare(self, turn: Turn, members: Iterable[Member]) -> None:
+    def _spare(self, session: CallSession, members: Iterable[Member]) -> None:
         """Start the timeouts of these messages anew, of those that do not wait themselves: it is not by their doing."""
         roots = dict.fromkeys(root for member in members for root in roots_of(member.root))
-        turn.worked.extended += [root for root in roots if root not in self._waiting]
+        session.worked.extended += [root for root in roots if root not in self._waiting]
 
-    def _renew(self, turn: Turn) -> None:
+    def _renew(self, session: CallSession) -> None:
         """Start timeouts anew, of all held messages if that is wanted, and of those that wait for another one."""
         timeout_s = self._place.message_timeout_s
         if timeout_s is None or not self.is_holding:
@@ -229,9 +229,9 @@ class TakingTurns(ABC):
         if self._extends:
             held = (root for one in self._holdings.held() for root in one.frame.roots)
             roots = dict.fromkeys(one for root in held for one in roots_of(root))
-            turn.worked.extended += [root for root in roots if root not in self._waiting]
+            session.worked.extended += [root for root in roots if root not in self._waiting]
         else:
-            self._spare(turn, put_off)
+            self._spare(session, put_off)
 
     def _due_at(self, due_us: int | None) -> float | None:
         """When to be called, for this or to renew timeouts."""
@@ -242,10 +242,10 @@ class TakingTurns(ABC):
             return due_s
         return self._renew_at_s if due_s is None else min(due_s, self._renew_at_s)
 
-    def _purge(self, turn: Turn) -> None:
+    def _purge(self, session: CallSession) -> None:
         """Let go of what else is held for messages that failed just now: they will come again."""
-        if turn.take_failing():
-            self.forget(turn.worked.failures.keys())
+        if session.take_failing():
+            self.forget(session.worked.failures.keys())
 
     def _now_us(self) -> int:
         return micros(self._place.epoch_time_s)
@@ -256,7 +256,7 @@ class TakingTurns(ABC):
         return micros(self._place.epoch_time_s if run_s is None else run_s)
 
 
-class TimedTurns(TakingTurns):
+class TimedHolder(CallingHolder):
     """What the tasks of windows by time and of joins have in common: how far time has come, and what it brings."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
@@ -272,7 +272,7 @@ class TimedTurns(TakingTurns):
         self._stirred = False  # tuples came since the watermark was looked at
         self._over_us = BEFORE_ALL  # time has come this far
         self._hold_us = micros(spec.retry_hold_s)
-        self._ends = Agenda()  # when something is over
+        self._ends = Timers()  # when something is over
         self._kept_since_s: float | None = None  # when the oldest message went out that is tried again elsewhere
         self._retries_run = False
 
@@ -301,7 +301,7 @@ class TimedTurns(TakingTurns):
         return False
 
     def _may_come(self, reopened_us: int | None) -> bool:
-        """See `TakingTurns`: so it is while a message is tried again that first went out before, as long as it may."""
+        """See `CallingHolder`: while a message that first went out before is tried again, as long as it may."""
         retrying_us = self._retrying_since_us()
         if reopened_us is None or retrying_us is None:
             return False

@@ -14,7 +14,7 @@ from typing import Any
 from tupletree.bolts.effects import Outlet, Output
 from tupletree.data.frames import Root
 
-__all__ = ["CHECK", "FIRST", "Parts"]
+__all__ = ["CHECK", "FIRST", "Chunks"]
 
 FIRST = 64
 """Tuples that are taken of a call before anybody looks whether it is a giant."""
@@ -26,7 +26,7 @@ Sort = Callable[[list[Any], list[Root], list[int]], list[Output]]
 """Tuples laid out as in a frame → one output per stream."""
 
 
-class Parts:
+class Chunks:
     """Of one frame.
 
     Attributes:

@@ -45,7 +45,7 @@ from tupletree.errors import ProcessingError, TupleSettledError, is_outage
 from tupletree.topology.components import Tick
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["MAX_OVER", "CollectingCall", "Delivery", "deliveries_of"]
+__all__ = ["MAX_OVER", "CollectorCall", "Delivery", "deliveries_of"]
 
 MAX_OVER = 10_000
 """Objects of messages that are over which one task remembers, to let them be named."""
@@ -67,7 +67,7 @@ class _Before:
     undo: Callable[[], None] | None
 
 
-class CollectingCall:
+class CollectorCall:
     """Runs frames through a bolt that has a collector, for one task."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace, fail: FailureMaker) -> None:
@@ -243,7 +243,7 @@ class CollectingCall:
                 for value in self._results(result):
                     self.emit(value, None, None, None)
         except BaseException as error:  # noqa: BLE001 - GeneratorExit, SystemExit and the like are the user's failures
-            last = error if before is None else self._insist(delivery, call, before, error)
+            last = error if before is None else self._retry_call(delivery, call, before, error)
             if last is not None:
                 return self._raised(delivery, last, worked)
         finally:
@@ -258,7 +258,7 @@ class CollectingCall:
             return None
         return _Before(self._verdicts, None if state is None else state.savepoint())
 
-    def _insist(
+    def _retry_call(
         self, delivery: Delivery, call: Callable[[Any], Any], before: _Before, error: BaseException
     ) -> BaseException | None:
         """Make a call again that raised, as often as that may be; what it raised last, None once it returned."""
@@ -500,7 +500,7 @@ class CollectingCall:
 class _Collector:
     """The object that user code holds; see `tupletree.topology.components.Collector`."""
 
-    def __init__(self, calls: CollectingCall) -> None:
+    def __init__(self, calls: CollectorCall) -> None:
         self._calls = calls
 
     def emit(self, value: Any, *, anchors: Sequence[object] | None = None, stream: str | None = None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.calls import TimedTurns, Turn
+from tupletree.bolts.calls import CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, micros, shown
 from tupletree.bolts.held import HeldFrame, Member
@@ -48,7 +48,7 @@ class _Group:
     entries: tuple[list[_Entry], list[_Entry]] = field(default_factory=lambda: ([], []))
 
 
-class JoinTask(TimedTurns):
+class JoinTask(TimedHolder):
     """One task of a join bolt: a `Holder`. What is over next is the use of the oldest tuples.
 
     Args:
@@ -64,7 +64,7 @@ class JoinTask(TimedTurns):
         self._spec = body.holding
         self._keys = keys
         self._within_us = micros(body.holding.within_s)
-        self._call = self._turns.bound(*body.holding.parameters)
+        self._call = self._calls.bound(*body.holding.parameters)
         self._groups: dict[Any, _Group] = {}
         # One of the two waits (`Holder.restore`). Pairs are called, and tuples let go of, once it does not.
         self._pairs_put_off: list[tuple[_Entry, _Entry]] = []
@@ -73,7 +73,7 @@ class JoinTask(TimedTurns):
 
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
-        turn, now_us, ran_us = Turn(self._turns), self._now_us(), self._ran_us()
+        session, now_us, ran_us = CallSession(self._calls), self._now_us(), self._ran_us()
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             if not member.open:
                 continue
@@ -81,37 +81,37 @@ class JoinTask(TimedTurns):
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, self._over_us)
                 (key,) = self._keys[member.source]([member.value])
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
-                turn.refuse(member, error)
+                session.refuse(member, error)
                 continue
             if self._time_of is not None:
                 self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
             if time_us < self._over_us and not self._place.comes_again(member.root):
-                turn.too_late(member, self._spec.late, self._reason(time_us))
+                session.too_late(member, self._spec.late, self._reason(time_us))
             else:
                 entered = self._enter(key, member, time_us)
                 if time_us < self._over_us:
                     entered[1].reopened_us = now_us
-                self._match(turn, entered, key)
-                self._purge(turn)
-        self._purge(turn)
-        return turn.end()
+                self._match(session, entered, key)
+                self._purge(session)
+        self._purge(session)
+        return session.end()
 
     def advance(self) -> Worked:
         """Let go of what nothing can match any more."""
-        reached_us, turn = self._reached_us(), Turn(self._turns)
-        self._call_put_off(turn)
-        self._expire(turn, reached_us)
+        reached_us, session = self._reached_us(), CallSession(self._calls)
+        self._call_put_off(session)
+        self._expire(session, reached_us)
         self._over_us = max(self._over_us, reached_us)
-        self._renew(turn)
-        return turn.end()
+        self._renew(session)
+        return session.end()
 
     def flush(self) -> Worked:
         """Let go of everything."""
-        turn = Turn(self._turns)
-        self._call_put_off(turn)
-        self._expire(turn, None)
-        return turn.end()
+        session = CallSession(self._calls)
+        self._call_put_off(session)
+        self._expire(session, None)
+        return session.end()
 
     def memory(self) -> Any:
         """How far time has come, for an outer join what was matched, and pairs that are to be called."""
@@ -162,11 +162,11 @@ class JoinTask(TimedTurns):
 
     @property
     def _looks_again(self) -> bool:
-        """See `TimedTurns`."""
+        """See `TimedHolder`."""
         return bool(self._again)
 
     def _put_off(self) -> Iterable[Member]:
-        """See `TakingTurns`."""
+        """See `CallingHolder`."""
         for pair in self._pairs_put_off:
             yield from (entry.member for entry in pair if entry.member.open)
         yield from (entry.member for entry in self._exits_put_off if entry.member.open)
@@ -176,7 +176,7 @@ class JoinTask(TimedTurns):
         left.pairs_put_off += 1
         right.pairs_put_off += 1
 
-    def _call_put_off(self, turn: Turn) -> None:
+    def _call_put_off(self, session: CallSession) -> None:
         """Call the function for the pairs of which none waits any more."""
         pairs, self._pairs_put_off = self._pairs_put_off, []
         for pair in pairs:
@@ -187,11 +187,11 @@ class JoinTask(TimedTurns):
                 continue  # the other one died
             if self._waits((left, right)):
                 self._put_pair_off(*pair)
-            elif turn.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+            elif session.call((left, right), (left.value, right.value), self._call, left.value, right.value):
                 pair[LEFT].matched = pair[RIGHT].matched = True
             else:
-                turn.settle((left, right))
-                self._purge(turn)
+                session.settle((left, right))
+                self._purge(session)
 
     def _enter(self, key: Any, member: Member, time_us: int) -> tuple[int, _Entry]:
         """Hold a tuple; returns its side and entry."""
@@ -205,7 +205,7 @@ class JoinTask(TimedTurns):
         self._ends.put_earlier(key, time_us + self._within_us + 1)
         return side, entry
 
-    def _match(self, turn: Turn, entered: tuple[int, _Entry], key: Any) -> None:
+    def _match(self, session: CallSession, entered: tuple[int, _Entry], key: Any) -> None:
         side, entry = entered
         group = self._groups[key]
         times, others = group.times[1 - side], group.entries[1 - side]
@@ -215,30 +215,32 @@ class JoinTask(TimedTurns):
             left, right = pair[LEFT].member, pair[RIGHT].member
             if self._waiting and self._waits((left, right)):
                 self._put_pair_off(*pair)
-                self._spare(turn, (left, right))
-            elif turn.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+                self._spare(session, (left, right))
+            elif session.call((left, right), (left.value, right.value), self._call, left.value, right.value):
                 entry.matched = other.matched = True
             else:
-                turn.settle((left, right))
+                session.settle((left, right))
                 _take_out(group, side, entry)
                 _take_out(group, 1 - side, other)
                 self._drop_if_empty(key, group)
                 return
 
-    def _expire(self, turn: Turn, reached_us: int | None) -> None:
+    def _expire(self, session: CallSession, reached_us: int | None) -> None:
         """Let go of what is of no more use at a time; None: of everything."""
         again, self._again = self._again, set()
         for key in again.intersection(self._groups) if reached_us is not None else ():
-            self._let_go(turn, key, self._groups[key], reached_us or 0)
-        self._purge(turn)
+            self._let_go(session, key, self._groups[key], reached_us or 0)
+        self._purge(session)
         while (next_us := self._ends.next_us) is not None and (reached_us is None or next_us <= reached_us):
             due_us, keys = self._ends.take_next()
             for key in keys:
                 group = self._groups[key]
-                self._let_go(turn, key, group, due_us if reached_us is None else reached_us, at_once=reached_us is None)
-            self._purge(turn)
+                self._let_go(
+                    session, key, group, due_us if reached_us is None else reached_us, at_once=reached_us is None
+                )
+            self._purge(session)
 
-    def _let_go(self, turn: Turn, key: Any, group: _Group, reached_us: int, *, at_once: bool = False) -> None:
+    def _let_go(self, session: CallSession, key: Any, group: _Group, reached_us: int, *, at_once: bool = False) -> None:
         """Let go of what is of no more use; `at_once`: also of what others may match that come again."""
         due_us = BEFORE_ALL
         for side in (LEFT, RIGHT):
@@ -260,8 +262,10 @@ class JoinTask(TimedTurns):
             for entry in gone:
                 if self._spec.optional[1 - side] and not entry.matched:
                     value = entry.member.value
-                    turn.call((entry.member,), value, self._call, *((value, None) if side == LEFT else (None, value)))
-            turn.settle([entry.member for entry in gone])
+                    session.call(
+                        (entry.member,), value, self._call, *((value, None) if side == LEFT else (None, value))
+                    )
+            session.settle([entry.member for entry in gone])
         oldest = min((times[0] for times in group.times if times), default=None)
         if oldest is not None:
             self._ends.put(key, max(due_us, oldest + self._within_us + 1))

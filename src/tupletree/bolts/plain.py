@@ -14,9 +14,9 @@ from operator import length_hint
 from types import GeneratorType
 from typing import Any
 
-from tupletree.bolts.call_retry import checking, insisting, to_its_end
-from tupletree.bolts.chunks import CHECK, FIRST, Parts
-from tupletree.bolts.collector import CollectingCall
+from tupletree.bolts.call_retry import checking, retrying_call, to_its_end
+from tupletree.bolts.chunks import CHECK, FIRST, Chunks
+from tupletree.bolts.collector import CollectorCall
 from tupletree.bolts.effects import Outlet, Output, StateCell, TaskPlace, Worked, put_in_hand
 from tupletree.bolts.failures import FailureMaker, wrong_type
 from tupletree.data.frames import (
@@ -68,15 +68,15 @@ class BoltTask:
         self._fail = FailureMaker(component.name, place.task_id)
         self._bolt: Bolt[Any] | None = None
         self._is_wrapped = False
-        self._insists = True  # here, and not in whatever makes the calls for it
+        self._retries_calls = True  # here, and not in whatever makes the calls for it
         self._rest: Frame | None = None  # what an outage left
-        self._collecting: CollectingCall | None = None
+        self._collector_call: CollectorCall | None = None
         # The commonest stateful bolt, `fn(value, state)`, is called as it is; others through what `_prepare` binds.
         self._keyed_call: Callable[[Any, Any], Any] = lambda value, _: self._call(value)
         self._component = component
         # Only a CollectingCall knows tuples that stay open when the call is over.
         if self._spec.can_collect or not (self._spec.auto_ack and self._spec.auto_fail):
-            self._collecting = CollectingCall(component, place, self._fail)
+            self._collector_call = CollectorCall(component, place, self._fail)
         self._call: Callable[[Any], Any] = self._prepare() if self._spec.style == "function" else _not_open
 
     def open(self) -> None:
@@ -85,17 +85,17 @@ class BoltTask:
             return
         bolt: Bolt[Any] = self._spec.target()
         self._bolt = bolt
-        assert self._collecting is not None
+        assert self._collector_call is not None
         for name, what in self._spec.inject.items():
             setattr(bolt, name, self._injected(what))
-        process, collector = self._method(bolt.process), self._collecting.collector
+        process, collector = self._method(bolt.process), self._collector_call.collector
         self._call = lambda value: process(value, collector)
         self._method(bolt.open)(self._place)
 
     def leave_early(self, tell: Callable[[Callable[[], Worked]], None]) -> None:
-        """Have calls that take long told of while they run; see `CollectingCall.leave_early`."""
-        if self._collecting is not None:
-            self._collecting.leave_early = tell
+        """Have calls that take long told of while they run; see `CollectorCall.leave_early`."""
+        if self._collector_call is not None:
+            self._collector_call.leave_early = tell
 
     def close(self) -> None:
         """Close a class bolt."""
@@ -127,8 +127,8 @@ class BoltTask:
         if what == "context":
             return self._place
         if what == "collector":
-            assert self._collecting is not None
-            return self._collecting.collector
+            assert self._collector_call is not None
+            return self._collector_call.collector
         return self._component.resources[what.removeprefix("resource:")]
 
     def work(self, frame: Frame) -> Worked:
@@ -139,8 +139,8 @@ class BoltTask:
         """
         worked = Worked()
         frame, keys = self._begin(frame, worked)
-        if self._collecting is not None:
-            self._collecting.run(frame, self._call, self._state, keys, worked)
+        if self._collector_call is not None:
+            self._collector_call.run(frame, self._call, self._state, keys, worked)
         else:
             self._run(frame, keys, worked)
         return worked
@@ -151,8 +151,8 @@ class BoltTask:
         if rest is not None:
             return self.work(rest)
         worked = Worked()
-        if self._collecting is not None:
-            self._collecting.resume(self._call, self._state, self._place.epoch_time_s, worked)
+        if self._collector_call is not None:
+            self._collector_call.resume(self._call, self._state, self._place.epoch_time_s, worked)
         return worked
 
     def resume_parts(self, outlet: Outlet) -> Iterator[Worked]:
@@ -162,16 +162,16 @@ class BoltTask:
             yield from self.parts(rest, outlet)
             return
         worked = Worked()
-        if self._collecting is not None:
+        if self._collector_call is not None:
             time_s = self._place.epoch_time_s
-            yield from self._collecting.resume_parts(self._call, self._state, time_s, worked, outlet)
+            yield from self._collector_call.resume_parts(self._call, self._state, time_s, worked, outlet)
         yield worked
 
     def waiting(self) -> list[int]:
         """Roots of the tuples that an outage left."""
         if self._rest is not None:
             return [one for root in self._rest.roots for one in roots_of(root)]
-        return self._collecting.waiting() if self._collecting is not None else []
+        return self._collector_call.waiting() if self._collector_call is not None else []
 
     def _meets(self, error: BaseException, frame: Frame, worked: Worked, *, may_wait: bool = True) -> bool:
         """Whether a call met an outage, so that its tuple and those behind it wait. A tick is not told again."""
@@ -221,8 +221,8 @@ class BoltTask:
         """
         worked = Worked()
         frame, keys = self._begin(frame, worked)
-        if self._collecting is not None:
-            yield from self._collecting.parts(frame, self._call, self._state, keys, worked, outlet)
+        if self._collector_call is not None:
+            yield from self._collector_call.parts(frame, self._call, self._state, keys, worked, outlet)
         elif self._spec.returns == "many":
             yield from self._run_in_parts(apart(frame), keys, worked, outlet)
         else:
@@ -254,9 +254,9 @@ class BoltTask:
         """Do around each call what this run asks for beyond it: mostly nothing."""
         self._is_wrapped = True
         state, before = self._state, self._call
-        if self._place.calls > 1 and self._insists and self._collecting is None:
+        if self._place.calls > 1 and self._retries_calls and self._collector_call is None:
             call = to_its_end(before) if self._spec.returns == "many" else before
-            self._call = insisting(call, self._place, state.savepoint if state is not None else None)
+            self._call = retrying_call(call, self._place, state.savepoint if state is not None else None)
         if state is not None and state.check is not None:
             self._call = checking(self._call, state, state.check)
         if self._call is not before:
@@ -274,16 +274,16 @@ class BoltTask:
         frame = Frame(self._place.task_id, "", TICK_STREAM, [tick], [UNTRACKED], [1], 0)
         state, keys = self._state_of_task()
         if self._bolt is not None:
-            assert self._collecting is not None
-            call, collector = self._method(self._bolt.tick), self._collecting.collector
-            self._collecting.run(frame, lambda _: call(collector), state, keys, worked)
-            self._collecting.forget(tick)
+            assert self._collector_call is not None
+            call, collector = self._method(self._bolt.tick), self._collector_call.collector
+            self._collector_call.run(frame, lambda _: call(collector), state, keys, worked)
+            self._collector_call.forget(tick)
         elif self._spec.style == "function" and Tick in self._spec.input_types:
             if self._state is not None and state is None:
                 self._state.key = self._state.value = None
-            if self._collecting is not None:
-                self._collecting.run(frame, self._call, state, keys, worked)
-                self._collecting.forget(tick)
+            if self._collector_call is not None:
+                self._collector_call.run(frame, self._call, state, keys, worked)
+                self._collector_call.forget(tick)
             elif state is not None and keys is not None:
                 self._run_keyed(frame, keys, state, worked)
             else:
@@ -300,12 +300,12 @@ class BoltTask:
 
     def unsettled(self) -> list[int]:
         """Roots of tuples that the bolt neither acked nor failed so far."""
-        return self._collecting.unsettled() if self._collecting is not None else []
+        return self._collector_call.unsettled() if self._collector_call is not None else []
 
     def purge(self, roots: Collection[int]) -> None:
         """Nobody waits for these roots any more: let go of what is held for them alone."""
-        if self._collecting is not None:
-            self._collecting.purge(roots)
+        if self._collector_call is not None:
+            self._collector_call.purge(roots)
 
     def _with_keys(self, frame: Frame, worked: Worked) -> tuple[Frame, list[Any]]:
         """The frame with the key of each tuple, less the tuples whose key cannot be made, which fail."""
@@ -466,7 +466,7 @@ class BoltTask:
 
     def _run_in_parts(self, frame: Frame, keys: list[Any] | None, worked: Worked, outlet: Outlet) -> Iterator[Worked]:
         """The loop of bolts that give many tuples a call, with or without state, where a part of them is enough."""
-        parts = Parts(outlet, self._stream_for, partial(self._sorted, worked), self._sorted_open)
+        parts = Chunks(outlet, self._stream_for, partial(self._sorted, worked), self._sorted_open)
         call, keyed_call, place, values = self._call, self._keyed_call, self._place, frame.values
         state = self._state if keys is not None else None
         out, extend, add_root, add_end = parts.values, parts.values.extend, parts.roots.append, parts.ends.append

@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Hashable
 from typing import Any
 
-__all__ = ["Agenda"]
+__all__ = ["Timers"]
 
 
-class Agenda:
+class Timers:
     """At most one time per key counts, the one that was put down last; others are passed over when they come."""
 
     def __init__(self) -> None:

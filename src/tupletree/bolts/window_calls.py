@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tupletree.bolts.calls import TakingTurns, Turn
+from tupletree.bolts.calls import CallingHolder, CallSession
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.held import Member
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
@@ -38,7 +38,7 @@ class WindowCall:
     """When the first tuple of a later attempt came to it after it was over."""
 
 
-class WindowCalls(TakingTurns):
+class WindowCalls(CallingHolder):
     """What windows by time and by count have in common."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None) -> None:
@@ -47,7 +47,7 @@ class WindowCalls(TakingTurns):
         assert isinstance(body.holding, WindowSpec)
         self._spec = body.holding
         self._keys = keys if self._spec.per_key else None
-        self._call = self._turns.bound(body.value_parameter)
+        self._call = self._calls.bound(body.value_parameter)
         self._windows_put_off: list[WindowCall] = []
         self._calls_put_off: dict[Member, int] = {}  # how many of these windows hold it
         self._expired: set[Member] = set()  # of these: they are in no other window any more
@@ -56,15 +56,15 @@ class WindowCalls(TakingTurns):
         """The key of a tuple; whatever a tuple without one raises comes out."""
         return None if self._keys is None else self._keys[member.source]([member.value])[0]
 
-    def _call_or_put_off(self, turn: Turn, over: WindowCall) -> bool:
+    def _call_or_put_off(self, session: CallSession, over: WindowCall) -> bool:
         """Call the function for a window, or put that off, as `Holder.restore` says; False if it raised."""
         if self._waiting and self._waits(over.members):
             self._put_window_off(over)
-            self._spare(turn, over.members)
+            self._spare(session, over.members)
             return True
-        return self._called(turn, over)
+        return self._called(session, over)
 
-    def _called(self, turn: Turn, over: WindowCall) -> bool:
+    def _called(self, session: CallSession, over: WindowCall) -> bool:
         window = Window(
             [member.value for member in over.members],
             new=[member.value for member in over.new],
@@ -73,24 +73,24 @@ class WindowCalls(TakingTurns):
             end_s=over.end_s,
             key=over.key,
         )
-        return turn.call(over.members, window, self._call, window.tuples if self._spec.as_list else window)
+        return session.call(over.members, window, self._call, window.tuples if self._spec.as_list else window)
 
-    def _expire(self, turn: Turn, members: list[Member]) -> None:
+    def _expire(self, session: CallSession, members: list[Member]) -> None:
         """No later window will hold these: they are settled, unless an earlier one that does was put off."""
         if not self._calls_put_off:
-            turn.settle(members)
+            session.settle(members)
             return
         stay = [member for member in members if member in self._calls_put_off]
         self._expired.update(stay)
-        turn.settle([member for member in members if member not in self._calls_put_off])
+        session.settle([member for member in members if member not in self._calls_put_off])
 
     @property
     def _looks_again(self) -> bool:
-        """See `TimedTurns`."""
+        """See `TimedHolder`."""
         return any(over.reopened_us is not None for over in self._windows_put_off)
 
     def _put_off(self) -> Iterable[Member]:
-        """See `TakingTurns`."""
+        """See `CallingHolder`."""
         return (member for member in self._calls_put_off if member.open)
 
     def _put_window_off(self, over: WindowCall) -> None:
@@ -98,11 +98,11 @@ class WindowCalls(TakingTurns):
         for member in over.members:
             self._calls_put_off[member] = self._calls_put_off.get(member, 0) + 1
 
-    def _call_put_off(self, turn: Turn, *, at_once: bool = False) -> None:
+    def _call_put_off(self, session: CallSession, *, at_once: bool = False) -> None:
         """Call the function for the windows none of whose tuples waits any more.
 
         Args:
-            turn: the turn.
+            session: the calls in hand.
             at_once: windows that are called again do not wait for others that may come to them.
         """
         windows, self._windows_put_off = self._windows_put_off, []
@@ -117,12 +117,12 @@ class WindowCalls(TakingTurns):
             if self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
                 self._put_window_off(left)
                 continue
-            if self._called(turn, left):
+            if self._called(session, left):
                 done = [member for member in left.members if member not in self._calls_put_off]
-                turn.settle([member for member in done if member in self._expired])
+                session.settle([member for member in done if member in self._expired])
             else:
-                turn.settle(left.members)
-            self._purge(turn)
+                session.settle(left.members)
+            self._purge(session)
 
     def _memory_of_put_off(self) -> list[Any]:
         """See `_restore_put_off`."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.calls import TimedTurns, Turn
+from tupletree.bolts.calls import CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, micros, seconds, shown
 from tupletree.bolts.held import HeldFrame, Member
@@ -59,7 +59,7 @@ class _TimeGroup:
     entries: list[_Timed] = field(default_factory=list)
 
 
-class TimeWindowTask(WindowCalls, TimedTurns):
+class TimeWindowTask(WindowCalls, TimedHolder):
     """One task of a bolt on windows by time: a `Holder`. What is over next are windows, by their ends."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> None:
@@ -72,14 +72,14 @@ class TimeWindowTask(WindowCalls, TimedTurns):
 
     def work(self, frame: Frame) -> Worked:
         """Hold a frame's tuples in their windows; those that came too late are settled."""
-        turn, now_us, over_us = Turn(self._turns), self._now_us(), self._over_us
+        session, now_us, over_us = CallSession(self._calls), self._now_us(), self._over_us
         ran_us = self._ran_us()
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             try:
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
                 key = self._key_of(member)
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
-                turn.refuse(member, error)
+                session.refuse(member, error)
                 continue
             if self._time_of is not None:
                 self._watermark.saw(member.source, time_us, ran_us)
@@ -88,32 +88,32 @@ class TimeWindowTask(WindowCalls, TimedTurns):
             if is_behind and self._place.comes_again(member.root):
                 self._come_again(key, member, time_us)
             elif is_behind and self._last_end(time_us) <= over_us:
-                turn.too_late(member, self._spec.late, self._reason(time_us))
+                session.too_late(member, self._spec.late, self._reason(time_us))
             else:
                 self._enter(key, member, time_us, over_us)
-        self._purge(turn)
-        return turn.end()
+        self._purge(session)
+        return session.end()
 
     def advance(self) -> Worked:
         """Call the function for every window that is over by now."""
-        reached_us, turn = self._reached_us(), Turn(self._turns)
-        self._call_put_off(turn)
+        reached_us, session = self._reached_us(), CallSession(self._calls)
+        self._call_put_off(session)
         while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
-            self._fire(turn)
+            self._fire(session)
         self._over_us = max(self._over_us, reached_us)
-        self._renew(turn)
-        return turn.end()
+        self._renew(session)
+        return session.end()
 
     def flush(self) -> Worked:
         """Call the function for every window that holds a tuple.
 
         Time does not move: a tuple that comes after all is in a window of its own.
         """
-        turn = Turn(self._turns)
-        self._call_put_off(turn, at_once=True)
+        session = CallSession(self._calls)
+        self._call_put_off(session, at_once=True)
         while self._ends.next_us is not None:
-            self._fire(turn)
-        return turn.end()
+            self._fire(session)
+        return session.end()
 
     def memory(self) -> Any:
         """The watermark, which windows are over, and what was over when frames came with tuples of such windows."""
@@ -185,7 +185,7 @@ class TimeWindowTask(WindowCalls, TimedTurns):
     def _time_in_window(self, member: Member) -> int:
         return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
-    def _fire(self, turn: Turn) -> None:
+    def _fire(self, session: CallSession) -> None:
         """Call the function for the windows that are over next, of all keys."""
         end_us, keys = self._ends.take_next()
         start_us = end_us - self._length_us
@@ -197,13 +197,13 @@ class TimeWindowTask(WindowCalls, TimedTurns):
                 members = [entry.member for entry in held]
                 new = [entry.member for entry in held if entry.first_end_us >= end_us]
                 over = WindowCall(key, seconds(start_us), seconds(end_us), members, new, members[:leaving])
-                if self._call_or_put_off(turn, over):
-                    self._expire(turn, members[:leaving])
+                if self._call_or_put_off(session, over):
+                    self._expire(session, members[:leaving])
                 else:
                     leaving = len(members)
-                    turn.settle(members)
+                    session.settle(members)
             self._keep(key, group, group.entries[leaving:], end_us)
-        self._purge(turn)
+        self._purge(session)
 
     def _keep(self, key: Any, group: _TimeGroup, entries: list[_Timed], over_us: int | None = None) -> None:
         """Go on with these tuples only; `over_us`: what is over for this key, if that is more than for all."""
@@ -260,32 +260,32 @@ class CountWindowTask(WindowCalls):
 
     def work(self, frame: Frame) -> Worked:
         """Hold a frame's tuples, and call the function for every window that they make full."""
-        turn = Turn(self._turns)
+        session = CallSession(self._calls)
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             if not member.open:
                 continue
             try:
                 key = self._key_of(member)
             except Exception as error:  # noqa: BLE001 - it becomes this tuple's failure
-                turn.refuse(member, error)
+                session.refuse(member, error)
                 continue
             group = self._groups.setdefault(key, _CountGroup())
             group.members.append(member)
             group.fresh += 1
             if group.fresh == self._slide:
-                self._fire(key, group, turn)
-        self._purge(turn)
-        return turn.end()
+                self._fire(key, group, session)
+        self._purge(session)
+        return session.end()
 
     def advance(self) -> Worked:
         """Call the function for windows that are full since a `restore`: time brings no others."""
-        turn = Turn(self._turns)
-        self._call_put_off(turn)
+        session = CallSession(self._calls)
+        self._call_put_off(session)
         for key, group in [*self._groups.items()]:
             while group.fresh >= self._slide:
-                self._fire(key, group, turn)
-        self._renew(turn)
-        return turn.end()
+                self._fire(key, group, session)
+        self._renew(session)
+        return session.end()
 
     @property
     def due_s(self) -> float | None:
@@ -294,17 +294,17 @@ class CountWindowTask(WindowCalls):
 
     def flush(self) -> Worked:
         """Call the function for what was in no window yet, and let go of everything."""
-        turn = Turn(self._turns)
-        self._call_put_off(turn)
+        session = CallSession(self._calls)
+        self._call_put_off(session)
         for key, group in [*self._groups.items()]:
             while group.fresh >= self._slide:
-                self._fire(key, group, turn)
+                self._fire(key, group, session)
             if group.fresh:
                 members = group.members[-self._count :]
-                self._call_with(key, members, group.fresh, len(members), turn)
-            self._expire(turn, group.members)
+                self._call_with(key, members, group.fresh, len(members), session)
+            self._expire(session, group.members)
         self._groups.clear()
-        return turn.end()
+        return session.end()
 
     def memory(self) -> Any:
         """Which tuples were in a window already."""
@@ -337,23 +337,23 @@ class CountWindowTask(WindowCalls):
             if not group.members:
                 del self._groups[key]
 
-    def _fire(self, key: Any, group: _CountGroup, turn: Turn) -> None:
+    def _fire(self, key: Any, group: _CountGroup, session: CallSession) -> None:
         """Call the function for the next full window of a key."""
         end = len(group.members) - group.fresh + self._slide
         leaving = max(0, end - self._stay)
         start = max(0, end - self._count)
-        if self._call_with(key, group.members[start:end], self._slide, leaving - start, turn):
-            self._expire(turn, group.members[:leaving])
+        if self._call_with(key, group.members[start:end], self._slide, leaving - start, session):
+            self._expire(session, group.members[:leaving])
         else:
             leaving = end
-            turn.settle(group.members[:leaving])
+            session.settle(group.members[:leaving])
         del group.members[:leaving]
         group.fresh -= self._slide
         if not group.members:
             del self._groups[key]
-        self._purge(turn)
+        self._purge(session)
 
-    def _call_with(self, key: Any, members: list[Member], new: int, leaving: int, turn: Turn) -> bool:
+    def _call_with(self, key: Any, members: list[Member], new: int, leaving: int, session: CallSession) -> bool:
         times = members[0].since_s, members[-1].since_s
         over = WindowCall(key, *times, members, members[len(members) - new :], members[:leaving])
-        return self._call_or_put_off(turn, over)
+        return self._call_or_put_off(session, over)

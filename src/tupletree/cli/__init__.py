@@ -1,1 +1,1 @@
-"""TODO."""
+"""The `tupletree` command: a module per subcommand."""

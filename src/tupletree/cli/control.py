@@ -12,7 +12,7 @@ from tupletree.escaping import escape
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tupletree.runtimes.control import Wish
+    from tupletree.runtimes.control import ControlRequest
 
 __all__ = ["drain_command", "pause_command", "resume_command"]
 
@@ -37,10 +37,10 @@ def drain_command(
     _ask(state_dir, "drain", timeout_s)
 
 
-def _ask(state_dir: Path | None, wish: Wish, drain_timeout_s: float | None = None) -> None:
+def _ask(state_dir: Path | None, request: ControlRequest, drain_timeout_s: float | None = None) -> None:
     from tupletree.cli.settings import find_state_dir
-    from tupletree.runtimes.control import send_wish
+    from tupletree.runtimes.control import send_request
 
     place = find_state_dir(state_dir)
-    status = send_wish(place, wish, drain_timeout_s=drain_timeout_s)
-    print(f"{escape(status.topology)}: asked to {wish}\n  next: tupletree status --state-dir {escape(str(place))}")
+    status = send_request(place, request, drain_timeout_s=drain_timeout_s)
+    print(f"{escape(status.topology)}: asked to {request}\n  next: tupletree status --state-dir {escape(str(place))}")

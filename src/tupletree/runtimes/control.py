@@ -28,11 +28,11 @@ from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import json_bytes
 from tupletree.tracking.outages import ShownOutage
 
-__all__ = ["Attendant", "Status", "Wish", "began", "progress_in", "send_wish", "status_of"]
+__all__ = ["ControlRequest", "RunControl", "Status", "began", "progress_in", "send_request", "status_of"]
 
 logger = logging.getLogger("tupletree.runtimes")
 
-ATTEND_EVERY_S = 0.25
+LOOK_EVERY_S = 0.25
 WRITE_EVERY_S = 1.0
 STALE_AFTER_S = 10.0
 """A status that is older was left by a process that was killed, or that is stuck."""
@@ -40,7 +40,7 @@ STALE_AFTER_S = 10.0
 SHOWN_RECORDS = 20
 """Progress records in a status."""
 
-WISH_MAX_BYTES = 4096
+REQUEST_MAX_BYTES = 4096
 """Nothing longer is a wish, so a file that somebody dropped there costs no memory."""
 
 MAX_DRAIN_S = 31_536_000.0
@@ -50,7 +50,7 @@ STATUS_MAX_BYTES = 64 * 1024 * 1024
 
 FORMAT = 1
 
-Wish = Literal["pause", "resume", "drain"]
+ControlRequest = Literal["pause", "resume", "drain"]
 
 
 class Status(msgspec.Struct, kw_only=True):
@@ -91,26 +91,26 @@ class Status(msgspec.Struct, kw_only=True):
         return abs(now_s - self.updated_s) < STALE_AFTER_S
 
 
-class _Wish(msgspec.Struct, forbid_unknown_fields=True):
-    wish: Wish
+class _StoredRequest(msgspec.Struct, forbid_unknown_fields=True):
+    request: ControlRequest
     drain_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAIN_S)] | None = None
     format: int = FORMAT
 
 
-def _control_of(state_dir: Path) -> RequestFolder[_Wish]:
+def _control_of(state_dir: Path) -> RequestFolder[_StoredRequest]:
     return RequestFolder(
         state_dir / "control",
-        _Wish,
-        WISH_MAX_BYTES,
+        _StoredRequest,
+        REQUEST_MAX_BYTES,
         next_step="ask with `tupletree pause`, `resume` or `drain` of the version that runs it",
-        fault_of=lambda _, wish: "" if wish.format == FORMAT else f"it has format {wish.format}, not {FORMAT}",
+        fault_of=lambda _, request: "" if request.format == FORMAT else f"it has format {request.format}, not {FORMAT}",
     )
 
 
 # --- in the process of the run ------------------------------------------------------------------------------------
 
 
-class Attendant:
+class RunControl:
     """Writes the status of a run and carries out wishes, on a thread of its own from `begin` to `finish`.
 
     Args:
@@ -144,34 +144,34 @@ class Attendant:
         self._write(ended=True, error="" if error is None else str(error))
 
     def _main(self) -> None:
-        while not self._over.wait(ATTEND_EVERY_S):
+        while not self._over.wait(LOOK_EVERY_S):
             try:
                 self._look_around()
             except Exception:  # the thread must be there for the next request
                 logger.exception("looking for requests of other processes failed")
 
     def _look_around(self) -> None:
-        for request_id, wish in self._control.take().items():
+        for request_id, request in self._control.take().items():
             if request_id not in self._taken_up:
-                self._carry_out(request_id, wish)
+                self._carry_out(request_id, request)
         if time.monotonic() >= self._next_write_s:
             self._write()
 
-    def _carry_out(self, request_id: str, wish: _Wish) -> None:
-        logger.info("another process asked to %s", wish.wish)
+    def _carry_out(self, request_id: str, request: _StoredRequest) -> None:
+        logger.info("another process asked to %s", request.request)
         try:
-            self._obey(wish)
+            self._execute(request)
         except Exception:
-            logger.exception("another process asked to %s, which failed", wish.wish)
+            logger.exception("another process asked to %s, which failed", request.request)
         self._forget(request_id)
 
-    def _obey(self, wish: _Wish) -> None:
-        if wish.wish == "drain":
+    def _execute(self, request: _StoredRequest) -> None:
+        if request.request == "drain":
             # It waits for the end, and so does the main loop.
-            limit_s = wish.drain_timeout_s
+            limit_s = request.drain_timeout_s
             threading.Thread(target=self._handle.drain, args=(limit_s,), name="tupletree-drain", daemon=True).start()
         else:
-            (self._handle.pause if wish.wish == "pause" else self._handle.resume)()
+            (self._handle.pause if request.request == "pause" else self._handle.resume)()
 
     def _forget(self, request_id: str) -> None:
         """A wish is carried out at most once, even if it cannot be removed."""
@@ -252,18 +252,18 @@ def status_of(state_dir: Path) -> Status:
         ) from error
 
 
-def send_wish(
+def send_request(
     state_dir: Path,
-    wish: Wish,
+    request: ControlRequest,
     *,
     drain_timeout_s: float | None = None,
     patience_s: float = 10.0,
 ) -> Status:
-    """Ask the process of a run for something, and wait until it has taken it up.
+    """Ask the process of a run for something, and wait until it has accepted it.
 
     Args:
         state_dir: of the run.
-        wish: what to do.
+        request: what to do.
         drain_timeout_s: how long a drain may take; None: as its options say.
         patience_s: how long to wait for the process to take it up.
 
@@ -285,7 +285,7 @@ def send_wish(
     path = _control_of(state_dir).path_of(uuid.uuid4().hex)
     try:
         private_folder(folder)
-        _replace(path, msgspec.json.encode(_Wish(wish, drain_timeout_s)))
+        _replace(path, msgspec.json.encode(_StoredRequest(request, drain_timeout_s)))
     except OSError as error:
         raise CheckpointError(
             "the run cannot be asked",
@@ -299,7 +299,7 @@ def send_wish(
         if time.monotonic() >= until_s:
             path.unlink(missing_ok=True)
             raise _nobody(state_dir, status_of(state_dir))
-        time.sleep(ATTEND_EVERY_S / 5)  # until another process has looked, which tells nobody: the file just goes
+        time.sleep(LOOK_EVERY_S / 5)  # until another process has looked, which tells nobody: the file just goes
     return status_of(state_dir)
 
 

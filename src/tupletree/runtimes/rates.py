@@ -7,14 +7,14 @@ from collections import deque
 from tupletree.clock import Clock
 from tupletree.tracking.records import Acked
 
-__all__ = ["Meter"]
+__all__ = ["Rates"]
 
 WINDOW_S = 10.0
 SAMPLES = 2_000
 SAMPLES_PER_EPOCH = 200
 
 
-class Meter:
+class Rates:
     """Fed by one thread, read by any other; reads may be a moment old."""
 
     def __init__(self, clock: Clock) -> None:

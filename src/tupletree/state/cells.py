@@ -18,7 +18,7 @@ __all__ = ["CLEARED", "ExpiringCell", "ValueCell", "cell_of", "is_alike", "is_im
 V = TypeVar("V")
 
 
-class _Mark:
+class _MarkerRecord:
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -29,8 +29,8 @@ class _Mark:
 TIDY_FROM: Final = 1024
 """Keys that are not worth a look at whether their values are back at the default."""
 
-CLEARED: Final = _Mark("<cleared>")
-_NOTHING: Final = _Mark("<nothing>")
+CLEARED: Final = _MarkerRecord("<cleared>")
+_NOTHING: Final = _MarkerRecord("<nothing>")
 
 _IMMUTABLE = (
     bool, int, float, complex, str, bytes, type(None), decimal.Decimal, uuid.UUID,

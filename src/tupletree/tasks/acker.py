@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tupletree.errors import InternalError
 from tupletree.routing.plan import Task
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, Held, HighWater, Mail, Now, Track, Verdicts
+from tupletree.tasks.mail import Drop, HighWater, Mail, Now, OrphanQuery, Track, TreeVerdicts
 from tupletree.tasks.outbox import Outbox
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
 
@@ -71,9 +71,9 @@ class AckerMachine(Machine):
         deltas: list[Delta] = []
         failures: list[TreeFailure] = []
         extended: list[int] = []
-        asked: list[Held] = []
+        asked: list[OrphanQuery] = []
         for track in mail:
-            if isinstance(track, Held):
+            if isinstance(track, OrphanQuery):
                 asked.append(track)
                 continue
             if not isinstance(track, Track):
@@ -102,11 +102,11 @@ class AckerMachine(Machine):
         openings, self._waiting = self._waiting, []
         decided = self._acker.apply(openings, deltas, failures, now.monotonic_s)
         if decided.completed or decided.failed:
-            by_spout: dict[int, Verdicts] = {}
+            by_spout: dict[int, TreeVerdicts] = {}
             for spout_task, roots in decided.completed:
-                by_spout.setdefault(spout_task, Verdicts()).completed.append(roots)
+                by_spout.setdefault(spout_task, TreeVerdicts()).completed.append(roots)
             for spout_task, root, failure in decided.failed:
-                by_spout.setdefault(spout_task, Verdicts()).failed.append((root, failure))
+                by_spout.setdefault(spout_task, TreeVerdicts()).failed.append((root, failure))
             out.mail += by_spout.items()
         self._drop_unclaimed(out)
         self._watch(out)
@@ -118,7 +118,7 @@ class AckerMachine(Machine):
         if self._waiting:
             self._apply([], [], now, out)
         for spout_task, roots in self._acker.rotate(now.monotonic_s):
-            out.mail.append((spout_task, Verdicts(expired=roots)))
+            out.mail.append((spout_task, TreeVerdicts(expired=roots)))
         self._drop_unclaimed(out)
         self._watch(out)
         return True

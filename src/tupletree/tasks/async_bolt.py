@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final
 
-from tupletree.bolts.collector import CollectingCall, Delivery, deliveries_of
+from tupletree.bolts.collector import CollectorCall, Delivery, deliveries_of
 from tupletree.bolts.effects import StateCell, Worked
 from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, roots_of
 from tupletree.errors import InternalError, is_outage
@@ -23,13 +23,13 @@ from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
-from tupletree.tasks.async_context import CallCollector, CallInHand, CallPlace, CallState, own_copy
+from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, own_copy
 from tupletree.tasks.bolt import RENEWALS, EmittingMachine
-from tupletree.tasks.emitter import OwedEdges
+from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.mail import Drop, Finished, Mail, Now
 from tupletree.tasks.orders import carried
-from tupletree.tasks.orphan_check import overdue_of
-from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.orphan_check import orphan_check_of
+from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.states import view_of
@@ -72,10 +72,10 @@ class AsyncBoltMachine(EmittingMachine):
         component = plan.spec.components[task.component]
         spec: BoltSpec = component.body
         self.place = CallPlace.of(self.place)
-        self._owed = OwedEdges()
+        self._deferred = DeferredDeltas()
         self._spec = spec
         self._resources = component.resources
-        self._calls = CollectingCall(component, self.place, self._fail)
+        self._calls = CollectorCall(component, self.place, self._fail)
         self._renewals: deque[Root] = deque()
         self._collector = CallCollector(self.place, self._calls, self._renewals)
         self._cell = cell
@@ -87,7 +87,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._opening = self._ticking = False
         self._ready: deque[tuple[Delivery, Any]] = deque()
         self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no line may start
-        self._running: dict[int, CallInHand] = {}
+        self._running: dict[int, CallContext] = {}
         self._started = OPENING
         self._looked_s = 0.0
         self.wait = OutageWait(task.component, outage_limit_s)
@@ -95,7 +95,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._probe = 0  # the call that finds out whether an outage is over
         self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
         self._renew_at_s = 0.0
-        self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
+        self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
         if spec.style == "function":
             injected = {name: self._injected(what) for name, what in spec.inject.items()}
             parameter = spec.value_parameter
@@ -168,8 +168,8 @@ class AsyncBoltMachine(EmittingMachine):
     def next_due_s(self) -> float | None:
         """When to look whether a call reset a timeout, or whether a message is over."""
         dues = [self._looked_s + LOOK_S] if self._running and self._spec.can_collect else []
-        if self._overdue is not None:
-            dues.append(self._overdue.due_s)
+        if self._orphan_check is not None:
+            dues.append(self._orphan_check.due_s)
         if self.wait.current is not None:
             dues += [] if self._is_probing else [self.wait.due_s]
             dues += [] if self._renewal_s is None else [self._renew_at_s]
@@ -186,8 +186,8 @@ class AsyncBoltMachine(EmittingMachine):
 
     def purge(self, roots: AbstractSet[int]) -> None:
         """Let go of what is held for these roots alone: they are over. Calls that run go on."""
-        if self._owed is not None:
-            self._owed.forget(roots)
+        if self._deferred is not None:
+            self._deferred.forget(roots)
         self._calls.purge(roots, {call.delivery for call in self._running.values()})
         for key, line in self._lines.items():
             self._lines[key] = deque(one for one in line if not all_failed(one.root, roots))
@@ -233,8 +233,8 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         self._renew(out)
         for one in mail:
-            if isinstance(one, Drop) and self._overdue is not None:
-                self._overdue.receive(one)
+            if isinstance(one, Drop) and self._orphan_check is not None:
+                self._orphan_check.receive(one)
                 continue
             if not isinstance(one, Finished):
                 raise InternalError("an async bolt got mail that is not for it", got=type(one).__name__)
@@ -255,7 +255,7 @@ class AsyncBoltMachine(EmittingMachine):
                 out.extend(self._waiting_roots())
             if self.wait.due_s <= now.monotonic_s and not self._is_probing:
                 self._go_on(Worked(), out)
-        asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
+        asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
         return self._renew(out) or asked
 
     def _renew(self, out: Outbox) -> bool:
@@ -315,7 +315,7 @@ class AsyncBoltMachine(EmittingMachine):
 
     def _note(self, text: str, out: Outbox) -> None:
         if text:
-            out.notes.append(Note(self.task.component, text))
+            out.notes.append(LogNote(self.task.component, text))
 
     @property
     def _is_probing(self) -> bool:
@@ -328,7 +328,7 @@ class AsyncBoltMachine(EmittingMachine):
 
     def _start(self, delivery: Delivery, key: Any, worked: Worked, out: Outbox) -> None:
         is_keyed = key is not NO_KEY
-        call = CallInHand(self.place, delivery, key if is_keyed else None, is_keyed=is_keyed)
+        call = CallContext(self.place, delivery, key if is_keyed else None, is_keyed=is_keyed)
         if is_keyed:
             assert self._cell is not None
             self._cell.prepare([key], self.place.epoch_time_s)
@@ -347,7 +347,7 @@ class AsyncBoltMachine(EmittingMachine):
         assert what is not None
         out.calls.append((self.task.task_id, self._started, partial(self._run, call, what)))
 
-    async def _run(self, call: CallInHand, what: Callable[[Any], Any]) -> list[Any]:
+    async def _run(self, call: CallContext, what: Callable[[Any], Any]) -> list[Any]:
         """The call itself: what it gives is emitted by its collector, in order with what it emits by hand."""
         call.begin()
         try:
@@ -377,7 +377,7 @@ class AsyncBoltMachine(EmittingMachine):
         if error is None:
             return
         text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
-        out.notes.append(Note(self.task.component, text))
+        out.notes.append(LogNote(self.task.component, text))
         waiting = [*(delivery for delivery, _ in self._ready), *(one for line in self._lines.values() for one in line)]
         self._ready.clear()
         self._lines.clear()
@@ -385,7 +385,7 @@ class AsyncBoltMachine(EmittingMachine):
             self._fail.blame(worked, delivery.root, "(the bolt could not be opened)", error)
 
     def _note_ended(
-        self, number: int, call: CallInHand, error: BaseException | None, worked: Worked, out: Outbox
+        self, number: int, call: CallContext, error: BaseException | None, worked: Worked, out: Outbox
     ) -> None:
         if error is not None and is_outage(error) and not call.settled and type(call.delivery.value) is not Tick:
             # What the call asked for is forgotten, its value of the state was a copy: it comes again as it came.
@@ -398,8 +398,8 @@ class AsyncBoltMachine(EmittingMachine):
             self._note(self.wait.over(self._now_s), out)
 
         def carry_out(_: Any) -> None:
-            for wish in call.wishes:
-                wish()
+            for request in call.requests:
+                request()
             if error is not None:
                 raise error
 
@@ -415,7 +415,7 @@ class AsyncBoltMachine(EmittingMachine):
             self._ticking = False
             self._calls.forget(delivery.value)
 
-    def _take_back(self, call: CallInHand) -> None:
+    def _take_back(self, call: CallContext) -> None:
         cell = self._cell
         assert cell is not None
         cell.prepare([call.key], self.place.epoch_time_s)

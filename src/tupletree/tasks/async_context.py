@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from tupletree.bolts.collector import CollectingCall, Delivery
+from tupletree.bolts.collector import CollectorCall, Delivery
 from tupletree.bolts.effects import IN_HAND, TaskPlace
 from tupletree.data.frames import Root
 from tupletree.errors import ProcessingError
 from tupletree.state.cells import is_immutable
 
-__all__ = ["CallCollector", "CallInHand", "CallPlace", "CallState"]
+__all__ = ["CallCollector", "CallContext", "CallPlace", "CallState"]
 
 
 @dataclass(slots=True, eq=False)
-class CallInHand:
+class CallContext:
     """One call.
 
     Attributes:
@@ -47,7 +47,7 @@ class CallInHand:
     value: Any = None
     held: Any = None
     touched: bool = False
-    wishes: list[Callable[[], None]] = field(default_factory=list)
+    requests: list[Callable[[], None]] = field(default_factory=list)
     settled: bool = False
     over: bool = False
 
@@ -58,10 +58,10 @@ class CallInHand:
         IN_HAND.set(TaskPlace(**{**logged, "root": self.delivery.root}))
 
 
-_in_hand: ContextVar[CallInHand | None] = ContextVar("tupletree_call", default=None)
+_in_hand: ContextVar[CallContext | None] = ContextVar("tupletree_call", default=None)
 
 
-def _call_of(place: TaskPlace) -> CallInHand | None:
+def _call_of(place: TaskPlace) -> CallContext | None:
     """The call of a task in hand here, if there is one that has not ended."""
     call = _in_hand.get()
     return call if call is not None and call.place is place and not call.over else None
@@ -118,7 +118,7 @@ class CallState:
         """See `KeyedState.clear`."""
         self._call().value = own_copy(self._default())
 
-    def _call(self) -> CallInHand:
+    def _call(self) -> CallContext:
         call = _call_of(self._place)
         if call is None:
             raise ProcessingError(
@@ -138,7 +138,7 @@ class CallCollector:
         renewals: roots whose timeout is to start anew now, while the call goes on.
     """
 
-    def __init__(self, place: TaskPlace, calls: CollectingCall, renewals: deque[Root]) -> None:
+    def __init__(self, place: TaskPlace, calls: CollectorCall, renewals: deque[Root]) -> None:
         self._place = place
         self._calls = calls
         self._renewals = renewals
@@ -167,7 +167,7 @@ class CallCollector:
         if value is call.delivery.value:
             self._renewals.append(call.delivery.root)
         else:
-            call.wishes.append(partial(self._calls.extend, value))
+            call.requests.append(partial(self._calls.extend, value))
 
     def _emit(self, value: Any, anchors: Sequence[object] | None, stream: str | None, task_id: int | None) -> None:
         call = self._call("an emit")
@@ -175,14 +175,14 @@ class CallCollector:
         if anchors is None and call.settled:
             raise self._calls.settled_error(call.delivery.value)
         listed = None if anchors is None else tuple(anchors)
-        call.wishes.append(partial(self._calls.emit, value, listed, stream, task_id))
+        call.requests.append(partial(self._calls.emit, value, listed, stream, task_id))
 
-    def _verdict(self, action: str, value: object, wish: Callable[[], None]) -> None:
+    def _verdict(self, action: str, value: object, request: Callable[[], None]) -> None:
         call = self._call(action)
         call.settled = call.settled or value is call.delivery.value
-        call.wishes.append(wish)
+        call.requests.append(request)
 
-    def _call(self, action: str) -> CallInHand:
+    def _call(self, action: str) -> CallContext:
         call = _call_of(self._place)
         if call is None:
             raise self._calls.out_of_call(action)

@@ -18,10 +18,10 @@ from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.mail import Finished, Mail, Now
-from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.source_calls import SourceCalls
 from tupletree.tasks.spout import SpoutMachine
-from tupletree.tasks.spout_buffer import Handover
+from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -44,12 +44,14 @@ class AsyncSpoutMachine(SpoutMachine):
     """
 
     def __init__(self, plan: Plan, task: Task, spout: AsyncSpout[Any], options: Options, **others: Any) -> None:
-        self._errands = _Errands(spout, task.component)
-        super().__init__(plan, task, self._errands, options, **others)
-        handover: Handover | None = others.get("handover")
-        self._unheard: Sequence[tuple[MessageId, Failure | None]] = handover.untold if handover is not None else ()
+        self._spout_calls = _SpoutCalls(spout, task.component)
+        super().__init__(plan, task, self._spout_calls, options, **others)
+        spout_checkpoint: SpoutCheckpoint | None = others.get("spout_checkpoint")
+        self._not_told: Sequence[tuple[MessageId, Failure | None]] = (
+            spout_checkpoint.not_yet_told if spout_checkpoint is not None else ()
+        )
         # Its spout is the line of callbacks, which never raises; what the user's raised comes back as mail.
-        self._calls_out = SourceCalls(self._errands, OutageWait(task.component))
+        self._calls_out = SourceCalls(self._spout_calls, OutageWait(task.component))
         self._hears_acks = type(spout).ack is not AsyncSpout.ack
         self._idle_s = options.spout_idle_wait_ms / 1000.0
         self._is_abandoned = False
@@ -63,11 +65,11 @@ class AsyncSpoutMachine(SpoutMachine):
     def start(self, now: Now, out: Outbox) -> None:
         """Ask for the spout to be opened; it is asked for messages when it is."""
         super().start(now, out)
-        for message_id, failure in self._unheard:
+        for message_id, failure in self._not_told:
             if failure is None:
-                self._errands.ack(message_id)
+                self._spout_calls.ack(message_id)
             else:
-                self._errands.fail(message_id, failure)
+                self._spout_calls.fail(message_id, failure)
         self._go_on(now, out)
 
     def _restore_untold(self) -> None:
@@ -75,7 +77,7 @@ class AsyncSpoutMachine(SpoutMachine):
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
         """Have the spout closed, after everything that it is to hear."""
-        errands = self._errands
+        errands = self._spout_calls
         cancelled = [self._next, None if errands.is_open else self._callbacks]
         out.endings.append((self.task.task_id, [one for one in cancelled if one is not None], errands.end))
 
@@ -85,22 +87,22 @@ class AsyncSpoutMachine(SpoutMachine):
         self._is_abandoned = True
         return super().abandon(now, out)
 
-    def hand_over(self, now: Now, out: Outbox) -> Handover:
+    def hand_over(self, now: Now, out: Outbox) -> SpoutCheckpoint:
         """See `SpoutMachine`; what the spout has given is handed over too."""
         self._take_given(now)
-        handover = super().hand_over(now, out)
-        return replace(handover, untold=self._errands.give_back())
+        spout_checkpoint = super().hand_over(now, out)
+        return replace(spout_checkpoint, not_yet_told=self._spout_calls.give_back())
 
     # --- questions --------------------------------------------------------------------------------------------
 
     @property
     def is_drained(self) -> bool:
         """Whether nothing is in flight or left to emit, and the source has heard of everything."""
-        return super().is_drained and self._callbacks is None and not self._errands.due
+        return super().is_drained and self._callbacks is None and not self._spout_calls.due
 
     def next_due_s(self) -> float | None:
         """The next retry, or when the spout is to hear or to be asked something."""
-        if self._errands.due and self._callbacks is None:
+        if self._spout_calls.due and self._callbacks is None:
             return max(0.0, self.wait.due_s)
         due_s = super().next_due_s()
         if self._next is None and self._ask_at_s and self._pulling and not self.ended:
@@ -112,23 +114,23 @@ class AsyncSpoutMachine(SpoutMachine):
 
     def _ask(self, room: int, now: Now, out: Outbox) -> list[Emit[Any] | Reject]:  # noqa: ARG002 - as above
         asks = self._pulling and self.wait.due_s <= now.monotonic_s
-        return self._offers.take(self.spout, room, ask=asks)
+        return self._spout_buffer.take(self.spout, room, ask=asks)
 
     def _hear_outage(self, error: BaseException | None, now: Now, out: Outbox) -> bool:
         """Whether a call met an outage: it is made again. A spout that was never open ends the run instead."""
-        is_away = error is not None and is_outage(error) and self._errands.is_open
+        is_away = error is not None and is_outage(error) and self._spout_calls.is_open
         text = self.wait.met(error, now.monotonic_s) if error is not None and is_away else ""
         if error is None and self.wait.current is not None:
             text = self.wait.over(now.monotonic_s)
         if text:
-            out.notes.append(Note(self.task.component, text))
+            out.notes.append(LogNote(self.task.component, text))
         return is_away
 
     # --- calls ------------------------------------------------------------------------------------------------
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
         """See `SpoutMachine`; a spout that had room for messages is asked for them."""
-        self._errands.is_wanted = False
+        self._spout_calls.is_wanted = False
         worked = super().poll(now, out, paused=paused)
         self._go_on(now, out)
         return worked
@@ -154,7 +156,7 @@ class AsyncSpoutMachine(SpoutMachine):
         self._go_on(now, out)
 
     def _go_on(self, now: Now, out: Outbox) -> None:
-        errands = self._errands
+        errands = self._spout_calls
         if self._callbacks is None and errands.due and now.monotonic_s >= self.wait.due_s:
             self._callbacks = self._call(errands.run_due, out)
         asks = errands.is_wanted and self._pulling and not self.ended and now.monotonic_s >= self._ask_at_s
@@ -174,21 +176,21 @@ class AsyncSpoutMachine(SpoutMachine):
                 self._take_given(now)
         elif not isinstance(error, EndOfInput):
             raise self._fault(error)
-        elif not self._errands.was_told_to_retry:  # else it is asked again: it may have this to give
-            self._offers.ended = True
+        elif not self._spout_calls.was_told_to_retry:  # else it is asked again: it may have this to give
+            self._spout_buffer.ended = True
 
     def _take_given(self, now: Now) -> None:
-        given = self._errands.take_given()
+        given = self._spout_calls.take_given()
         if given is not None:
-            self._offers.hold(*given)
+            self._spout_buffer.hold(*given)
             if not given[0]:
                 self._ask_at_s = now.monotonic_s + self._idle_s
 
     def _fault(self, error: BaseException) -> BaseException:
         """What to raise: never something that means the end of a thread or a program to those who pass it on."""
-        what = f"{self.task.component!r} {'failed' if self._errands.is_open else 'cannot be opened'}"
+        what = f"{self.task.component!r} {'failed' if self._spout_calls.is_open else 'cannot be opened'}"
         text = f"{what}: {type(error).__name__}: {error}"
-        if not self._errands.is_open:
+        if not self._spout_calls.is_open:
             fault: BaseException = OpeningError(text)
         elif isinstance(error, Exception):
             return error
@@ -199,7 +201,7 @@ class AsyncSpoutMachine(SpoutMachine):
 
 
 @dataclass(frozen=True, slots=True)
-class _Errand:
+class _SpoutCall:
     """A callback; a `next` waits for it unless it is an ack. `verdict` is what it tells, if it is one."""
 
     callback: Callable[[], Any]
@@ -214,7 +216,7 @@ class _Errand:
         return self.verdict is not None and self.verdict[1] is not None and not self.verdict[1].permanent
 
 
-class _Errands(Spout[Any]):
+class _SpoutCalls(Spout[Any]):
     """The user's spout as its machine sees it: nothing takes time, and what is asked for is due from then on.
 
     The machine adds to it on its thread, while calls on the event loop's take away. Each field has one writer at a
@@ -233,7 +235,7 @@ class _Errands(Spout[Any]):
     def __init__(self, spout: AsyncSpout[Any], component: str) -> None:
         self.is_open = self.is_wanted = self.was_told_to_retry = False
         self.is_given_up = self.skips_retries = False
-        self.due: deque[_Errand] = deque()
+        self.due: deque[_SpoutCall] = deque()
         self.before_next: deque[None] = deque()
         self._spout = spout
         self._component = component
@@ -248,26 +250,26 @@ class _Errands(Spout[Any]):
             await _done(self._spout.open(context))
             self.is_open = True
 
-        self._add(_Errand(open_it))
+        self._add(_SpoutCall(open_it))
 
     def next(self) -> None:
         self.is_wanted = True
 
     def ack(self, message_id: MessageId) -> None:
-        self._add(_Errand(partial(self._spout.ack, message_id), (message_id, None)))
+        self._add(_SpoutCall(partial(self._spout.ack, message_id), (message_id, None)))
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         self.was_told_to_retry = self.was_told_to_retry or not failure.permanent
-        self._add(_Errand(partial(self._spout.fail, message_id, failure), (message_id, failure)))
+        self._add(_SpoutCall(partial(self._spout.fail, message_id, failure), (message_id, failure)))
 
     def activate(self) -> None:
-        self._add(_Errand(self._spout.activate))
+        self._add(_SpoutCall(self._spout.activate))
 
     def deactivate(self) -> None:
-        self._add(_Errand(self._spout.deactivate))
+        self._add(_SpoutCall(self._spout.deactivate))
 
     def restore(self, position: Any) -> None:
-        self._add(_Errand(partial(self._spout.restore, position)))
+        self._add(_SpoutCall(partial(self._spout.restore, position)))
 
     def take_given(self) -> Given | None:
         """What a `next` that has ended gave, once; there is no other `next` before this was asked."""
@@ -287,7 +289,7 @@ class _Errands(Spout[Any]):
         self.is_given_up = True
         return [one.verdict for one in [*self.due] if one.verdict is not None and not one.asks_to_retry]
 
-    def _add(self, errand: _Errand) -> None:
+    def _add(self, errand: _SpoutCall) -> None:
         if errand.delays_next:
             self.before_next.append(None)
         self.due.append(errand)
@@ -316,7 +318,7 @@ class _Errands(Spout[Any]):
             self._take_out(errand)
         return []
 
-    def _take_out(self, errand: _Errand) -> None:
+    def _take_out(self, errand: _SpoutCall) -> None:
         self.due.popleft()
         if errand.delays_next:
             self.before_next.popleft()
@@ -332,10 +334,10 @@ class _Errands(Spout[Any]):
         stopped = Failure(kind=FailureKind.STOPPED, component=self._component, error=text)
         for one in given[0] if given is not None else ():
             if one.message_id is not None:
-                self._add(_Errand(partial(self._spout.fail, one.message_id, stopped)))
+                self._add(_SpoutCall(partial(self._spout.fail, one.message_id, stopped)))
         if self.is_open:
             self.deactivate()
-        self._add(_Errand(self._spout.close))
+        self._add(_SpoutCall(self._spout.close))
         errors: list[BaseException] = []
         while self.due:
             try:

@@ -22,12 +22,12 @@ from tupletree.errors import InternalError, is_outage
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.keys import key_functions
-from tupletree.tasks.emitter import Emitter, OwedEdges
+from tupletree.tasks.emitter import DeferredDeltas, Emitter
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Drop, Mail, Now
 from tupletree.tasks.orders import Numbers, carried
-from tupletree.tasks.orphan_check import overdue_of
-from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.orphan_check import orphan_check_of
+from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pace import Pace
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
@@ -96,7 +96,9 @@ class EmittingMachine(Machine):
         self._emitter = Emitter(plan, task, random_bits)
         self.place.numbered = self._emitter.ordering.numbers_outputs
         self._fail = FailureMaker(task.component, task.task_id)
-        self._owed: OwedEdges | None = None  # for those that may emit for a message long before they are done with it
+        self._deferred: DeferredDeltas | None = (
+            None  # for those that may emit for a message long before they are done with it
+        )
         self._random_bits = random_bits
 
     def number_from(self, numbers: Numbers) -> None:
@@ -110,12 +112,12 @@ class EmittingMachine(Machine):
             ordering.settle(worked)
             worked.outputs = ordering.order(worked.outputs)
         failures = worked.failures
-        sent: list[tuple[int, Sequence[Root]]] | None = None if self._owed is None else []
+        sent: list[tuple[int, Sequence[Root]]] | None = None if self._deferred is None else []
         for output in worked.outputs:
             for root, value, error in self._emitter.send(output, out, sent):
                 self._fail.blame(worked, root, value, error)
-        if self._owed is not None:
-            self._owed.carry_out(sent or (), worked, out)
+        if self._deferred is not None:
+            self._deferred.carry_out(sent or (), worked, out)
         else:
             for frame_id, roots in worked.done:
                 out.add_delta(frame_id, roots)
@@ -127,7 +129,7 @@ class EmittingMachine(Machine):
         self.late += worked.late
         if worked.stray_count:
             self.strays += worked.stray_count
-            out.notes.append(Note(self.task.component, _strays(worked.stray_count, worked.strays)))
+            out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))
 
 
 class BoltMachine(EmittingMachine):
@@ -164,7 +166,7 @@ class BoltMachine(EmittingMachine):
         keys = key_functions(plan.spec, component, task.index) if is_keyed else None
         self._holder = holder_of(component, self.place, keys)
         if self._holder is not None or not (component.body.auto_ack and component.body.auto_fail):
-            self._owed = OwedEdges()
+            self._deferred = DeferredDeltas()
         self._from_epoch_time_s = 0.0
         self._holding = component.body.holding
         self._worked_s = self._seen_s = 0.0
@@ -186,8 +188,8 @@ class BoltMachine(EmittingMachine):
         self._told: set[int] = set()  # failed while it is in hand, and its acker knows
         self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
         self._cut_failed: set[int] = set()
-        self._overdue = overdue_of(plan, task, timeout_s, self.held_roots, self.purge)
-        self.is_timed = self._holder is not None or self._overdue is not None
+        self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
+        self.is_timed = self._holder is not None or self._orphan_check is not None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
@@ -199,7 +201,7 @@ class BoltMachine(EmittingMachine):
             self._wait_for(error, now, out)
         elif error is not None:
             text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
-            out.notes.append(Note(self.task.component, text))
+            out.notes.append(LogNote(self.task.component, text))
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
         """Close the bolt."""
@@ -281,8 +283,8 @@ class BoltMachine(EmittingMachine):
             alone = {one for root in rest.roots for one in roots_of(root)} - both
             if alone:
                 out.add_delta(frame.id ^ rest.id, [*alone])
-            if self._owed is not None:
-                self._owed.add(rest.id, both)
+            if self._deferred is not None:
+                self._deferred.add(rest.id, both)
             else:
                 out.add_delta(rest.id, [*both])
         return head, rest
@@ -307,9 +309,9 @@ class BoltMachine(EmittingMachine):
         if worked.outage is None:
             self.carry_out(worked, out)
             return
-        if self._owed is None:
+        if self._deferred is None:
             # What messages emitted in calls before the one that met it may not be told before they are done here.
-            self._owed, self._owes_for_outage = OwedEdges(), True
+            self._deferred, self._owes_for_outage = DeferredDeltas(), True
         self.carry_out(worked, out)
         self._wait_for(worked.outage, now, out)
 
@@ -319,7 +321,7 @@ class BoltMachine(EmittingMachine):
             out.timed.append(self.task.task_id)
         text = self.wait.met(error, now.monotonic_s)
         if text:
-            out.notes.append(Note(self.task.component, text))
+            out.notes.append(LogNote(self.task.component, text))
 
     def _go_on(self, now: Now, out: Outbox) -> bool:
         """Make the call again that met an outage, if it is time; then work what waits, a frame at a time."""
@@ -342,11 +344,11 @@ class BoltMachine(EmittingMachine):
                     self._wait_for(error, now, out)
             if self.wait.current.tries > tries:
                 return False
-            out.notes.append(Note(self.task.component, self.wait.over(now.monotonic_s)))
+            out.notes.append(LogNote(self.task.component, self.wait.over(now.monotonic_s)))
         elif self._waiting:
             self._work(self._waiting.popleft(), now, out)
-        if self._owes_for_outage and not self.is_waiting and not self._owed:
-            self._owed, self._owes_for_outage = None, False
+        if self._owes_for_outage and not self.is_waiting and not self._deferred:
+            self._deferred, self._owes_for_outage = None, False
         return True
 
     def _waiting_roots(self) -> Iterable[int]:
@@ -362,7 +364,7 @@ class BoltMachine(EmittingMachine):
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Do what is due with what is held."""
-        asked = self._overdue is not None and self._overdue.poll(now.monotonic_s, out)
+        asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
         if self.is_waiting:
             return self._go_on(now, out) or asked
         if self._holder is None:
@@ -385,16 +387,16 @@ class BoltMachine(EmittingMachine):
         dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]
         if self._holding is not None and self.is_busy:
             dues.append(self._seen_s + LOOK_AGAIN_S)  # whether it is time to flush
-        if self._overdue is not None:
-            dues.append(self._overdue.due_s)
+        if self._orphan_check is not None:
+            dues.append(self._orphan_check.due_s)
         return min(dues, default=None)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it tells nobody
         """Hear of messages that are over."""
         for one in mail:
-            if not isinstance(one, Drop) or self._overdue is None:
+            if not isinstance(one, Drop) or self._orphan_check is None:
                 raise InternalError("a bolt got mail that is not for it", got=type(one).__name__)
-            self._overdue.receive(one)
+            self._orphan_check.receive(one)
 
     def held_roots(self) -> Iterable[int]:
         """Roots of the tuples that it holds."""
@@ -405,8 +407,8 @@ class BoltMachine(EmittingMachine):
     def purge(self, roots: AbstractSet[int]) -> None:
         """Let go of what is held for these roots alone: they are over."""
         self._is_counted = False
-        if self._owed is not None:
-            self._owed.forget(roots)
+        if self._deferred is not None:
+            self._deferred.forget(roots)
         if self._holder is not None:
             self._holder.forget(roots)
         elif isinstance(self._bolt, BoltTask):
@@ -441,18 +443,18 @@ class BoltMachine(EmittingMachine):
         self._seen_s = now.monotonic_s
         self._from_epoch_time_s = now.monotonic_s - now.wall_s
         self.place.run_s = now.monotonic_s
-        if self.outlook is not None:
-            self.place.retrying_since_s = self.outlook.retrying_since_s
-            self.place.message_timeout_s = self.outlook.timeout_s
+        if self.retry_status is not None:
+            self.place.retrying_since_s = self.retry_status.retrying_since_s
+            self.place.message_timeout_s = self.retry_status.timeout_s
 
     def _may_flush(self, now: Now) -> bool:
-        outlook = self.outlook
-        if outlook is None:
+        retry_status = self.retry_status
+        if retry_status is None:
             return True
         if not self._is_counted:
             self._is_counted = True
-            outlook.note_holder(self.task.task_id, frozenset(self.held_roots()))
-        may_come = outlook.retrying_since_s is not None or not outlook.all_is_held
+            retry_status.note_holder(self.task.task_id, frozenset(self.held_roots()))
+        may_come = retry_status.retrying_since_s is not None or not retry_status.all_is_held
         return not may_come or now.monotonic_s - self._worked_s >= PATIENCE_S
 
 

@@ -13,7 +13,7 @@ from tupletree.data.frames import Root, roots_of
 from tupletree.ids import MASK64, RandomBits
 from tupletree.tracking.acker import Delta
 
-__all__ = ["DeltaPool", "ShareDraw", "combined", "split_by_acker"]
+__all__ = ["DeltaPool", "RootIds", "combined", "split_by_acker"]
 
 ONLY_INT = {int}
 
@@ -82,7 +82,7 @@ def split_by_acker(roots: list[int], ackers: int) -> list[tuple[int, list[int]]]
     return [(share, [root for root in roots if root % ackers == share]) for share in sorted(shares)]
 
 
-class ShareDraw:
+class RootIds:
     """Draws root ids whose remainder modulo the number of ackers is this turn's acker. It is a `RandomBits`.
 
     Args:

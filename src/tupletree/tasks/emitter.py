@@ -20,7 +20,7 @@ from tupletree.tasks.outbox import Outbox
 from tupletree.tracking.acker import Delta
 from tupletree.tracking.tree import draw_edges
 
-__all__ = ["Emitter", "OwedEdges", "Refused"]
+__all__ = ["DeferredDeltas", "Emitter", "Refused"]
 
 Refused = tuple[Root, Any, Exception]
 """(root, tuple, why it could not be dealt)."""
@@ -121,7 +121,7 @@ def _rows(output: Output) -> Iterator[tuple[Root, Any]]:
             yield root, value
 
 
-class OwedEdges:
+class DeferredDeltas:
     """One task's."""
 
     def __init__(self) -> None:

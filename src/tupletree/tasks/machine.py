@@ -12,7 +12,7 @@ from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pace import Pace
-from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tracking.outages import OutageWait
 
 __all__ = ["Machine"]
@@ -38,7 +38,7 @@ class Machine:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.is_timed = True
-        self.outlook: Outlook | None = None
+        self.retry_status: RetryStatus | None = None
         self.strays = 0
         self.wait = OutageWait(task.component)
         self.live: LiveRoots | None = None

@@ -14,14 +14,14 @@ from tupletree.tracking.outcomes import Failure
 __all__ = [
     "Drop",
     "Finished",
-    "Held",
     "HighWater",
     "Mail",
     "Now",
-    "Release",
+    "OrphanQuery",
     "SinkReset",
     "Track",
-    "Verdicts",
+    "TreeVerdicts",
+    "WriteRequest",
     "Written",
 ]
 
@@ -56,7 +56,7 @@ class Track:
 
 
 @dataclass(slots=True)
-class Verdicts:
+class TreeVerdicts:
     """To a spout task, from an acker. The lists may be those of the openings: read only."""
 
     completed: list[list[int]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class HighWater:
 
 
 @dataclass(slots=True, frozen=True)
-class Release:
+class WriteRequest:
     """To every sink task: these trees completed, so write what is anchored to them, and answer with `Written`.
 
     Asking again is harmless: a sink that holds nothing (more) of them answers at once.
@@ -87,18 +87,18 @@ class Release:
     spout_task: int
     number: int
     roots: list[int]
-    hurry: bool = False
+    flush_now: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class Drop:
-    """To sink tasks, and to a bolt task that asked (`Held`): these attempts are over; what no other needs goes away."""
+    """To sink tasks, and to a bolt task that asked (`OrphanQuery`): these attempts are over; what they alone need goes."""
 
     roots: list[int]
 
 
 @dataclass(slots=True, frozen=True)
-class Held:
+class OrphanQuery:
     """To an acker, from a bolt task: which of these attempts are over? Those that it does not know come as `Drop`."""
 
     task: int
@@ -135,4 +135,6 @@ class Finished:
     error: BaseException | None = None
 
 
-Mail: TypeAlias = "Track | Verdicts | HighWater | Release | Drop | Held | Written | SinkReset | Finished"
+Mail: TypeAlias = (
+    "Track | TreeVerdicts | HighWater | WriteRequest | Drop | OrphanQuery | Written | SinkReset | Finished"
+)

@@ -4,7 +4,7 @@ Owns when a task asks the ackers about what it holds, and whom. Once per message
 held the last time too, and lets go of those that their ackers do not know. It waits for a second look because an
 opening may be on its way still. Nothing is sent on failures themselves: a tuple may come after the word that its root
 has failed, so such word would have to be kept, and most failures are of tuples that nobody holds. Only windows and
-joins hear of them (see `Outlook`), because there a tuple may be seen again before that.
+joins hear of them (see `RetryStatus`), because there a tuple may be seen again before that.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from tupletree.routing.plan import ACKER, Plan, Task
-from tupletree.tasks.mail import Drop, Held
+from tupletree.tasks.mail import Drop, OrphanQuery
 from tupletree.tasks.outbox import Outbox
 from tupletree.topology.model import BoltSpec
 
-__all__ = ["Overdue", "overdue_of"]
+__all__ = ["OrphanCheck", "orphan_check_of"]
 
 WITHOUT_TIMEOUT_S = 30.0
 """How often to ask where messages never expire; they may fail all the same."""
 
 
-def overdue_of(
+def orphan_check_of(
     plan: Plan,
     task: Task,
     timeout_s: float | None,
     held: Callable[[], Iterable[int]],
     purge: Callable[[AbstractSet[int]], None],
-) -> Overdue | None:
-    """For a bolt task in whose hands tuples may stay when a call is over; None for others. See `Overdue`."""
+) -> OrphanCheck | None:
+    """For a bolt task in whose hands tuples may stay when a call is over; None for others. See `OrphanCheck`."""
     bolt: BoltSpec = plan.spec.components[task.component].body
     ackers = plan.task_ids_of(ACKER)
     if ackers and (bolt.style == "batch" or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)):
-        return Overdue(task.task_id, ackers, timeout_s, held, purge)
+        return OrphanCheck(task.task_id, ackers, timeout_s, held, purge)
     return None
 
 
-class Overdue:
+class OrphanCheck:
     """One task's.
 
     Args:
@@ -80,7 +80,7 @@ class Overdue:
         for root in self._before:
             if root in before:
                 by_acker.setdefault(self._acker_tasks[root % len(self._acker_tasks)], []).append(root)
-        out.mail += [(acker, Held(self._task, roots)) for acker, roots in by_acker.items()]
+        out.mail += [(acker, OrphanQuery(self._task, roots)) for acker, roots in by_acker.items()]
         return bool(by_acker)
 
     def receive(self, drop: Drop) -> None:

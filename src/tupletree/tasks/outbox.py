@@ -17,14 +17,14 @@ from tupletree.tracking.acker import Opening
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked, Died
 
-__all__ = ["AsyncCall", "Note", "Outbox"]
+__all__ = ["AsyncCall", "LogNote", "Outbox"]
 
 AsyncCall = Callable[[], Coroutine[Any, Any, list[Any]]]
 """Starts a call of an async component; awaiting it gives its results, or raises."""
 
 
 @dataclass(slots=True, frozen=True)
-class Note:
+class LogNote:
     """Something for the log that no verdict will say."""
 
     component: str
@@ -40,7 +40,7 @@ class Outbox:
     Attributes:
         frames: to deliver, each to `frame.task`.
         mail: (task, mail) for control lanes.
-        died: dead letters to store; tell the spout machine `buried` once they are durable.
+        died: dead letters to store; tell the spout machine `letters_stored` once they are durable.
         acked: per call of a source's ack, the messages; for meters.
         notes: for the log.
         ticks: tasks whose tick is due.
@@ -80,7 +80,7 @@ class Outbox:
         self.mail: list[tuple[int, Mail]] = []
         self.died: list[Died] = []
         self.acked: list[list[Acked]] = []
-        self.notes: list[Note] = []
+        self.notes: list[LogNote] = []
         self.ticks: list[int] = []
         self.timed: list[int] = []
         self.calls: list[tuple[int, int, AsyncCall]] = []

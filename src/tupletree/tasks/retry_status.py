@@ -15,13 +15,13 @@ from tupletree.routing.plan import Plan
 from tupletree.tasks.mail import Now
 from tupletree.topology.model import BoltSpec
 
-__all__ = ["Outlook"]
+__all__ = ["RetryStatus"]
 
 ARRIVAL_S = 1.0
 """How long a message counts as being tried again after its next attempt went out: it is to reach its windows."""
 
 
-class Outlook:
+class RetryStatus:
     """See the module docstring.
 
     Args:
@@ -42,7 +42,7 @@ class Outlook:
         self._held_count = 0
 
     @classmethod
-    def of(cls, plan: Plan, options: Options) -> Outlook | None:
+    def of(cls, plan: Plan, options: Options) -> RetryStatus | None:
         """That of a topology; None where there are neither windows nor joins."""
         spec = plan.spec
         holders = [

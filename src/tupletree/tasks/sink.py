@@ -22,8 +22,8 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.sinks.files import SinkRowsError
 from tupletree.tasks.edges import ONLY_INT
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, Mail, Now, Release, Written
-from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.mail import Drop, Mail, Now, WriteRequest, Written
+from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.topology.components import Sink, SinkBatch
 from tupletree.topology.ordering import asks_for_order
 from tupletree.tracking.outages import OutageWait
@@ -48,7 +48,7 @@ class _Answer:
     `has_rows`: something of it is to be written, so the answer waits for the next batch.
     """
 
-    release: Release
+    release: WriteRequest
     rows: list[Any] = field(default_factory=list)
     row_roots: list[Root] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
@@ -147,7 +147,7 @@ class SinkMachine(Machine):
         self._refusals: OrderedDict[tuple[int, int], dict[int, Failure]] = OrderedDict()
         self._dropped: OrderedDict[int, None] = OrderedDict()
         self._ready_since_s = 0.0
-        self._hurry = False
+        self._flush_now = False
         self._batches = 0
         self._batch: _Batch | None = None  # that met an outage
         self._was_open = was_open
@@ -188,7 +188,7 @@ class SinkMachine(Machine):
 
     def _note(self, text: str, out: Outbox) -> None:
         if text:
-            out.notes.append(Note(self.task.component, text))
+            out.notes.append(LogNote(self.task.component, text))
 
     # --- rows in ----------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class SinkMachine(Machine):
         """Take releases and drops."""
         for one in mail:
             match one:
-                case Release():
+                case WriteRequest():
                     self._release(one, now)
                 case Drop():
                     self._drop(one.roots, now)
@@ -264,10 +264,10 @@ class SinkMachine(Machine):
         """An acker died with its trees: see `SpoutMachine.acker_lost`."""
         self.receive([Drop([root for root in self.held_roots() if root % ackers == acker_index])], now, out)
 
-    def _release(self, release: Release, now: Now) -> None:
+    def _release(self, release: WriteRequest, now: Now) -> None:
         name = release.spout_task, release.number
         if name in self._unanswered:
-            self._hurry = self._hurry or release.hurry
+            self._flush_now = self._flush_now or release.flush_now
             return  # asked again: the answer still waits for rows
         answer = _Answer(release, refused={**self._refusals.get(name, {})})
         self._unanswered[name] = answer
@@ -285,7 +285,7 @@ class SinkMachine(Machine):
         if self._shared:
             for root in release.roots:
                 self._let_go(root, now, answer)
-        self._hurry = self._hurry or release.hurry
+        self._flush_now = self._flush_now or release.flush_now
         answer.has_rows = answer.has_rows or bool(rows)
         if not answer.missing:
             self._complete(answer, now)
@@ -361,7 +361,7 @@ class SinkMachine(Machine):
             return self.wait.due_s
         if not self._rows:
             return None
-        if self._hurry or len(self._rows) >= MAX_ROWS:
+        if self._flush_now or len(self._rows) >= MAX_ROWS:
             return self._ready_since_s
         return self._ready_since_s + self._linger_s
 
@@ -391,7 +391,7 @@ class SinkMachine(Machine):
     def _next_batch(self) -> _Batch:
         """Everything that is ready."""
         rows, row_roots, made, answers = self._rows, self._row_roots, self._made, self._answers
-        self._rows, self._row_roots, self._made, self._answers, self._hurry = [], [], [], [], False
+        self._rows, self._row_roots, self._made, self._answers, self._flush_now = [], [], [], [], False
         self._batches += bool(rows)
         return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, made, answers)
 
@@ -435,7 +435,7 @@ class SinkMachine(Machine):
     def _note_untracked(self, rows: int, failure: Failure, out: Outbox) -> None:
         if rows:
             self.strays += rows
-            out.notes.append(Note(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
+            out.notes.append(LogNote(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
 
     def _answer(self, answers: list[_Answer], out: Outbox) -> None:
         for answer in answers:

@@ -33,7 +33,7 @@ class SourceCalls:
     """
 
     def __init__(self, spout: Spout[Any], wait: OutageWait) -> None:
-        self.untold: deque[tuple[MessageId, Failure | None]] = deque()
+        self.not_yet_told: deque[tuple[MessageId, Failure | None]] = deque()
         self.notes: list[str] = []
         self._spout = spout
         self._wait = wait
@@ -65,8 +65,8 @@ class SourceCalls:
 
     def ack(self, acked: Sequence[Acked], now_s: float) -> None:
         """Tell of messages that were acked."""
-        if self.untold or self._wait.current is not None:
-            self.untold.extend((one.message_id, None) for one in acked)
+        if self.not_yet_told or self._wait.current is not None:
+            self.not_yet_told.extend((one.message_id, None) for one in acked)
             return
         ack = self._spout.ack
         coming = iter(acked)
@@ -75,38 +75,38 @@ class SourceCalls:
                 ack(one.message_id)
         except BaseException as error:  # noqa: BLE001 - what is no outage comes out
             left = acked[len(acked) - 1 - length_hint(coming) :]
-            self.untold.extend((one.message_id, None) for one in left)
+            self.not_yet_told.extend((one.message_id, None) for one in left)
             self.meet(error, now_s)
 
     def fail(self, message_id: MessageId, failure: Failure, now_s: float) -> None:
         """Tell of a failure. Where it raises what is no outage, the caller sees to it that it is told again."""
-        waits = bool(self.untold) or self._wait.current is not None
+        waits = bool(self.not_yet_told) or self._wait.current is not None
         if waits or not self.try_to(lambda: self._spout.fail(message_id, failure), now_s):
-            self.untold.append((message_id, failure))
+            self.not_yet_told.append((message_id, failure))
 
     def tell(self, now_s: float) -> bool:
         """Tell what is untold; False if there was an outage."""
-        while self.untold:
-            message_id, failure = self.untold[0]
+        while self.not_yet_told:
+            message_id, failure = self.not_yet_told[0]
             if not self.try_to(lambda: self._call(message_id, failure), now_s):  # noqa: B023 - called at once
                 return False
-            self.untold.popleft()
+            self.not_yet_told.popleft()
         return True
 
     def tell_last(self) -> int:
         """The task ends: tell as far as that goes; how many could not be told."""
-        deaf = 0
-        for message_id, failure in self.untold:
+        not_told = 0
+        for message_id, failure in self.not_yet_told:
             try:
                 self._call(message_id, failure)
             except Exception:  # noqa: BLE001 - counted; the others are to hear all the same
-                deaf += 1
-        self.untold.clear()
-        return deaf
+                not_told += 1
+        self.not_yet_told.clear()
+        return not_told
 
-    def restore(self, untold: Iterable[tuple[MessageId, Failure | None]]) -> None:
+    def restore(self, not_yet_told: Iterable[tuple[MessageId, Failure | None]]) -> None:
         """What the task before this one could not tell."""
-        self.untold.extend(untold)
+        self.not_yet_told.extend(not_yet_told)
 
     def _call(self, message_id: MessageId, failure: Failure | None) -> None:
         if failure is None:

@@ -18,17 +18,17 @@ from tupletree.data.frames import UNTRACKED, Root
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import ACKER, Plan, Task
-from tupletree.tasks.edges import ShareDraw
+from tupletree.tasks.edges import RootIds
 from tupletree.tasks.emitter import Emitter
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, Verdicts, Written
+from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, TreeVerdicts, Written
 from tupletree.tasks.orders import Numbers
-from tupletree.tasks.outbox import Note, Outbox
+from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
-from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.source_calls import SourceCalls
-from tupletree.tasks.spout_buffer import Handover, Offers, sort
-from tupletree.tasks.write_requests import Releases
+from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
+from tupletree.tasks.write_requests import WriteRequests
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.window_check import max_pending
 from tupletree.tracking.attempt_notes import AttemptNotes
@@ -79,7 +79,7 @@ class SpoutMachine(Machine):
         random: Callable[[], float],
         sinks: Mapping[int, int],
         attempts: MutableMapping[int, int],
-        handover: Handover | None = None,
+        spout_checkpoint: SpoutCheckpoint | None = None,
         active: bool = True,
         was_open: bool = False,
     ) -> None:
@@ -98,15 +98,21 @@ class SpoutMachine(Machine):
         self._class = stream.schema.cls
         self._tracking = options.acker_tasks > 0
         self._acker_tasks = plan.task_ids_of(ACKER)
-        if handover is None:
-            draw = ShareDraw(random_bits, options.acker_tasks)
-            handover = Handover(Pending(RetryPolicy.from_options(options), draw, random), draw, Offers())
-            handover.pending.register(task.task_id, task.component, component.replay)
-        self.pending, self._draw, self._offers = handover.pending, handover.draw, handover.offers
+        if spout_checkpoint is None:
+            draw = RootIds(random_bits, options.acker_tasks)
+            spout_checkpoint = SpoutCheckpoint(
+                Pending(RetryPolicy.from_options(options), draw, random), draw, SpoutBuffer()
+            )
+            spout_checkpoint.pending.register(task.task_id, task.component, component.replay)
+        self.pending, self._draw, self._spout_buffer = (
+            spout_checkpoint.pending,
+            spout_checkpoint.draw,
+            spout_checkpoint.spout_buffer,
+        )
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
         self._attempt_notes = AttemptNotes()
-        self._inherited: Handover | None = handover
+        self._inherited: SpoutCheckpoint | None = spout_checkpoint
         self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
         self._limit = PendingLimit.of(plan.spec, options, self._max_pending)
         self._is_limit_set = options.max_spout_pending is not None
@@ -114,15 +120,15 @@ class SpoutMachine(Machine):
         self._expired = self._expired_told = 0
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
         self._timeout_s = options.message_timeout_s
-        self._releases = Releases(task.task_id, sinks, first=random_bits(48))
+        self._write_requests = WriteRequests(task.task_id, sinks, first=random_bits(48))
         self._attempts = attempts
         self._above: set[int] = set()
-        self._burying: set[int] = set()
-        self._untold: set[int] = set()
+        self._storing_letters: set[int] = set()
+        self._not_yet_told: set[int] = set()
         self._pulling = self._retrying = active
         self._paused = not active
         self._is_open = False
-        self.is_sated = False
+        self.is_at_limit = False
         self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack
         self.wait = OutageWait(task.component, options.outage_limit_s)
@@ -152,17 +158,17 @@ class SpoutMachine(Machine):
 
     def _restore_untold(self) -> None:
         if self._inherited is not None:
-            self._calls_out.restore(self._inherited.untold)
+            self._calls_out.restore(self._inherited.not_yet_told)
 
     def _take_notes(self, out: Outbox) -> None:
-        out.notes += [Note(self.task.component, text) for text in self._calls_out.take_notes()]
+        out.notes += [LogNote(self.task.component, text) for text in self._calls_out.take_notes()]
 
     def _open(self) -> None:
         if self._is_open:
             return
         self.spout.open(self.place)
-        if self._offers.position is not None:
-            self.spout.restore(self._offers.position)
+        if self._spout_buffer.position is not None:
+            self.spout.restore(self._spout_buffer.position)
         self._is_open = True
         if self._pulling:
             self.spout.activate()
@@ -199,50 +205,52 @@ class SpoutMachine(Machine):
         failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
         released = self.pending.release()
         self._take_up(out)
-        self._releases.clear()
-        for message_id in [*(one.message_id for one in released), *self._offers.let_go()]:
-            self._calls_out.untold.append((message_id, failure))
-        deaf = self._calls_out.tell_last()
-        if deaf:
-            out.notes.append(Note(self.task.component, f"it could not be told what became of {deaf} messages"))
+        self._write_requests.clear()
+        for message_id in [*(one.message_id for one in released), *self._spout_buffer.let_go()]:
+            self._calls_out.not_yet_told.append((message_id, failure))
+        not_told = self._calls_out.tell_last()
+        if not_told:
+            out.notes.append(LogNote(self.task.component, f"it could not be told what became of {not_told} messages"))
         return released
 
-    def hand_over(self, now: Now, out: Outbox) -> Handover:
+    def hand_over(self, now: Now, out: Outbox) -> SpoutCheckpoint:
         """Fail every attempt that is out, and give the messages to the machine that comes after a restart.
 
         The runtime's retries wait their turn there; a source that replays by itself hears of each failed attempt.
         """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the topology was restarted")
         self._ask_no_more(out)
-        deaf: list[Exception] = []
+        not_told: list[Exception] = []
         for root in self.pending.roots_in_flight():
             try:
                 self._fail_root(root, lost, now, out)
             except Exception as error:  # noqa: BLE001 - a source that broke may not hear; its messages wait all the same
-                deaf.append(error)
-        if deaf:
-            text = f"it was not told of {len(deaf)} failed attempts: {type(deaf[0]).__name__}: {deaf[0]}"
-            out.notes.append(Note(self.task.component, text))
-        left = self._inherited or Handover(self.pending, self._draw, self._offers)
+                not_told.append(error)
+        if not_told:
+            text = f"it was not told of {len(not_told)} failed attempts: {type(not_told[0]).__name__}: {not_told[0]}"
+            out.notes.append(LogNote(self.task.component, text))
+        left = self._inherited or SpoutCheckpoint(self.pending, self._draw, self._spout_buffer)
         # A source that is to emit a message again is asked anew, of all that it has not emitted.
-        untold = [one for one in self._calls_out.untold if one[1] is None or one[1].permanent]
-        return Handover(self.pending, self._draw, self._offers, left.unburied, left.unheard, untold)
+        not_yet_told = [one for one in self._calls_out.not_yet_told if one[1] is None or one[1].permanent]
+        return SpoutCheckpoint(
+            self.pending, self._draw, self._spout_buffer, left.letters_to_store, left.not_told, not_yet_told
+        )
 
     def _take_up(self, out: Outbox) -> None:
         """Do what the machine before could not, and tell the spout, which is new, what it is to emit again."""
         left = self._inherited
         if left is None:
             return
-        while left.unheard:
-            self.buried(left.unheard[:1])
-            del left.unheard[0]
-        for died in left.unburied:
-            self._bury(died, out)
-        left.unburied.clear()
+        while left.not_told:
+            self.letters_stored(left.not_told[:1])
+            del left.not_told[0]
+        for died in left.letters_to_store:
+            self._store_letter(died, out)
+        left.letters_to_store.clear()
         # What the spout gave again already waits here to go out: asked twice, it would give it twice.
-        given = {message_key(one) for one in self._offers.ids()}
+        given = {message_key(one) for one in self._spout_buffer.ids()}
         again = [one for one in self.pending.awaited(self.task.task_id) if message_key(one[0]) not in given]
-        self._offers.ended = self._offers.ended and not again
+        self._spout_buffer.ended = self._spout_buffer.ended and not again
         for message_id, failure in again:
             self.spout.fail(message_id, failure)
         self._inherited = None
@@ -262,12 +270,12 @@ class SpoutMachine(Machine):
     @property
     def writing(self) -> int:
         """Messages whose trees are complete and whose rows are not written yet."""
-        return self._releases.count
+        return self._write_requests.count
 
     @property
     def ended(self) -> bool:
         """Whether its input is over."""
-        return self._offers.ended
+        return self._spout_buffer.ended
 
     @property
     def is_finished(self) -> bool:
@@ -277,8 +285,10 @@ class SpoutMachine(Machine):
     @property
     def is_drained(self) -> bool:
         """Whether nothing is in flight, and nothing that the spout gave is left to emit."""
-        untold = self._calls_out.untold
-        return not (self._offers.held or self.in_flight or self._burying or self._inherited or untold)
+        not_yet_told = self._calls_out.not_yet_told
+        return not (
+            self._spout_buffer.held or self.in_flight or self._storing_letters or self._inherited or not_yet_told
+        )
 
     def next_due_s(self) -> float | None:
         """The next retry, or the next call after one that met an outage."""
@@ -292,21 +302,21 @@ class SpoutMachine(Machine):
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
         """Emit what the limits allow: retries that are due first, then new messages."""
         self._now_s = now.monotonic_s
-        if self.outlook is not None:
-            self._report(self.outlook, now)
+        if self.retry_status is not None:
+            self._report(self.retry_status, now)
         if not self._may_call(now, out):
             return False
         if self._inherited is not None and not self._paused:
             self._take_up(out)
-        if self._timeout_s is not None and self._releases:
-            out.mail += self._releases.ask_again(now.monotonic_s, self._timeout_s)
-        if self.ended and not self._calls_out.untold and self.pending.awaiting_source(self.task.task_id):
+        if self._timeout_s is not None and self._write_requests:
+            out.mail += self._write_requests.ask_again(now.monotonic_s, self._timeout_s)
+        if self.ended and not self._calls_out.not_yet_told and self.pending.awaiting_source(self.task.task_id):
             self._give_up(now, out)
         if paused or self._paused or self._above:
-            self.is_sated = False
+            self.is_at_limit = False
             return False
         self._draw.turn()
-        writing = self._releases.count
+        writing = self._write_requests.count
         free = self._free(writing, now)
         self._is_at_limit = free <= 0
         retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
@@ -315,10 +325,10 @@ class SpoutMachine(Machine):
         room = self._max_pending - (count(self.task.task_id) - writing)
         room = min(room, free - retried, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
-            self.is_sated = not retried
+            self.is_at_limit = not retried
             return retried > 0
         batch = self._ask(room, now, out)
-        self.is_sated = not retried and len(batch) == room
+        self.is_at_limit = not retried and len(batch) == room
         if batch:
             self._take(batch, now, out)
         return retried > 0 or bool(batch)
@@ -343,7 +353,7 @@ class SpoutMachine(Machine):
                 and not self._asks_after_outage
             ):
                 calls.over(now.monotonic_s)
-        elif self._calls_out.untold and self.wait.current is None:
+        elif self._calls_out.not_yet_told and self.wait.current is None:
             self._calls_out.tell(now.monotonic_s)
         self._take_notes(out)
         return self._is_open
@@ -357,12 +367,12 @@ class SpoutMachine(Machine):
         """Messages that the spout has given, or gives now unless it waits for the end of an outage."""
         asks = self._pulling and self.wait.due_s <= now.monotonic_s
         try:
-            batch = self._offers.take(self.spout, room, ask=asks)
+            batch = self._spout_buffer.take(self.spout, room, ask=asks)
         except Exception as error:  # noqa: BLE001 - what is no outage comes out
             self._calls_out.meet(error, now.monotonic_s)
-            batch = self._offers.take(self.spout, room, ask=False)
+            batch = self._spout_buffer.take(self.spout, room, ask=False)
         else:
-            if asks and self.wait.current is not None and not self._calls_out.untold:
+            if asks and self.wait.current is not None and not self._calls_out.not_yet_told:
                 self._calls_out.over(now.monotonic_s)
         self._take_notes(out)
         return batch
@@ -387,13 +397,17 @@ class SpoutMachine(Machine):
         for value in values:
             if type(value) is not self._class:
                 self.strays += 1
-                out.notes.append(Note(self.task.component, f"an untracked value is lost: {self._wrong_class(value)}"))
+                out.notes.append(
+                    LogNote(self.task.component, f"an untracked value is lost: {self._wrong_class(value)}")
+                )
         values = [value for value in values if type(value) is self._class]
         if values:
             output = Output(self._stream, values, [UNTRACKED], [len(values)])
             refused = self._emitter.send(self._emitter.ordering.order([output])[0], out)
             self.strays += len(refused)
-            out.notes += [Note(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused]
+            out.notes += [
+                LogNote(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused
+            ]
 
     def _reject(self, rejects: list[Reject], now: Now, out: Outbox) -> None:
         for one in rejects:
@@ -443,7 +457,7 @@ class SpoutMachine(Machine):
             known = {root for _, part in first for root in part}
             first.append((0, [root for root in roots if root not in known and root not in failures]))
         if self._limit is not None and roots:
-            self._limit.launched(roots[-1], self.in_flight - self._releases.count, now.monotonic_s)
+            self._limit.launched(roots[-1], self.in_flight - self._write_requests.count, now.monotonic_s)
         for value, part in first:
             out.open_trees((self.task.task_id, value, part, now.monotonic_s))
         for root, failure in failures.items():
@@ -452,11 +466,11 @@ class SpoutMachine(Machine):
     def _wrong_class(self, value: object) -> TypeError:
         return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {self._class.__qualname__}")
 
-    def _report(self, outlook: Outlook, now: Now) -> None:
+    def _report(self, retry_status: RetryStatus, now: Now) -> None:
         task = self.task.task_id
         # In a drain no retry starts, so nobody need wait for one.
         since_s = self.pending.retrying_since_s(task) if self._retrying else None
-        outlook.note_spout(task, since_s, self.in_flight - self.writing, now)
+        retry_status.note_spout(task, since_s, self.in_flight - self.writing, now)
 
     # --- verdicts ---------------------------------------------------------------------------------------------
 
@@ -464,7 +478,7 @@ class SpoutMachine(Machine):
         """Take verdicts, word of sinks, and high water."""
         for one in mail:
             match one:
-                case Verdicts():
+                case TreeVerdicts():
                     self._judge(one, now, out)
                 case Written():
                     self._note_written(one, now, out)
@@ -474,8 +488,8 @@ class SpoutMachine(Machine):
                     self._note_reset(one.sink_task, one.incarnation, now, out)
                 case _:
                     raise InternalError("a spout got mail that is not for it", got=type(one).__name__)
-        if self.outlook is not None:
-            self._report(self.outlook, now)
+        if self.retry_status is not None:
+            self._report(self.retry_status, now)
 
     def acker_lost(self, acker_index: int, now: Now, out: Outbox) -> None:
         """An acker died with its trees: the attempts that it knew of have failed, the complete ones too.
@@ -488,7 +502,7 @@ class SpoutMachine(Machine):
             if root % len(self._acker_tasks) == acker_index:
                 self._fail_root(root, lost, now, out)
 
-    def _judge(self, verdicts: Verdicts, now: Now, out: Outbox) -> None:
+    def _judge(self, verdicts: TreeVerdicts, now: Now, out: Outbox) -> None:
         for root, failure in verdicts.failed:
             self._fail_root(root, failure, now, out)
         if verdicts.expired:
@@ -503,18 +517,18 @@ class SpoutMachine(Machine):
         if self._limit is not None:
             for completed in verdicts.completed:
                 self._limit.ended(completed, now.monotonic_s)
-        sinks = self._releases.sinks
+        sinks = self._write_requests.sinks
         if not sinks:
             for roots in verdicts.completed:
                 self._ack(roots, now, out)
             return
         if verdicts.completed:
             coming = sum(map(len, verdicts.completed))
-            hurry = not self._may_emit_more(coming)
+            flush_now = not self._may_emit_more(coming)
             for completed in verdicts.completed:
-                roots = self._releases.not_asked(completed)
+                roots = self._write_requests.not_asked(completed)
                 if roots:
-                    release = self._releases.ask(roots, now.monotonic_s, hurry=hurry)
+                    release = self._write_requests.ask(roots, now.monotonic_s, flush_now=flush_now)
                     out.mail += [(sink, release) for sink in sinks]
 
     def _note_expired(self, count: int, out: Outbox) -> None:
@@ -528,19 +542,19 @@ class SpoutMachine(Machine):
             text = timeout_text(
                 self._expired, self._timeout_s or 0.0, self.in_flight, is_limit_set=self._is_limit_set, slowest=slowest
             )
-            out.notes.append(Note(self.task.component, text))
+            out.notes.append(LogNote(self.task.component, text))
 
     def _may_emit_more(self, completing: int) -> bool:
         """Whether more rows may come, so that it pays for a sink to wait for them."""
-        writing = self._releases.count + completing
+        writing = self._write_requests.count + completing
         if self.in_flight > writing:
             return True
         coming = self._pulling and not self.ended
-        return (coming or (self._offers.held > 0 and not self._paused)) and writing < self._max_writing
+        return (coming or (self._spout_buffer.held > 0 and not self._paused)) and writing < self._max_writing
 
     def _note_written(self, written: Written, now: Now, out: Outbox) -> None:
         self._note_reset(written.sink_task, written.incarnation, now, out)
-        answer = self._releases.written(written)
+        answer = self._write_requests.written(written)
         if answer is None:
             return
         roots, refused = answer
@@ -550,7 +564,7 @@ class SpoutMachine(Machine):
 
     def _note_reset(self, sink_task: int, incarnation: int, now: Now, out: Outbox) -> None:
         """If a sink task lost its rows: every attempt that is out may have had some among them."""
-        if not self._releases.is_from_another(sink_task, incarnation):
+        if not self._write_requests.is_from_another(sink_task, incarnation):
             return
         self._ask_no_more(out)
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error=f"sink task {sink_task} was lost")
@@ -561,10 +575,10 @@ class SpoutMachine(Machine):
 
     def _ask_no_more(self, out: Outbox) -> None:
         """Forget the releases. Nobody else would speak of trees that completed after their attempts had failed."""
-        late = self._releases.roots().difference(self.pending.roots_in_flight())
+        late = self._write_requests.roots().difference(self.pending.roots_in_flight())
         if late:
-            out.mail += [(sink, Drop([*late])) for sink in self._releases.sinks]
-        self._releases.clear()
+            out.mail += [(sink, Drop([*late])) for sink in self._write_requests.sinks]
+        self._write_requests.clear()
 
     def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
         acked = self.pending.ack_many(roots, now.monotonic_s)
@@ -584,36 +598,40 @@ class SpoutMachine(Machine):
         if self.live is not None:
             self.live.note_failed(now.monotonic_s)
         # Also for an attempt that failed before: rows of it may have come after the first word to the sinks.
-        hearing = self._releases.sinks if self.outlook is None else (*self._releases.sinks, *self.outlook.holder_tasks)
+        hearing = (
+            self._write_requests.sinks
+            if self.retry_status is None
+            else (*self._write_requests.sinks, *self.retry_status.holder_tasks)
+        )
         out.mail += [(task, Drop([root])) for task in hearing]
         if what is None:
             return
         if isinstance(what, Died):
-            self._bury(what, out)
+            self._store_letter(what, out)
             return
         told = self._attempt_notes.of(what.message_id, what.attempt_next - 1, failure, now.monotonic_s)
         if told is not None:
-            out.notes.append(Note(failure.component or self.task.component, told))
+            out.notes.append(LogNote(failure.component or self.task.component, told))
         if isinstance(what, SourceRetry):
-            self._offers.ended = False  # it is asked once more: it may have this to give although it had ended
+            self._spout_buffer.ended = False  # it is asked once more: it may have this to give although it had ended
             self._calls_out.fail(what.message_id, what.failure, now.monotonic_s)
 
     def _give_up(self, now: Now, out: Outbox) -> None:
         """A source that said that nothing will come again does not emit its failed messages again."""
         for died in self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s):
-            self._untold.add(died.root)  # it heard of this very failure already
-            self._bury(died, out)
+            self._not_yet_told.add(died.root)  # it heard of this very failure already
+            self._store_letter(died, out)
 
-    def _bury(self, died: Died, out: Outbox) -> None:
-        self._burying.add(died.root)
+    def _store_letter(self, died: Died, out: Outbox) -> None:
+        self._storing_letters.add(died.root)
         out.died.append(died)
 
-    def buried(self, died: Sequence[Died]) -> None:
+    def letters_stored(self, died: Sequence[Died]) -> None:
         """The dead letters of these messages are durable: tell the source."""
         for one in died:
-            self._burying.discard(one.root)
-            if one.root in self._untold:
-                self._untold.discard(one.root)
+            self._storing_letters.discard(one.root)
+            if one.root in self._not_yet_told:
+                self._not_yet_told.discard(one.root)
             else:
                 # Final: a source that retries by itself must not emit this one again.
                 self._calls_out.fail(one.message_id, replace(one.failure, permanent=True), self._now_s)

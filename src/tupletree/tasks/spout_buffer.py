@@ -12,13 +12,13 @@ from typing import Any
 
 from tupletree.bolts.failures import safe_text
 from tupletree.errors import EndOfInput, UnusableDataError
-from tupletree.tasks.edges import ShareDraw
+from tupletree.tasks.edges import RootIds
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Died
 
-__all__ = ["Handover", "Offered", "Offers"]
+__all__ = ["SpoutBatch", "SpoutBuffer", "SpoutCheckpoint"]
 
 PLAIN = {Emit}
 
@@ -28,7 +28,7 @@ to give them does not keep the first of them waiting for long."""
 
 
 @dataclass(slots=True)
-class Offered:
+class SpoutBatch:
     """A batch, sorted.
 
     Attributes:
@@ -43,7 +43,7 @@ class Offered:
     rejects: list[Reject] = field(default_factory=list)
 
 
-class Offers:
+class SpoutBuffer:
     """One spout's. Its parts are handed on to the next task of that spout after a restart.
 
     Attributes:
@@ -115,7 +115,7 @@ class Offers:
         return ids
 
 
-def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> Offered:
+def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> SpoutBatch:
     """Sort a batch; without tracking every message is untracked.
 
     Raises:
@@ -124,8 +124,8 @@ def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> 
     if tracking and set(map(type, batch)) == PLAIN:
         ids = [one.message_id for one in batch]
         if None not in ids:
-            return Offered(ids, [one.value for one in batch])  # type: ignore[arg-type,union-attr]  # just checked
-    offered = Offered()
+            return SpoutBatch(ids, [one.value for one in batch])  # type: ignore[arg-type,union-attr]  # just checked
+    offered = SpoutBatch()
     for one in batch:
         if isinstance(one, Reject):
             offered.rejects.append(one)
@@ -145,7 +145,7 @@ def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> 
 
 
 @dataclass(frozen=True)
-class Handover:
+class SpoutCheckpoint:
     """What one spout machine leaves to the one that takes its place after a restart of the topology.
 
     Attributes:
@@ -158,8 +158,8 @@ class Handover:
     """
 
     pending: Pending
-    draw: ShareDraw
-    offers: Offers
-    unburied: list[Died] = field(default_factory=list)
-    unheard: list[Died] = field(default_factory=list)
-    untold: Sequence[tuple[MessageId, Failure | None]] = ()
+    draw: RootIds
+    spout_buffer: SpoutBuffer
+    letters_to_store: list[Died] = field(default_factory=list)
+    not_told: list[Died] = field(default_factory=list)
+    not_yet_told: Sequence[tuple[MessageId, Failure | None]] = ()

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tupletree.tasks.mail import Release, Written
+from tupletree.tasks.mail import WriteRequest, Written
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Releases"]
+__all__ = ["WriteRequests"]
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class _Asked:
     asked_s: float
 
 
-class Releases:
+class WriteRequests:
     """The releases of one spout task.
 
     Args:
@@ -55,20 +55,20 @@ class Releases:
         known = self._roots
         return roots if known.isdisjoint(roots) else [root for root in roots if root not in known]
 
-    def ask(self, roots: list[int], now_s: float, *, hurry: bool) -> Release:
+    def ask(self, roots: list[int], now_s: float, *, flush_now: bool) -> WriteRequest:
         """The release of these roots, to be sent to every sink."""
         self._last += 1
         self._asked[self._last] = _Asked(roots, set(self._sinks), {}, now_s)
         self._roots.update(roots)
         self.count += len(roots)
-        return Release(self._spout_task, self._last, roots, hurry)
+        return WriteRequest(self._spout_task, self._last, roots, flush_now)
 
-    def ask_again(self, now_s: float, after_s: float) -> Iterator[tuple[int, Release]]:
+    def ask_again(self, now_s: float, after_s: float) -> Iterator[tuple[int, WriteRequest]]:
         """(sink task, release) for those that have not answered for `after_s` seconds."""
         for number, one in self._asked.items():
             if now_s - one.asked_s >= after_s:
                 one.asked_s = now_s
-                release = Release(self._spout_task, number, one.roots, hurry=True)
+                release = WriteRequest(self._spout_task, number, one.roots, flush_now=True)
                 yield from ((sink, release) for sink in sorted(one.sinks))
 
     def is_from_another(self, sink_task: int, incarnation: int) -> bool:

@@ -12,7 +12,7 @@ from itertools import count
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.program import Control, control_bytes
+from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.runtime import start
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
@@ -32,7 +32,7 @@ class InProcessPlanRunner:
         self._numbers = count()
         self._is_cancelled = False
 
-    def run(self, slices: Sequence[EpochSlice], control: Control) -> list[Report]:
+    def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
         encoded = control_bytes(control)
         partitions: list[list[wire.Row]] = [list(rows_of_slice(part)) for part in slices]

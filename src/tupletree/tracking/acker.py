@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Acker", "AckerCounters", "Delta", "Opening", "TreeFailure", "Verdicts"]
+__all__ = ["Acker", "AckerCounters", "AckerVerdicts", "Delta", "Opening", "TreeFailure"]
 
 Opening: TypeAlias = "tuple[int, int, list[int], float]"
 """(spout task, XOR of all first edges, roots that share it, monotonic time of their emission).
@@ -38,7 +38,7 @@ _MEMORY_S = 30.0
 
 
 @dataclass(slots=True)
-class Verdicts:
+class AckerVerdicts:
     """What was decided. Lists of roots may be the very lists that came in: read, never change them.
 
     Attributes:
@@ -127,13 +127,13 @@ class Acker:
 
     def apply(
         self, openings: Iterable[Opening], deltas: Iterable[Delta], failures: Iterable[TreeFailure], now_s: float
-    ) -> Verdicts:
+    ) -> AckerVerdicts:
         """Take in a batch: failures first, then openings, then deltas.
 
         Values for the same list of roots (the same object) are merged before any root is touched; a tree that opens
         and completes within one batch never costs a dictionary entry.
         """
-        verdicts = Verdicts()
+        verdicts = AckerVerdicts()
         current = self._advance(now_s)
         for root, failure in failures:
             self._fail(root, failure, current, verdicts)
@@ -263,7 +263,7 @@ class Acker:
         roots: list[int],
         emitted_s: float,
         current: _Generation,
-        verdicts: Verdicts,
+        verdicts: AckerVerdicts,
     ) -> None:
         known = self._known_among(roots)
         fresh = [root for root in roots if root not in known] if known else roots
@@ -289,7 +289,7 @@ class Acker:
         if done:
             verdicts.completed.append((spout_task, done))
 
-    def _move(self, value: int, roots: list[int], current: _Generation, verdicts: Verdicts) -> None:
+    def _move(self, value: int, roots: list[int], current: _Generation, verdicts: AckerVerdicts) -> None:
         """XOR a value into every tree of a list."""
         distinct: Sequence[int] = roots
         if len(set(roots)) != len(roots):
@@ -319,7 +319,7 @@ class Acker:
                 done.setdefault(after[0], []).append(root)
         verdicts.completed.extend(done.items())
 
-    def _fail(self, root: int, failure: Failure, current: _Generation, verdicts: Verdicts) -> None:
+    def _fail(self, root: int, failure: Failure, current: _Generation, verdicts: AckerVerdicts) -> None:
         if not root:
             return
         generation = self._holder(root)

@@ -37,15 +37,15 @@ class AttemptNotes:
             now_s: monotonic.
         """
         kind = failure.component, failure.error_type, failure.kind.value
-        quiet_until_s, untold = self._kinds.get(kind, (now_s, 0))
+        quiet_until_s, not_yet_told = self._kinds.get(kind, (now_s, 0))
         if now_s < quiet_until_s:
-            self._kinds[kind] = quiet_until_s, untold + 1
+            self._kinds[kind] = quiet_until_s, not_yet_told + 1
             return None
         if len(self._kinds) >= MAX_KINDS:
             self._kinds.clear()
         self._kinds[kind] = now_s + QUIET_S, 0
         error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
-        more = f" ({untold} more like this since the last such line)" if untold else ""
+        more = f" ({not_yet_told} more like this since the last such line)" if not_yet_told else ""
         return (
             f"attempt {attempt} of message {message_id!r} failed ({failure.kind.value}) and is made again: "
             f"{error[:MAX_ERROR]}{more}"

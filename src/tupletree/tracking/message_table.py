@@ -18,13 +18,13 @@ from tupletree.tracking.records import Died, Standing
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["AWAITING", "Message", "RetryQueue", "SpoutTask", "died_of", "standing_of"]
+__all__ = ["AWAITING", "Message", "RetryQueue", "SpoutMessages", "died_of", "standing_of"]
 
 AWAITING = -1
 """The ticket of a message that its source is to emit again."""
 
 
-class SpoutTask:
+class SpoutMessages:
     """The messages of one spout task, by key.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.ids import RandomBits, draw_id, hex_id
 from tupletree.tracking.message_ids import id_from_plain, message_key
-from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutTask, died_of, standing_of
+from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutMessages, died_of, standing_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_log import ChangeLog, Decode, Encode, PendingChanges, fold, message_of
 from tupletree.tracking.records import (
@@ -64,7 +64,7 @@ class Pending:
         self._policy = policy
         self._random_bits = random_bits
         self._random = random
-        self._tasks: dict[int, SpoutTask] = {}
+        self._tasks: dict[int, SpoutMessages] = {}
         self._in_flight: dict[int, Message] = {}  # by root
         self._queue = RetryQueue()
         self._log = ChangeLog(self._tasks, enabled=record_changes)
@@ -77,7 +77,7 @@ class Pending:
         """
         task = self._tasks.get(spout_task)
         if task is None:
-            self._tasks[spout_task] = SpoutTask(spout_task, spout_name, replay == "source")
+            self._tasks[spout_task] = SpoutMessages(spout_task, spout_name, replay == "source")
         elif (task.name, task.by_source) != (spout_name, replay == "source"):
             raise InternalError(f"spout task {spout_task} is registered twice", got=spout_name, expected=task.name)
 
@@ -262,7 +262,7 @@ class Pending:
         task = self._tasks[message.spout_task]
         if failure.permanent or self._policy.exhausted(message.attempt):
             del task.messages[message.key]
-            return self._bury(message, failure, wall_s)
+            return self._store_letter(message, failure, wall_s)
         if message.by_source:
             del task.messages[message.key]
             task.awaiting[message.key] = message
@@ -299,7 +299,7 @@ class Pending:
             assert message.failure is not None  # only a failure lets a message await its source
             del awaiting[message.key]
             self._log.note_waiting(message, was_there=True)
-            died.append(self._bury(message, message.failure, wall_s))
+            died.append(self._store_letter(message, message.failure, wall_s))
         return died
 
     def replay(self, spout_task: int, message_id: MessageId, value: Any, now_s: float, wall_s: float) -> Retry | Joined:
@@ -360,7 +360,7 @@ class Pending:
         return len(task.messages) - task.queued
 
     def retrying_since_s(self, spout_task: int, running: Container[int] | None = None) -> float | None:
-        """See `SpoutTask.retrying_since_s`."""
+        """See `SpoutMessages.retrying_since_s`."""
         return self._tasks[spout_task].retrying_since_s(running)
 
     def awaiting_source(self, spout_task: int) -> int:
@@ -469,7 +469,7 @@ class Pending:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _known(self, task: SpoutTask, key: Hashable, message_id: MessageId) -> Joined | AlreadySettled | None:
+    def _known(self, task: SpoutMessages, key: Hashable, message_id: MessageId) -> Joined | AlreadySettled | None:
         message = task.messages.get(key)
         if message is not None:
             self.counters.joined += 1
@@ -513,9 +513,9 @@ class Pending:
             self._queue.remove(message)
             self._log.note_waiting(message, was_there=True)
 
-    def _bury(self, message: Message, failure: Failure, wall_s: float) -> Died:
+    def _store_letter(self, message: Message, failure: Failure, wall_s: float) -> Died:
         self.counters.dead += 1
         return died_of(message, self._tasks[message.spout_task].name, failure, wall_s)
 
-    def _chosen(self, spout_task: int | None) -> Iterator[SpoutTask]:
+    def _chosen(self, spout_task: int | None) -> Iterator[SpoutMessages]:
         yield from self._tasks.values() if spout_task is None else (self._tasks[spout_task],)

@@ -14,7 +14,7 @@ import msgspec
 
 from tupletree.errors import InternalError
 from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key, plain_id
-from tupletree.tracking.message_table import AWAITING, Message, SpoutTask
+from tupletree.tracking.message_table import AWAITING, Message, SpoutMessages
 from tupletree.tracking.outcomes import Failure, Outcome
 
 __all__ = [
@@ -90,7 +90,7 @@ class ChangeLog:
         enabled: False remembers nothing, and then there are bases but no deltas.
     """
 
-    def __init__(self, tasks: Mapping[int, SpoutTask], *, enabled: bool) -> None:
+    def __init__(self, tasks: Mapping[int, SpoutMessages], *, enabled: bool) -> None:
         self._tasks = tasks
         self._enabled = enabled
         # Per (spout task, key) that changed: was it there at the last base or delta? If it neither was nor is, a

@@ -24,24 +24,24 @@ from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.orders import Numbers
-from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.tasks.spout_buffer import Handover
+from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.window_check import max_pending
 from tupletree.tracking.outages import OutageWait
 
-__all__ = ["Assembly", "Legacy", "assemble"]
+__all__ = ["Assembly", "CarriedOver", "assemble"]
 
 GATHER_S = 0.1
 """How long rows may wait for more before they become a file: a file costs two flushes to the disk."""
 
 
 @dataclass
-class Legacy:
+class CarriedOver:
     """What outlives a restart of the topology.
 
     Attributes:
@@ -55,7 +55,7 @@ class Legacy:
         numbers: of values in the order of their making.
     """
 
-    handovers: dict[int, Handover] = field(default_factory=dict)
+    spout_checkpoints: dict[int, SpoutCheckpoint] = field(default_factory=dict)
     cells: dict[int, ValueCell[Any]] = field(default_factory=dict)
     starts: int = 0
     rows: dict[str, int] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def kind_of(plan: Plan, task: Task) -> str:
 
 
 def assemble(
-    plan: Plan, options: Options, *, clock: Clock, hub: Hub, run_id: str, legacy: Legacy, random: Random
+    plan: Plan, options: Options, *, clock: Clock, hub: Hub, run_id: str, carried_over: CarriedOver, random: Random
 ) -> Assembly:
     """Construct system, ackers, bolts and sinks, then spouts, and the executors that serve them.
 
@@ -123,11 +123,11 @@ def assemble(
         clock: where time comes from.
         hub: the run.
         run_id: names the run in batch ids.
-        legacy: what outlives a restart; the assembly takes it up and adds to it.
+        carried_over: what outlives a restart; the assembly takes it over and adds to it.
         random: draws ids and jitter; every executor draws from a generator of its own, seeded by this one.
     """
-    legacy.starts += 1
-    maker = _Maker(plan, options, clock, run_id, legacy, random)
+    carried_over.starts += 1
+    maker = _Maker(plan, options, clock, run_id, carried_over, random)
     machines: dict[int, Machine] = {}
     for kind in ("system", "acker", "bolt", "sink", "spout"):
         machines.update((task.task_id, maker.make(task, kind)) for task in plan.tasks if kind_of(plan, task) == kind)
@@ -163,23 +163,25 @@ def _shared_out(plan: Plan, options: Options) -> Iterable[tuple[str, tuple[int, 
 
 
 class _Maker:
-    def __init__(self, plan: Plan, options: Options, clock: Clock, run_id: str, legacy: Legacy, random: Random) -> None:
+    def __init__(
+        self, plan: Plan, options: Options, clock: Clock, run_id: str, carried_over: CarriedOver, random: Random
+    ) -> None:
         self._plan = plan
         self._options = options
         self._clock = clock
         self._run_id = run_id
-        self._legacy = legacy
+        self._carried_over = carried_over
         self._random = random
         self._attempts: dict[int, int] = {}
-        self._outlook = Outlook.of(plan, options)
+        self._retry_status = RetryStatus.of(plan, options)
         self._live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._spouts = [task.task_id for task in plan.tasks if kind_of(plan, task) == "spout"]
-        self._sinks = {task.task_id: legacy.starts for task in plan.tasks if kind_of(plan, task) == "sink"}
+        self._sinks = {task.task_id: carried_over.starts for task in plan.tasks if kind_of(plan, task) == "sink"}
 
     def make(self, task: Task, kind: str) -> Machine:
         machine = self._made(task, kind)
-        machine.outlook, machine.live = self._outlook, self._live
-        machine.number_from(self._legacy.numbers)
+        machine.retry_status, machine.live = self._retry_status, self._live
+        machine.number_from(self._carried_over.numbers)
         return machine
 
     def _made(self, task: Task, kind: str) -> Machine:
@@ -196,10 +198,10 @@ class _Maker:
                 task,
                 own_instance(component, shared=self._plan.parallelism(task.component) == 1),
                 run=self._run_id,
-                incarnation=self._legacy.starts,
+                incarnation=self._carried_over.starts,
                 linger_s=GATHER_S if component.body.gathers else 0.0,
                 outage_limit_s=self._options.outage_limit_s,
-                was_open=self._legacy.starts > 1,
+                was_open=self._carried_over.starts > 1,
             )
         # A generator per machine: drawing from one of them on several threads would cost a lock or randomness.
         own = Random(self._random.getrandbits(128))
@@ -213,9 +215,9 @@ class _Maker:
             random=own.random,
             sinks=self._sinks,
             attempts=self._attempts,
-            handover=self._legacy.handovers.pop(task.task_id, None),
-            active=self._legacy.active,
-            was_open=self._legacy.starts > 1,
+            spout_checkpoint=self._carried_over.spout_checkpoints.pop(task.task_id, None),
+            active=self._carried_over.active,
+            was_open=self._carried_over.starts > 1,
         )
 
     def _acker(self, task: Task) -> Machine:
@@ -236,7 +238,7 @@ class _Maker:
         bits = Random(self._random.getrandbits(128)).getrandbits
         cell = None
         if component.body.state is not None:
-            cell = self._legacy.cells.setdefault(task.task_id, cell_of(component.body.state))
+            cell = self._carried_over.cells.setdefault(task.task_id, cell_of(component.body.state))
         machine = AsyncBoltMachine if component.body.is_async else BoltMachine
         return machine(
             self._plan,

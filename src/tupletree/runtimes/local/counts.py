@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tupletree.clock import Clock
-from tupletree.runtimes.local.assembly import Assembly, Legacy
+from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.open_messages import OpenMessages, open_messages
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.outages import ShownOutage, shown_outages
@@ -27,12 +27,12 @@ class RunCounts:
     """
 
     def __init__(
-        self, spec: TopologySpec, legacy: Legacy, clock: Clock, assembly: Callable[[], Assembly | None]
+        self, spec: TopologySpec, carried_over: CarriedOver, clock: Clock, assembly: Callable[[], Assembly | None]
     ) -> None:
         self._assembly_of_now = assembly
         self.left: OpenMessages | None = None
         self._spec = spec
-        self._legacy = legacy
+        self._carried_over = carried_over
         self._clock = clock
 
     @property
@@ -62,7 +62,9 @@ class RunCounts:
     def books(self) -> dict[int, Pending]:
         """Spout task → the accounts of its messages."""
         assembly = self.assembly
-        books: dict[int, Pending] = {task: one.pending for task, one in self._legacy.handovers.copy().items()}
+        books: dict[int, Pending] = {
+            task: one.pending for task, one in self._carried_over.spout_checkpoints.copy().items()
+        }
         if assembly is not None:
             books.update((spout.task.task_id, spout.pending) for spout in assembly.spouts())
         return books
@@ -75,13 +77,13 @@ class RunCounts:
         """Tuples of no message that failed."""
         assembly = self.assembly
         machines = assembly.machines.values() if assembly else ()
-        return self._legacy.strays + sum(machine.strays for machine in machines)
+        return self._carried_over.strays + sum(machine.strays for machine in machines)
 
     def rows(self) -> dict[str, int]:
         """Rows written, by sink."""
         rows = {component.name: 0 for component in self._spec.components.values() if component.kind == "sink"}
         assembly = self.assembly
-        for name, count in self._legacy.rows.items():
+        for name, count in self._carried_over.rows.items():
             rows[name] += count
         for sink in assembly.sinks() if assembly else ():
             rows[sink.task.component] += sink.rows_written
@@ -95,7 +97,7 @@ class RunCounts:
 
     def outage_counts(self) -> dict[str, int]:
         """Component → outages that it met."""
-        counts = Counter(self._legacy.outages)
+        counts = Counter(self._carried_over.outages)
         assembly = self.assembly
         for wait in assembly.waits() if assembly is not None else ():
             counts[wait.component] += wait.count

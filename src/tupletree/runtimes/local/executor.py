@@ -27,7 +27,7 @@ from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import AsyncCall, Outbox
 from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
-from tupletree.tasks.spout_buffer import Handover
+from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tracking.records import Acked, Died
 
 __all__ = ["Executor", "Hub"]
@@ -62,7 +62,7 @@ class Hub(Protocol):
     def ending(self) -> bool:
         """Nothing new will come: let go of what is held back whenever there is nothing else to do."""
 
-    def bury(self, died: Sequence[Died]) -> None:
+    def store_letters(self, died: Sequence[Died]) -> None:
         """Store dead letters durably. Raises ConnectorError if that is not possible now."""
 
     def acked(self, acked: list[Acked]) -> None:
@@ -132,9 +132,9 @@ class Executor:
         self._mail: list[tuple[int, Mail]] = []
         self._actions: deque[tuple[Action[Any], Future[Any] | None]] = deque()
         self._started: list[Machine] = []
-        self.handovers: dict[int, Handover] = {}
-        self._unheard: deque[Died] = deque()  # dead, and the letter is stored
-        self.letters = LetterWriter(hub.bury, outage_limit_s)
+        self.spout_checkpoints: dict[int, SpoutCheckpoint] = {}
+        self._not_told: deque[Died] = deque()  # dead, and the letter is stored
+        self.letters = LetterWriter(hub.store_letters, outage_limit_s)
         self._closed: set[int] = set()
         self._halted = False
         self._over = False
@@ -247,16 +247,16 @@ class Executor:
         worked = worked or polled
         if worked:
             self._nap_s = SHORTEST_NAP_S
-        if self._mail or self._queue or (polled and not self._is_sated()):
+        if self._mail or self._queue or (polled and not self._is_at_limit()):
             return True
         if self._hub.ending and (worked or self._flush(now)):
             return True
         self._hub.idle(self)
         return False
 
-    def _is_sated(self) -> bool:
+    def _is_at_limit(self) -> bool:
         """Whether only mail will let its spouts emit more, so that the next turn would be an empty one."""
-        return bool(self._emitting) and all([spout.is_sated for spout in self._emitting])  # noqa: C419 - it is hot
+        return bool(self._emitting) and all([spout.is_at_limit for spout in self._emitting])  # noqa: C419 - it is hot
 
     def _read_mail(self, now: Now) -> bool:
         """Deliver what is on the control lane, and what tasks of this executor write to each other because of it."""
@@ -455,7 +455,7 @@ class Executor:
         if out.timed:
             self._add_timed()
         if out.died and self.letters.is_due(now.monotonic_s):
-            self._bury(now)
+            self._store_letter(now)
 
     def _add_timed(self) -> None:
         for task in self._out.timed:
@@ -478,20 +478,20 @@ class Executor:
             logger.warning("%s: %s", note.component, note.text)
         self._out.notes.clear()
 
-    def _bury(self, now: Now) -> None:
+    def _store_letter(self, now: Now) -> None:
         died = self._out.died
         if not self.letters.store(died, now.monotonic_s):
             return
         self._out.died = []  # not before they are stored: if that fails, the end of this executor tries it again
-        self._unheard += died
-        while self._unheard:
-            one = self._unheard[0]
+        self._not_told += died
+        while self._not_told:
+            one = self._not_told[0]
             spout = self.machines[one.spout_task]
             assert isinstance(spout, SpoutMachine)
-            spout.buried([one])
-            self._unheard.popleft()  # not before it was told: if that fails, the life after this one tells it again
+            spout.letters_stored([one])
+            self._not_told.popleft()  # not before it was told: if that fails, the life after this one tells it again
         if self._out.died:  # a callback made more of them
-            self._bury(now)
+            self._store_letter(now)
 
     def _send(self, task: int, mail: Mail) -> None:
         owner = self._owners[task]
@@ -523,7 +523,7 @@ class Executor:
         # Also those that were never opened, because a task before them could not be: they have inherited messages.
         for spout in [one for one in self.spouts if one.task.task_id not in self._closed]:
             try:
-                self.handovers[spout.task.task_id] = spout.hand_over(now, self._out)
+                self.spout_checkpoints[spout.task.task_id] = spout.hand_over(now, self._out)
             except Exception:
                 logger.exception("%s: handing over its messages failed", spout.task.component)
         self._hand_over_dead(now)
@@ -543,18 +543,18 @@ class Executor:
     def _hand_over_dead(self, now: Now) -> None:
         """Store letters and tell sources as far as that goes; what does not is for the life after this one."""
         try:
-            self._bury(now)
+            self._store_letter(now)
         except Exception as error:  # noqa: BLE001 - often the very error that ended this executor
             logger.warning(
                 "%d dead letters could not be stored, and sources not be told of %d: %s: %s",
                 len(self._out.died),
-                len(self._unheard),
+                len(self._not_told),
                 type(error).__name__,
                 error,
             )
-        for task, handover in self.handovers.items():
-            handover.unburied.extend(died for died in self._out.died if died.spout_task == task)
-            handover.unheard.extend(died for died in self._unheard if died.spout_task == task)
+        for task, spout_checkpoint in self.spout_checkpoints.items():
+            spout_checkpoint.letters_to_store.extend(died for died in self._out.died if died.spout_task == task)
+            spout_checkpoint.not_told.extend(died for died in self._not_told if died.spout_task == task)
 
 
 def _nothing(now: Now, out: Outbox) -> None:

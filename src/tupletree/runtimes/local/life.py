@@ -22,10 +22,10 @@ from tupletree.ids import hex_id
 from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
-from tupletree.runtimes.local.watchdog import Watch
+from tupletree.runtimes.local.watchdog import Watchdog
 from tupletree.tracking.records import Released
 
-__all__ = ["Control", "Life"]
+__all__ = ["Life", "RunSignals"]
 
 logger = logging.getLogger("tupletree.local")
 
@@ -53,7 +53,7 @@ class Agreement:
 
 
 @dataclass
-class Control:
+class RunSignals:
     """What the run, its executors and its supervising thread tell each other.
 
     Attributes:
@@ -101,7 +101,9 @@ class Life:
         cannot_open: a component could not be opened, which is another thing than one that breaks later.
     """
 
-    def __init__(self, assembly: Assembly, options: Options, clock: Clock, control: Control, calls: CallRunner) -> None:
+    def __init__(
+        self, assembly: Assembly, options: Options, clock: Clock, control: RunSignals, calls: CallRunner
+    ) -> None:
         self.left: list[Released] = []
         self.hung: set[Executor] = set()
         self.cannot_open = False
@@ -139,7 +141,7 @@ class Life:
     def process(self) -> None:
         """Let it run until its input is over, or a stop is asked for and done. Raises the fault of an executor."""
         control = self._control
-        watch = Watch(self._assembly, self._options, self._clock)
+        watch = Watchdog(self._assembly, self._options, self._clock)
         while not (control.finished or control.stop_asked()):
             self._rest(CHECK_S)
             watch.look()

@@ -15,14 +15,14 @@ from tupletree.tasks.bolt import BoltMachine
 from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.records import PendingCounters
 
-__all__ = ["Sampler"]
+__all__ = ["ProgressSampler"]
 
 TRIES = 3
 """A thread that changes a collection while it is read spoils the reading."""
 
 
 @dataclass
-class Sampler:
+class ProgressSampler:
     """Makes a run's records, one after the other, on one thread.
 
     Attributes:

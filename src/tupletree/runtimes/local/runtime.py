@@ -21,20 +21,20 @@ from tupletree.data.payloads import to_jsonable
 from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
-from tupletree.runtimes.control import Attendant
+from tupletree.runtimes.control import RunControl
 from tupletree.runtimes.deadletters import write_letters
-from tupletree.runtimes.local.assembly import Assembly, Legacy, assemble
+from tupletree.runtimes.local.assembly import Assembly, CarriedOver, assemble
 from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.gc import rarer_collections
-from tupletree.runtimes.local.life import IDS_SHOWN, Control, Life
-from tupletree.runtimes.local.progress import Sampler
+from tupletree.runtimes.local.life import IDS_SHOWN, Life, RunSignals
+from tupletree.runtimes.local.progress import ProgressSampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.open_messages import NOTHING_OPEN
 from tupletree.runtimes.progress import Reporter, progress_file
-from tupletree.runtimes.rates import Meter
+from tupletree.runtimes.rates import Rates
 from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
 from tupletree.tasks.async_spout import OpeningError
@@ -88,23 +88,23 @@ class LocalRun(RunHandle):
         self._directory = directory
         self._plan = plan
         self._clock = SteadyClock(SystemClock())
-        self._meter = Meter(self._clock)
+        self._rates = Rates(self._clock)
         self._calls = CallRunner()
-        self._legacy = Legacy(cells=cells, active=request.active)
+        self._carried_over = CarriedOver(cells=cells, active=request.active)
         self._activating = threading.Lock()
         self._random = Random(SystemRandom().getrandbits(128))
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
-        self._control = Control()
+        self._control = RunSignals()
         self._assembly: Assembly | None = None
-        self._counts = RunCounts(spec, self._legacy, self._clock, lambda: self._assembly)
+        self._counts = RunCounts(spec, self._carried_over, self._clock, lambda: self._assembly)
         self._ended = threading.Event()
         self._error: BaseException | None = None
-        self._burying = threading.Lock()
+        self._storing_letters = threading.Lock()
         self._letters = 0
         self._hung = False
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
-        sampler = Sampler(
+        sampler = ProgressSampler(
             spec.name,
             directory.run_id,
             self._clock,
@@ -114,14 +114,14 @@ class LocalRun(RunHandle):
             self._counts.outages,
         )
         super().__init__(Reporter(spec.name, progress_file(request.options), sampler.sample))
-        self._attendant = Attendant(self, spec.name, "local")
+        self._run_control = RunControl(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
 
     # --- the handle -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the supervising thread."""
-        self._attendant.begin()
+        self._run_control.begin()
         self.reports.begin()
         self._thread.start()
 
@@ -141,9 +141,9 @@ class LocalRun(RunHandle):
             retried=totals.retried,
             dead=totals.dead,
             open=open_now,
-            rate_per_s=self._meter.rate_per_s(),
-            latency_p50_ms=self._meter.latency_ms(0.5),
-            latency_p95_ms=self._meter.latency_ms(0.95),
+            rate_per_s=self._rates.rate_per_s(),
+            latency_p50_ms=self._rates.latency_ms(0.5),
+            latency_p95_ms=self._rates.latency_ms(0.95),
             seconds=self._elapsed_s(),
             outputs=self._counts.rows(),
             state=self._state(waits=bool(outages)),
@@ -158,7 +158,7 @@ class LocalRun(RunHandle):
         state = self._control.state
         if state != "processing":
             return state
-        if not self._legacy.active:
+        if not self._carried_over.active:
             return "paused"
         return "waiting" if waits else state
 
@@ -224,7 +224,7 @@ class LocalRun(RunHandle):
 
     def _set_active(self, *, active: bool) -> None:
         with self._activating:
-            self._legacy.active = active
+            self._carried_over.active = active
             assembly = self._assembly
         if assembly is None:
             return
@@ -246,13 +246,13 @@ class LocalRun(RunHandle):
         """See `Hub.ending`."""
         return self._control.ending
 
-    def bury(self, died: Sequence[Died]) -> None:
-        """See `Hub.bury`."""
+    def store_letters(self, died: Sequence[Died]) -> None:
+        """See `Hub.store_letters`."""
         if not died:
             return
         letters = [one.letter(self._spec.name, to_jsonable(one.value), type(one.value).__qualname__) for one in died]
         redact = self._request.redact
-        with self._burying:
+        with self._storing_letters:
             letters = [redact(one) for one in letters] if redact else letters
             try:
                 write_letters(self._directory.dead, self._letters, letters)
@@ -267,7 +267,7 @@ class LocalRun(RunHandle):
 
     def acked(self, acked: list[Acked]) -> None:
         """See `Hub.acked`."""
-        self._meter.settled(acked)
+        self._rates.settled(acked)
 
     def call(self, task: int, number: int, call: AsyncCall) -> None:
         """See `Hub.call`."""
@@ -330,7 +330,7 @@ class LocalRun(RunHandle):
             self._calls.close()
             self._seconds = self._clock.monotonic() - self._started_s
             self.reports.finish()
-            self._attendant.finish(self._error)
+            self._run_control.finish(self._error)
             self._ended.set()
 
     def _live(self) -> bool:
@@ -344,7 +344,7 @@ class LocalRun(RunHandle):
                 clock=self._clock,
                 hub=self,
                 run_id=self._directory.run_id,
-                legacy=self._legacy,
+                carried_over=self._carried_over,
                 random=self._random,
             )
         life = Life(assembly, self._options, self._clock, control, self._calls)
@@ -365,7 +365,7 @@ class LocalRun(RunHandle):
             return True
         self._inherit(assembly)
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
-        if life.hung or isinstance(fault, OutageLimitError) or (cannot_open and self._legacy.starts == 1):
+        if life.hung or isinstance(fault, OutageLimitError) or (cannot_open and self._carried_over.starts == 1):
             raise fault  # nothing to build on, or an error that was there from the start
         return self._await_restart(fault)
 
@@ -382,7 +382,7 @@ class LocalRun(RunHandle):
         from tupletree.runtimes.local.snapshot import save_snapshot
 
         try:
-            save_snapshot(file, self._plan, self._legacy.cells, self._clock.wall())
+            save_snapshot(file, self._plan, self._carried_over.cells, self._clock.wall())
         except OSError as error:
             raise TupletreeError(
                 "the state of the run cannot be stored",
@@ -393,11 +393,11 @@ class LocalRun(RunHandle):
 
     def _name_left(self) -> None:
         """After a fault that no life came after: the spouts are closed, so their sources cannot be told any more."""
-        for task, handover in self._legacy.handovers.items():
-            pending = handover.pending
+        for task, spout_checkpoint in self._carried_over.spout_checkpoints.items():
+            pending = spout_checkpoint.pending
             left = [*pending.open_ids(task), *(message_id for message_id, _ in pending.awaited(task))]
-            left += handover.offers.let_go()
-            left += [one.message_id for one in (*handover.unburied, *handover.unheard)]
+            left += spout_checkpoint.spout_buffer.let_go()
+            left += [one.message_id for one in (*spout_checkpoint.letters_to_store, *spout_checkpoint.not_told)]
             if left:
                 logger.warning(
                     "%s: %d messages were not done, and their source was not told: %s%s",
@@ -409,12 +409,12 @@ class LocalRun(RunHandle):
 
     def _inherit(self, assembly: Assembly) -> None:
         for executor in assembly.executors:
-            self._legacy.handovers.update(executor.handovers)
-        self._legacy.strays += sum(machine.strays for machine in assembly.machines.values())
+            self._carried_over.spout_checkpoints.update(executor.spout_checkpoints)
+        self._carried_over.strays += sum(machine.strays for machine in assembly.machines.values())
         for sink in assembly.sinks():
-            rows = self._legacy.rows
+            rows = self._carried_over.rows
             rows[sink.task.component] = rows.get(sink.task.component, 0) + sink.rows_written
-        self._legacy.outages = Counter(self._counts.outage_counts())
+        self._carried_over.outages = Counter(self._counts.outage_counts())
         self._assembly = None
 
     def _await_restart(self, fault: BaseException) -> bool:

@@ -12,7 +12,7 @@ from tupletree.config import Options
 from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.local.executor import Executor
 
-__all__ = ["Watch"]
+__all__ = ["Watchdog"]
 
 logger = logging.getLogger("tupletree.local")
 
@@ -22,7 +22,7 @@ STALL_S = 30.0
 IDS_SHOWN = 10
 
 
-class Watch:
+class Watchdog:
     """Looks from time to time, from the supervising thread; what it reads may be a moment old."""
 
     def __init__(self, assembly: Assembly, options: Options, clock: Clock) -> None:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The Spark runtime: epochs as transactions, each of them one job."""

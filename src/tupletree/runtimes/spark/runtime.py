@@ -24,21 +24,21 @@ from tupletree.errors import (
 )
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
-from tupletree.runtimes.control import Attendant
+from tupletree.runtimes.control import RunControl
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.open_messages import open_messages
 from tupletree.runtimes.progress import Reporter, progress_file
-from tupletree.runtimes.rates import Meter
-from tupletree.runtimes.spark.driver.async_spouts import AwaitedSpout, SpoutLoop
-from tupletree.runtimes.spark.driver.epoch_frames import Dealer, SpoutTask
+from tupletree.runtimes.rates import Rates
+from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter, SpoutLoop
+from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, SpoutTask
 from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.loop import Loop
 from tupletree.runtimes.spark.driver.progress import EpochProgress
 from tupletree.runtimes.spark.driver.recovery import Recovered, adopt_open_trees, newest_time_s, recover
 from tupletree.runtimes.spark.driver.replays import Replays
-from tupletree.runtimes.spark.driver.rescale import Redealer
+from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.driver.retention import sweep_drafts
-from tupletree.runtimes.spark.driver.ticks import Ticking
+from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format.entries import SettleEntry
 from tupletree.runtimes.spark.format.program import codecs_of, pack_program
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint, make_spools
@@ -50,7 +50,7 @@ from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, ou
 from tupletree.runtimes.spark.settle.plan_runner import Backend, PlanRunner, SparkBackend
 from tupletree.runtimes.spark.settle.publish import Publisher
 from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, reason
-from tupletree.runtimes.spark.settle.sink_delivery import CalledSinks
+from tupletree.runtimes.spark.settle.sink_delivery import SinkDelivery
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
 from tupletree.sinks.files import claim_directories
@@ -121,7 +121,7 @@ class SparkRun(RunHandle):
         self._sinks = sinks
         self._backend = backend
         self._clock = SteadyClock(SystemClock())
-        self._meter = Meter(self._clock)
+        self._rates = Rates(self._clock)
         self._loop: Loop | None = None
         self._stop_at_s: float | None = None
         self._flushes = False  # the stop is a drain
@@ -137,13 +137,13 @@ class SparkRun(RunHandle):
         self._was_up = False
         self._outages = Outages(self._clock, request.options.outage_limit_s)
         super().__init__(Reporter(spec.name, progress_file(request.options)))
-        self._attendant = Attendant(self, spec.name, "spark")
+        self._run_control = RunControl(self, spec.name, "spark")
 
     # --- the handle -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the loop's thread."""
-        self._attendant.begin()
+        self._run_control.begin()
         self.reports.begin()
         self._thread.start()
 
@@ -170,9 +170,9 @@ class SparkRun(RunHandle):
             dead=counters.dead,
             open=open_now,
             epoch=self._accounts.settled,
-            rate_per_s=self._meter.rate_per_s(),
-            latency_p50_ms=self._meter.latency_ms(0.5),
-            latency_p95_ms=self._meter.latency_ms(0.95),
+            rate_per_s=self._rates.rate_per_s(),
+            latency_p50_ms=self._rates.latency_ms(0.5),
+            latency_p95_ms=self._rates.latency_ms(0.95),
             seconds=seconds,
             outputs={name: counters.rows.get(name, 0) for name in self._sinks},
             state=state,
@@ -276,7 +276,7 @@ class SparkRun(RunHandle):
             logger.debug("the run failed", exc_info=error)
         finally:
             self.reports.finish()
-            self._attendant.finish(self._fault)
+            self._run_control.finish(self._fault)
             self._directory.close()
             self._ended.set()
 
@@ -313,16 +313,16 @@ class SparkRun(RunHandle):
         spouts = self._make_spouts(plan, spout_loop)
         accounts = self._make_accounts(spouts)
         codecs = codecs_of(plan)
-        dealer = Dealer(plan, spouts)
-        redealer = Redealer(self._directory, plan, dealer, spouts, codecs)
-        recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, redealer)
+        dealer = EpochFrameMaker(plan, spouts)
+        rescaler = Rescaler(self._directory, plan, dealer, spouts, codecs)
+        recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, rescaler)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
         retry_policy = RetryPolicy.from_options(self._options)
         slow_s = self._options.processing_timeout_s
         spools, outages = self._directory.spools, self._outages
-        called = CalledSinks(plan, self._directory.run_id, spools, retry_policy, slow_s, outages)
+        called = SinkDelivery(plan, self._directory.run_id, spools, retry_policy, slow_s, outages)
         publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
         search_path = [self._request.target.search_path] if self._request.target else []
         group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
@@ -351,8 +351,8 @@ class SparkRun(RunHandle):
                 engine,
                 runner,
                 replays,
-                Ticking(self._spec, self._options, self._clock.monotonic()),
-                self._meter,
+                TickSchedule(self._spec, self._options, self._clock.monotonic()),
+                self._rates,
                 spouts,
                 recovered.records,
                 recovered.next_epoch,
@@ -399,7 +399,7 @@ class SparkRun(RunHandle):
             wakes=_outlives_epochs(plan, self._options),
         )
 
-    def _run_loop(self, loop: Loop, called: CalledSinks) -> None:
+    def _run_loop(self, loop: Loop, called: SinkDelivery) -> None:
         try:
             loop.sweep_orphans()
             self._state = "processing"
@@ -425,7 +425,7 @@ class SparkRun(RunHandle):
                 for task in plan.tasks_of(component.name):
                     spout = own_instance(component, shared=shared)
                     if isinstance(spout, AsyncSpout):
-                        spout = AwaitedSpout(spout, loop, self._options.spout_idle_wait_ms / 1000.0)
+                        spout = AsyncSpoutAdapter(spout, loop, self._options.spout_idle_wait_ms / 1000.0)
                     spouts.append(SpoutTask(task, component.name, stream, spout))
         numbers = self._directory.number_spouts([(spout.task.task_id, spout.name) for spout in spouts])
         for spout, number in zip(spouts, numbers, strict=True):
@@ -513,4 +513,4 @@ def _outlives_epochs(plan: Plan, options: Options) -> bool:
     """Whether a task may have something to do in an epoch that has no frame for it."""
     components = plan.spec.components.values()
     holds = any(component.kind == "bolt" and is_holder(component) for component in components)
-    return holds or any(link.carried for link in plan.links) or bool(Ticking(plan.spec, options, 0.0))
+    return holds or any(link.carried for link in plan.links) or bool(TickSchedule(plan.spec, options, 0.0))

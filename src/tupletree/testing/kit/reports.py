@@ -16,7 +16,7 @@ from tupletree.data.frames import Frame, roots_of
 from tupletree.data.payloads import to_jsonable
 from tupletree.routing.plan import Plan
 from tupletree.testing.kit.tracing import Tracer
-from tupletree.testing.virtual.scripted import Script
+from tupletree.testing.virtual.scripted import ScriptedMessages
 from tupletree.topology.components import MessageId
 from tupletree.topology.model import BoltSpec
 from tupletree.tracking.message_ids import message_key
@@ -186,7 +186,7 @@ class Recorder:
 
     # --- in the end -------------------------------------------------------------------------------------------
 
-    def report(self, scripts: Mapping[str, Script], warnings: list[str], seconds: float) -> TestRun:
+    def report(self, scripts: Mapping[str, ScriptedMessages], warnings: list[str], seconds: float) -> TestRun:
         """Everything that is known."""
         spec = self.plan.spec
         messages: dict[str, list[MessageReport]] = {}
@@ -204,7 +204,7 @@ class Recorder:
         dead = [one.letter(spec.name, to_jsonable(one.value), type(one.value).__qualname__) for one in self.died]
         return TestRun(outputs, messages, dead, warnings, self.notes, seconds)
 
-    def _in_order(self, script: Script, spout: str, tasks: range) -> Iterator[MessageReport]:
+    def _in_order(self, script: ScriptedMessages, spout: str, tasks: range) -> Iterator[MessageReport]:
         for position, emit in enumerate(script.emits):
             task = tasks[position % len(tasks)]
             if emit.message_id is None:

@@ -20,7 +20,7 @@ from tupletree.testing.kit.reports import Recorder, TestRun
 from tupletree.testing.kit.tracing import Fail, Tracer
 from tupletree.testing.virtual.calls import VirtualCalls
 from tupletree.testing.virtual.interrupts import Interrupts, beside_event_loop
-from tupletree.testing.virtual.machines import Crew
+from tupletree.testing.virtual.machines import MachineSet
 from tupletree.testing.virtual.network import Call
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
@@ -108,8 +108,8 @@ class _Driver:
         self._out = Outbox(plan.task_ids_of(ACKER))
         self._queue: deque[Frame | tuple[int, Mail | Call]] = deque()
         self._calls = VirtualCalls()
-        self._crew = Crew(plan, options, random, self.recorder)
-        self._crew.start(self._now, self._out)
+        self._machine_set = MachineSet(plan, options, random, self.recorder)
+        self._machine_set.start(self._now, self._out)
 
     @property
     def _now(self) -> Now:
@@ -121,7 +121,7 @@ class _Driver:
             if self._step():
                 continue
             now_s = self._clock.monotonic()
-            spouts = self._crew.spouts()
+            spouts = self._machine_set.spouts()
             if now_s >= at_most_s:
                 self._abandon()
                 return
@@ -136,7 +136,7 @@ class _Driver:
         )
 
     def close(self) -> None:
-        for machine in self._crew.machines.values():
+        for machine in self._machine_set.machines.values():
             machine.stop(self._now, self._out)
         for task, numbers, call in self._out.endings:
             self._calls.end(task, numbers, call)
@@ -150,11 +150,11 @@ class _Driver:
             return True
         came = self._calls.turn(self._clock.monotonic())
         self._queue += came
-        polled = [self._turn(task, machine.poll) for task, machine in self._crew.machines.items()]
+        polled = [self._turn(task, machine.poll) for task, machine in self._machine_set.machines.items()]
         if came or any(polled) or self._queue:
             return True
-        if all(spout.ended for spout in self._crew.spouts()):
-            flushed = [self._turn(task, machine.flush) for task, machine in self._crew.machines.items()]
+        if all(spout.ended for spout in self._machine_set.spouts()):
+            flushed = [self._turn(task, machine.flush) for task, machine in self._machine_set.machines.items()]
             return any(flushed)
         return False
 
@@ -168,13 +168,13 @@ class _Driver:
         if isinstance(one, Frame):
             self._tracer.task = one.task
             self.recorder.delivered(one)
-            self._crew.machines[one.task].work(one, self._now, self._out)
+            self._machine_set.machines[one.task].work(one, self._now, self._out)
         else:
             self._tracer.task, content = one
             if isinstance(content, Call):
                 self._calls.start(one[0], content.number, self._tracer.at_task(one[0], content.function))
                 return
-            self._crew.machines[self._tracer.task].receive([content], self._now, self._out)
+            self._machine_set.machines[self._tracer.task].receive([content], self._now, self._out)
         self._carry_out()
 
     def _carry_out(self) -> None:
@@ -189,19 +189,19 @@ class _Driver:
             effects.clear()
         self.recorder.died += died
         for one in died:
-            spout = self._crew.machines[one.spout_task]
+            spout = self._machine_set.machines[one.spout_task]
             assert isinstance(spout, SpoutMachine)
-            spout.buried([one])
+            spout.letters_stored([one])
         for task in ticks:
             self._tracer.task = task
-            self._crew.machines[task].tick(self._now, out)
+            self._machine_set.machines[task].tick(self._now, out)
         if ticks or out.died:
             self._carry_out()
 
     def _due(self) -> list[float]:
-        due = [machine.next_due_s() for machine in self._crew.machines.values()]
+        due = [machine.next_due_s() for machine in self._machine_set.machines.values()]
         return [one for one in [*due, self._calls.next_due_s()] if one is not None]
 
     def _abandon(self) -> None:
-        for spout in self._crew.spouts():
+        for spout in self._machine_set.spouts():
             spout.abandon(self._now, self._out)

@@ -20,7 +20,7 @@ from tupletree.bolts.effects import Worked
 from tupletree.config import Options
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.ids import hex_id
-from tupletree.tasks.mail import Track, Verdicts
+from tupletree.tasks.mail import Track, TreeVerdicts
 from tupletree.testing.away import AWAY
 from tupletree.topology.components import MessageId
 from tupletree.tracking.message_ids import message_key
@@ -355,7 +355,7 @@ class Oracle:
         timeout_s = self._options.message_timeout_s
         return timeout_s is not None and self.now_s - attempt.emitted_s >= timeout_s
 
-    def decided(self, verdicts: Verdicts) -> None:
+    def decided(self, verdicts: TreeVerdicts) -> None:
         """An acker decides."""
         for roots in verdicts.completed:
             for root in roots:

@@ -23,7 +23,7 @@ from tupletree.testing.away import Away
 from tupletree.testing.kit.tracing import Tracer
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.oracle import Violation
-from tupletree.testing.simulator.simulation import World
+from tupletree.testing.simulator.simulation import Simulation
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
@@ -118,8 +118,8 @@ def simulate(
     away = Away(spec)
     if chosen.outage:
         spec = Tracer().wrap(spec, away.fails())
-    world = World(Plan.of(spec, options), options, scripts, random, chosen, away)
-    run = _Run(world, steps)
+    simulation = Simulation(Plan.of(spec, options), options, scripts, random, chosen, away)
+    run = _Run(simulation, steps)
     try:
         run.to_the_end()
     except Violation as broken:
@@ -127,57 +127,59 @@ def simulate(
     except Exception as error:
         raise SimulationError(seed, f"{type(error).__name__}: {error}", to_text(spec), run.story()) from error
     finally:
-        world.close()
+        simulation.close()
     return run.result(seed)
 
 
 class _Run:
-    def __init__(self, world: World, fault_steps: int) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, fault_steps: int) -> None:
+        self._simulation = simulation
         self._fault_steps = fault_steps
-        drains = world.suffer("drain")
-        self._drain_at = world.random.randrange(fault_steps) if drains and fault_steps else None
+        drains = simulation.inject_fault("drain")
+        self._drain_at = simulation.random.randrange(fault_steps) if drains and fault_steps else None
 
     def to_the_end(self) -> None:
         """Raises Violation."""
-        world = self._world
+        simulation = self._simulation
         while not self._is_over():
-            if world.steps == self._drain_at:
-                world.drain()
-            if world.steps == self._fault_steps:
-                world.calm()
-            if world.steps > self._fault_steps + MAX_CALM_STEPS:
+            if simulation.steps == self._drain_at:
+                simulation.drain()
+            if simulation.steps == self._fault_steps:
+                simulation.calm()
+            if simulation.steps > self._fault_steps + MAX_CALM_STEPS:
                 raise Violation(f"it does not end: {MAX_CALM_STEPS} steps after the last fault, {self._what_is_open()}")
-            world.ending = self._drains or all(spout.ended for spout in world.crew.spouts())
-            if not world.step() and not world.wait() and not self._is_over():
+            simulation.ending = self._drains or all(spout.ended for spout in simulation.machine_set.spouts())
+            if not simulation.step() and not simulation.wait() and not self._is_over():
                 raise Violation(f"nothing will ever happen any more, and {self._what_is_open()}")
-        world.calm()
+        simulation.calm()
         if self._drains:
-            world.abandon()
+            simulation.abandon()
         self._check_outcomes()
         self._let_memory_go()
         self._check_memory()
 
     @property
     def _drains(self) -> bool:
-        return self._drain_at is not None and self._world.steps > self._drain_at
+        return self._drain_at is not None and self._simulation.steps > self._drain_at
 
     def _is_over(self) -> bool:
-        world = self._world
-        spouts = world.crew.spouts()
+        simulation = self._simulation
+        spouts = simulation.machine_set.spouts()
         done = all(spout.is_drained for spout in spouts) if self._drains else all(one.is_finished for one in spouts)
-        busy = len(world.transit) or world.is_ending
-        return done and not busy and not any(one.is_busy for one in world.crew.machines.values())
+        busy = len(simulation.network) or simulation.is_ending
+        return done and not busy and not any(one.is_busy for one in simulation.machine_set.machines.values())
 
     def _what_is_open(self) -> str:
-        world = self._world
-        named = [str(message) for message in world.oracle.messages.values() if message.outcome is None]
-        busy = [one.task.component for one in world.crew.machines.values() if one.is_busy]
-        return f"{len(world.transit)} on the way, open: {', '.join(named[:5]) or 'nothing'}, busy: {busy or 'nobody'}"
+        simulation = self._simulation
+        named = [str(message) for message in simulation.oracle.messages.values() if message.outcome is None]
+        busy = [one.task.component for one in simulation.machine_set.machines.values() if one.is_busy]
+        return (
+            f"{len(simulation.network)} on the way, open: {', '.join(named[:5]) or 'nothing'}, busy: {busy or 'nobody'}"
+        )
 
     def _check_outcomes(self) -> None:
-        world = self._world
-        for message in world.oracle.messages.values():
+        simulation = self._simulation
+        for message in simulation.oracle.messages.values():
             if message.outcome is None:
                 raise Violation(f"it ended without a verdict on {message}")
             if message.told is None:
@@ -185,62 +187,62 @@ class _Run:
 
     def _let_memory_go(self) -> None:
         """Time passes, so that what is remembered for late arrivals is forgotten."""
-        world = self._world
+        simulation = self._simulation
         for _ in range(MAX_ROTATIONS):
-            world.rotate()
-            busy = any(spout.writing for spout in world.crew.spouts())
-            if not busy and not any(acker.size for acker in world.crew.ackers()):
+            simulation.rotate()
+            busy = any(spout.writing for spout in simulation.machine_set.spouts())
+            if not busy and not any(acker.size for acker in simulation.machine_set.ackers()):
                 return
 
     def _check_memory(self) -> None:
-        world = self._world
-        for acker in world.crew.ackers():
+        simulation = self._simulation
+        for acker in simulation.machine_set.ackers():
             if acker.size:
                 raise Violation(f"acker task {acker.task.task_id} still holds {acker.size} entries")
-        for spout in world.crew.spouts():
+        for spout in simulation.machine_set.spouts():
             if spout.pending.size or spout.open_count or spout.writing:
                 raise Violation(f"spout task {spout.task.task_id} still holds {spout.pending.size} entries")
-        for sink in world.crew.sinks():
-            held = [root for root in sink.held_roots() if world.oracle.attempts[root].sure is None]
+        for sink in simulation.machine_set.sinks():
+            held = [root for root in sink.held_roots() if simulation.oracle.attempts[root].sure is None]
             if held or sink.is_busy:
                 raise Violation(f"sink task {sink.task.task_id} still holds rows of {held[:3]}")
-        for machine in world.crew.machines.values():
+        for machine in simulation.machine_set.machines.values():
             if isinstance(machine, BoltMachine) and machine.is_busy:
                 raise Violation(f"bolt task {machine.task.task_id} still holds {[*machine.held_roots()][:3]}")
-        if world.crew.attempts:
-            raise Violation(f"attempt numbers of {len(world.crew.attempts)} roots are still held")
+        if simulation.machine_set.attempts:
+            raise Violation(f"attempt numbers of {len(simulation.machine_set.attempts)} roots are still held")
 
     def story(self) -> list[str]:
         """The last events, one line each."""
         start_s = 1000.0
-        return [f"{now_s - start_s:9.3f} s  {what}  {_shown(detail)}" for now_s, what, detail in self._world.story]
+        return [f"{now_s - start_s:9.3f} s  {what}  {_shown(detail)}" for now_s, what, detail in self._simulation.story]
 
     def result(self, seed: int) -> SimulationResult:
         """What it came to."""
-        world = self._world
+        simulation = self._simulation
         by_outcome: dict[Outcome, dict[str, list[MessageId]]] = {outcome: {} for outcome in Outcome}
-        for message in world.oracle.messages.values():
+        for message in simulation.oracle.messages.values():
             assert message.outcome is not None
-            spout = world.plan.tasks[message.spout_task].component
+            spout = simulation.plan.tasks[message.spout_task].component
             by_outcome[message.outcome].setdefault(spout, []).append(message.message_id)
         rows: dict[str, list[Any]] = {}
-        for sink_task, written in sorted(world.oracle.rows.items()):
-            rows.setdefault(world.plan.tasks[sink_task].component, []).extend(written)
+        for sink_task, written in sorted(simulation.oracle.rows.items()):
+            rows.setdefault(simulation.plan.tasks[sink_task].component, []).extend(written)
         made: dict[str, list[tuple[int, Any]]] = {}
-        for sink_task, number, row in world.oracle.made:
-            made.setdefault(world.plan.tasks[sink_task].component, []).append((number, row))
+        for sink_task, number, row in simulation.oracle.made:
+            made.setdefault(simulation.plan.tasks[sink_task].component, []).append((number, row))
         return SimulationResult(
             seed=seed,
             acked=by_outcome[Outcome.ACKED],
             dead=by_outcome[Outcome.DEAD],
             left=by_outcome[Outcome.OPEN],
-            attempts=len(world.oracle.attempts),
+            attempts=len(simulation.oracle.attempts),
             rows=rows,
             made=made,
-            faults=Counter(world.happened),
-            steps=world.steps,
-            seconds=world.now_s - 1000.0,
-            fingerprint=world.random.getrandbits(64),
+            faults=Counter(simulation.happened),
+            steps=simulation.steps,
+            seconds=simulation.now_s - 1000.0,
+            fingerprint=simulation.random.getrandbits(64),
         )
 
 

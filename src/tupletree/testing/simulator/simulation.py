@@ -20,7 +20,18 @@ from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, Finished, HighWater, Mail, Now, Release, SinkReset, Track, Verdicts, Written
+from tupletree.tasks.mail import (
+    Drop,
+    Finished,
+    HighWater,
+    Mail,
+    Now,
+    SinkReset,
+    Track,
+    TreeVerdicts,
+    WriteRequest,
+    Written,
+)
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine
@@ -28,14 +39,14 @@ from tupletree.testing.away import Away
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.oracle import Oracle
 from tupletree.testing.virtual.calls import VirtualCalls
-from tupletree.testing.virtual.machines import Crew
-from tupletree.testing.virtual.network import Buried, Call, Envelope, Transit
-from tupletree.testing.virtual.scripted import Script
+from tupletree.testing.virtual.machines import MachineSet
+from tupletree.testing.virtual.network import Call, Envelope, LettersStored, Network
+from tupletree.testing.virtual.scripted import ScriptedMessages
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.records import Died
 
-__all__ = ["World"]
+__all__ = ["Simulation"]
 
 STORY_LENGTH = 60
 WALL_S = 1_700_000_000.0
@@ -44,11 +55,11 @@ MAX_LAST_STEPS = 1000
 CUT_SHARE = 0.2
 """Of the frames with several tuples: how many are worked in parts, as where calls are slow."""
 
-MAY_LOSE = (Release, Written)
-MAY_REPEAT = (Verdicts, Release, Written, Drop, SinkReset)
+MAY_LOSE = (WriteRequest, Written)
+MAY_REPEAT = (TreeVerdicts, WriteRequest, Written, Drop, SinkReset)
 
 
-class World:
+class Simulation:
     """See the module docstring.
 
     Args:
@@ -67,7 +78,13 @@ class World:
     """
 
     def __init__(
-        self, plan: Plan, options: Options, scripts: Mapping[str, Script], random: Random, faults: Faults, away: Away
+        self,
+        plan: Plan,
+        options: Options,
+        scripts: Mapping[str, ScriptedMessages],
+        random: Random,
+        faults: Faults,
+        away: Away,
     ) -> None:
         self.plan = plan
         self.options = options
@@ -82,8 +99,8 @@ class World:
         self.dead: list[Died] = []
         self.story: deque[tuple[float, str, object]] = deque(maxlen=STORY_LENGTH)
         self.oracle = Oracle(options)
-        self.crew = _FaultyCrew(self)
-        self.transit = Transit(random)
+        self.machine_set = _FaultyMachineSet(self)
+        self.network = Network(random)
         self.out = Outbox(plan.task_ids_of(ACKER))
         self.ending = False
         self._calls = VirtualCalls()
@@ -91,7 +108,7 @@ class World:
         self._arrived: list[Track] = []
         self._draining = self._pausing = False
         self.oracle.now_s = self.now_s
-        self.crew.start(self.now, self.out)
+        self.machine_set.start(self.now, self.out)
         self._carry_out()
 
     @property
@@ -108,7 +125,7 @@ class World:
         """Put something into the story."""
         self.story.append((self.now_s, what, detail))
 
-    def suffer(self, fault: str) -> bool:
+    def inject_fault(self, fault: str) -> bool:
         """Whether a fault happens now."""
         likelihood: float = getattr(self.faults, fault)
         if likelihood and self.random.random() < likelihood:
@@ -122,8 +139,8 @@ class World:
         """Let something happen; False if there was nothing to do at this time."""
         self.steps += 1
         self._advance(self.random.expovariate(1.0 / STEP_S))
-        self._strike()
-        envelopes = self.transit.take(self.random.choice((1, 1, 1, 2, 3, 6)), self.now_s)
+        self._inject()
+        envelopes = self.network.take(self.random.choice((1, 1, 1, 2, 3, 6)), self.now_s)
         together = self.random.random() < 0.5
         for envelope in envelopes:
             self._deliver(envelope)
@@ -143,8 +160,8 @@ class World:
         """Nothing is to be done now: let go of what is held, or move on in time; False if nothing will ever come."""
         if self.ending and self._flush():
             return True
-        due = [due_s for machine in self.crew.machines.values() if (due_s := machine.next_due_s()) is not None]
-        due += [due_s for due_s in (self.transit.next_due_s(), self._calls.next_due_s()) if due_s is not None]
+        due = [due_s for machine in self.machine_set.machines.values() if (due_s := machine.next_due_s()) is not None]
+        due += [due_s for due_s in (self.network.next_due_s(), self._calls.next_due_s()) if due_s is not None]
         if not due:
             return self._pausing or self._paused_until > self.steps
         self._advance(max(0.0, min(due) - self.now_s))
@@ -155,16 +172,16 @@ class World:
         self.note("drain")
         self._draining = self.ending = True
         self._pausing = False
-        for spout in self.crew.spouts():
+        for spout in self.machine_set.spouts():
             spout.drain()
 
     def abandon(self) -> None:
         """Give what is open back to its sources: the end of a stop."""
-        for spout in self.crew.spouts():
+        for spout in self.machine_set.spouts():
             self._call(spout.task.task_id, spout.abandon)
         self._carry_out()
         for _ in range(MAX_LAST_STEPS):
-            if all(spout.is_drained for spout in self.crew.spouts()) and not self.is_ending:
+            if all(spout.is_drained for spout in self.machine_set.spouts()) and not self.is_ending:
                 break
             _ = self.step() or self.wait()
 
@@ -176,7 +193,7 @@ class World:
 
     def close(self) -> None:
         """Close every component."""
-        for machine in self.crew.machines.values():
+        for machine in self.machine_set.machines.values():
             machine.stop(self.now, self.out)
         self._end_calls()
         self._calls.close()
@@ -188,7 +205,7 @@ class World:
         self.away.end()
 
     def _flush(self) -> bool:
-        flushed = [self._call(task, machine.flush) for task, machine in self.crew.machines.items()]
+        flushed = [self._call(task, machine.flush) for task, machine in self.machine_set.machines.items()]
         self._carry_out()
         return any(flushed)
 
@@ -198,16 +215,16 @@ class World:
 
     def _deliver(self, envelope: Envelope) -> None:
         content, task = envelope.content, envelope.task
-        machine = self.crew.machines[task]
+        machine = self.machine_set.machines[task]
         if isinstance(content, Frame):
             self._work(content)
         elif isinstance(content, Call):
             self._calls.start(task, content.number, content.function)
-        elif isinstance(content, Buried):
+        elif isinstance(content, LettersStored):
             assert isinstance(machine, SpoutMachine)
             self.dead += content.died
             self.note("the dead letters are durable", content.died)
-            self._call(task, lambda _, __: machine.buried(content.died))
+            self._call(task, lambda _, __: machine.letters_stored(content.died))
         else:
             self.note(f"to task {task} {machine.task.component}", content)
             if isinstance(content, Track):
@@ -217,7 +234,7 @@ class World:
                 self._arrived.append(content)
 
     def _work(self, frame: Frame) -> None:
-        machine = self.crew.machines[frame.task]
+        machine = self.machine_set.machines[frame.task]
         self.note(f"to task {frame.task} {machine.task.component}", frame)
         if isinstance(machine, SinkMachine):
             self.oracle.took(frame.task, frame)
@@ -244,16 +261,16 @@ class World:
         frames, mail = len(out.frames), len(out.mail)
         result = action(self.now, out)
         self.oracle.sent(out.frames[frames:])
-        if isinstance(self.crew.machines[task], AckerMachine):
+        if isinstance(self.machine_set.machines[task], AckerMachine):
             for _, content in out.mail[mail:]:
-                if isinstance(content, Verdicts):
+                if isinstance(content, TreeVerdicts):
                     self.oracle.decided(content)
         return result
 
     def _poll(self, *, everyone: bool) -> bool:
-        machines = self.crew.machines
+        machines = self.machine_set.machines
         tasks = [*machines] if everyone else self.random.choices([*machines], k=2)
-        paused = self._paused_until > self.steps or len(self.transit) > 400
+        paused = self._paused_until > self.steps or len(self.network) > 400
         came = False
         for task in dict.fromkeys(tasks):
             machine = machines[task]
@@ -269,30 +286,30 @@ class World:
         out = self.out
         for task, track in out.take_tracks():
             self.oracle.track_sent(track)
-            if self.oracle.may_lose(track) and self.suffer("lose_tracks"):
+            if self.oracle.may_lose(track) and self.inject_fault("lose_tracks"):
                 self.oracle.track_lost(track)
                 self.note("lost", track)
             else:
-                if self.suffer("repeat_tracks"):
+                if self.inject_fault("repeat_tracks"):
                     self.oracle.track_repeated(track)
                     self._send(Envelope(task, track))
                 self._send(Envelope(task, track))
         for frame in out.take_frames():
-            if self.suffer("lose_frames"):
+            if self.inject_fault("lose_frames"):
                 self.note("lost", frame)
                 continue
-            if self.suffer("repeat_frames"):
+            if self.inject_fault("repeat_frames"):
                 self.oracle.repeated(frame)
                 self._send(Envelope(frame.task, frame))
             self._send(Envelope(frame.task, frame))
         for task, mail in out.take_mail():
             self._send_mail(task, mail)
         for task in out.ticks:
-            self.crew.machines[task].tick(self.now, out)
+            self.machine_set.machines[task].tick(self.now, out)
         for task, number, function in out.calls:
             self._send(Envelope(task, Call(number, function)))
         for died in out.died:
-            self._send(Envelope(died.spout_task, Buried([died])))
+            self._send(Envelope(died.spout_task, LettersStored([died])))
         self._end_calls()
         ticked = bool(out.ticks)
         for effects in (out.ticks, out.calls, out.died, out.acked, out.notes):
@@ -307,45 +324,45 @@ class World:
             self._calls.end(task, numbers, call)
 
     def _send_mail(self, task: int, mail: Mail) -> None:
-        if isinstance(mail, MAY_LOSE) and self.options.message_timeout_s is not None and self.suffer("lose_mail"):
+        if isinstance(mail, MAY_LOSE) and self.options.message_timeout_s is not None and self.inject_fault("lose_mail"):
             self.note("lost", mail)
             return
-        if isinstance(mail, MAY_REPEAT) and self.suffer("repeat_mail"):
+        if isinstance(mail, MAY_REPEAT) and self.inject_fault("repeat_mail"):
             self._send(Envelope(task, mail))
         self._send(Envelope(task, mail))
 
     def _send(self, envelope: Envelope) -> None:
         not_before_s = 0.0
-        if self.suffer("hold_back"):
+        if self.inject_fault("hold_back"):
             not_before_s = self.now_s + self.random.random() * 2.0 * (self.options.message_timeout_s or 30.0)
-        self.transit.send(envelope, not_before_s)
+        self.network.send(envelope, not_before_s)
 
     # --- faults -----------------------------------------------------------------------------------------------
 
-    def _strike(self) -> None:
-        if self.suffer("jump"):
+    def _inject(self) -> None:
+        if self.inject_fault("jump"):
             seconds = self.random.random() * (self.options.message_timeout_s or 30.0)
             self.note(f"the clock jumps by {seconds:.3f} s")
             self._advance(seconds)
         if self._pausing and self._paused_until <= self.steps:
             self._pausing = False
-            for spout in self.crew.spouts():
+            for spout in self.machine_set.spouts():
                 spout.resume()
-        if self.suffer("pause"):
+        if self.inject_fault("pause"):
             self._pause()
-        if self.suffer("outage"):
+        if self.inject_fault("outage"):
             self.note("is away", self.away.begin(self.random, 2.0 * (self.options.message_timeout_s or 30.0)))
-        if self.suffer("kill_bolts"):
+        if self.inject_fault("kill_bolts"):
             self._kill_bolt()
-        if self.suffer("kill_ackers"):
+        if self.inject_fault("kill_ackers"):
             self._kill_acker()
-        if self.suffer("kill_sinks"):
+        if self.inject_fault("kill_sinks"):
             self._kill_sink()
-        if self.suffer("kill_spouts"):
+        if self.inject_fault("kill_spouts"):
             self._kill_spout()
-        if self.suffer("restart"):
+        if self.inject_fault("restart"):
             self._restart()
-        if self.suffer("crash"):
+        if self.inject_fault("crash"):
             self._crash()
 
     def _pause(self) -> None:
@@ -354,12 +371,12 @@ class World:
         if self.random.getrandbits(1) and not self._draining:
             self.note("pause")
             self._pausing = True
-            for spout in self.crew.spouts():
+            for spout in self.machine_set.spouts():
                 spout.pause()
 
     def _one(self, kind: str) -> int | None:
         """A task of a kind, by lot."""
-        tasks = [task.task_id for task in self.plan.tasks if self.crew.kind_of(task) == kind]
+        tasks = [task.task_id for task in self.plan.tasks if self.machine_set.kind_of(task) == kind]
         return self.random.choice(tasks) if tasks else None
 
     def _lose_on_the_way(self, task: int) -> None:
@@ -371,9 +388,11 @@ class World:
             content = envelope.content
             if envelope.task != task:
                 return False
-            return isinstance(content, Call | Finished) or (mailbox and isinstance(content, Frame | Track | Release))
+            return isinstance(content, Call | Finished) or (
+                mailbox and isinstance(content, Frame | Track | WriteRequest)
+            )
 
-        for envelope in self.transit.lose(is_gone):
+        for envelope in self.network.lose(is_gone):
             if isinstance(envelope.content, Track):
                 self.oracle.track_lost(envelope.content)
 
@@ -391,74 +410,74 @@ class World:
         self.note(f"acker task {task} dies")
         index = self.plan.tasks[task].index
         self._lose_on_the_way(task)
-        self.transit.lose(lambda one: isinstance(one.content, HighWater) and one.content.acker_task == task)
+        self.network.lose(lambda one: isinstance(one.content, HighWater) and one.content.acker_task == task)
         self.oracle.acker_died(index)
         self._replace(task)
-        for spout in self.crew.spouts():
+        for spout in self.machine_set.spouts():
             self._call(spout.task.task_id, partial(spout.acker_lost, index))
-        for sink in self.crew.sinks():
+        for sink in self.machine_set.sinks():
             self._call(sink.task.task_id, partial(sink.acker_lost, index, self.options.acker_tasks))
 
     def _kill_sink(self) -> None:
         task = self._one("sink")
         if task is None:
             return
-        self.crew.incarnations[task] += 1
+        self.machine_set.incarnations[task] += 1
         self._lose_on_the_way(task)
         self.oracle.sink_died(task)
         self._replace(task)
         loud = self.random.random() < 0.5
         self.note(f"sink task {task} dies" + (" and says so" if loud else ""))
         if loud:
-            reset = SinkReset(task, self.crew.incarnations[task])
-            for spout in self.crew.spouts():
+            reset = SinkReset(task, self.machine_set.incarnations[task])
+            for spout in self.machine_set.spouts():
                 self._send_mail(spout.task.task_id, reset)
 
     def _kill_spout(self) -> None:
         task = self._one("spout")
         assert task is not None
         self.note(f"spout task {task} dies and hands over")
-        spout = self.crew.machines[task]
+        spout = self.machine_set.machines[task]
         assert isinstance(spout, SpoutMachine)
-        handover = self._call(task, spout.hand_over)
+        spout_checkpoint = self._call(task, spout.hand_over)
         self._end_spout(spout)
-        self._replace(task, handover)
+        self._replace(task, spout_checkpoint)
 
     def _end_spout(self, spout: SpoutMachine) -> None:
         """Let it hear what it is to hear still; its calls, and word of their ends, go with it."""
         task = spout.task.task_id
-        self.transit.lose(lambda one: one.task == task and isinstance(one.content, Call | Finished))
+        self.network.lose(lambda one: one.task == task and isinstance(one.content, Call | Finished))
         if isinstance(spout, AsyncSpoutMachine):
             spout.stop(self.now, self.out)
             self._end_calls()
             # No spout is opened before the one in its place is closed.
             self._advance(self._calls.let_end(self.now_s) - self.now_s)
 
-    def _replace(self, task: int, handover: Any = None) -> None:
-        machine: Machine = self.crew.replace(task, self.now, self.out, handover)
+    def _replace(self, task: int, spout_checkpoint: Any = None) -> None:
+        machine: Machine = self.machine_set.replace(task, self.now, self.out, spout_checkpoint)
         if self._draining and isinstance(machine, SpoutMachine):
             machine.drain()
 
     def _restart(self) -> None:
         """As after a fault: spouts hand over, and dead letters that are being written are written."""
         self.note("the topology restarts")
-        handovers = {
-            spout.task.task_id: self._call(spout.task.task_id, spout.hand_over) for spout in self.crew.spouts()
+        spout_checkpoints = {
+            spout.task.task_id: self._call(spout.task.task_id, spout.hand_over) for spout in self.machine_set.spouts()
         }
         died = self.out.died
-        for spout in self.crew.spouts():
+        for spout in self.machine_set.spouts():
             self._end_spout(spout)
-        self._lose_all(lambda envelope: not isinstance(envelope.content, Buried))
+        self._lose_all(lambda envelope: not isinstance(envelope.content, LettersStored))
         self.out.died += died
         for task in itertools.chain.from_iterable(self._order()):
-            self._replace(task, handovers.get(task))
+            self._replace(task, spout_checkpoints.get(task))
 
     def _crash(self) -> None:
         """As after a kill -9, where every source can deliver again."""
-        if len(self.scripts) < len({spout.task.component for spout in self.crew.spouts()}):
+        if len(self.scripts) < len({spout.task.component for spout in self.machine_set.spouts()}):
             return
         self.note("the process dies")
-        for spout in self.crew.spouts():
+        for spout in self.machine_set.spouts():
             self.scripts[spout.task.component].redeliver(spout.task.index)
             self.oracle.forget(spout.task.task_id)
         self._lose_all(lambda _: True)
@@ -469,50 +488,50 @@ class World:
         """Nothing of what the machines knew and had sent is left, but what is on its way and not gone."""
         self.out = Outbox(self.plan.task_ids_of(ACKER))
         self._calls.forget([task.task_id for task in self.plan.tasks])
-        for envelope in self.transit.lose(gone):
+        for envelope in self.network.lose(gone):
             if isinstance(envelope.content, Track):
                 self.oracle.track_lost(envelope.content)
         for index in range(self.options.acker_tasks):
             self.oracle.acker_died(index)
-        for sink in self.crew.incarnations:
-            self.crew.incarnations[sink] += 1
+        for sink in self.machine_set.incarnations:
+            self.machine_set.incarnations[sink] += 1
             self.oracle.sink_died(sink)
-        self.crew.attempts.clear()
+        self.machine_set.attempts.clear()
 
     def _order(self) -> list[list[int]]:
         kinds = ("acker", "bolt", "sink", "spout", "system")
-        return [[task.task_id for task in self.plan.tasks if self.crew.kind_of(task) == kind] for kind in kinds]
+        return [[task.task_id for task in self.plan.tasks if self.machine_set.kind_of(task) == kind] for kind in kinds]
 
 
-class _FaultyCrew(Crew):
+class _FaultyMachineSet(MachineSet):
     """A crew whose sinks refuse rows at times."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        linger_s = world.random.choice((0.0, 0.0, 0.05))
-        super().__init__(world.plan, world.options, world.random, world.oracle, linger_s=linger_s)
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        linger_s = simulation.random.choice((0.0, 0.0, 0.05))
+        super().__init__(simulation.plan, simulation.options, simulation.random, simulation.oracle, linger_s=linger_s)
 
     def sink(self, component: ComponentSpec) -> Sink[Any]:
-        return _FaultySink(super().sink(component), self._world, component.name)
+        return _FaultySink(super().sink(component), self._simulation, component.name)
 
 
 class _FaultySink(Sink[Any]):
-    def __init__(self, inner: Sink[Any], world: World, name: str) -> None:
+    def __init__(self, inner: Sink[Any], simulation: Simulation, name: str) -> None:
         self._inner = inner
         self._name = name
-        self._world = world
+        self._simulation = simulation
 
     def open(self, context: SinkContext) -> None:
         self._inner.open(context)
 
     def write(self, batch: SinkBatch[Any]) -> None:
-        world = self._world
-        world.note("a sink is to write", batch)
-        world.away.check(self._name)
-        if world.suffer("refuse_rows"):
-            world.note("it refuses")
-            if world.random.getrandbits(1):
-                position = world.random.randrange(len(batch.rows))
+        simulation = self._simulation
+        simulation.note("a sink is to write", batch)
+        simulation.away.check(self._name)
+        if simulation.inject_fault("refuse_rows"):
+            simulation.note("it refuses")
+            if simulation.random.getrandbits(1):
+                position = simulation.random.randrange(len(batch.rows))
                 raise SinkRowsError("simulator", [RowError(position, "refused by the simulator")])
             raise OSError("refused by the simulator")
         self._inner.write(batch)

@@ -1,6 +1,6 @@
 """The crew: the machines of a whole topology, made one by one and again, for one thread and virtual time.
 
-Owns how a machine is made in a test. Each says what it does to a `Watch`; sinks write nowhere. What runs them, and in
+Owns how a machine is made in a test. Each says what it does to a `Probe`; sinks write nowhere. What runs them, and in
 which order, is for the test kit and the simulator to say.
 """
 
@@ -17,25 +17,25 @@ from tupletree.state.cells import ValueCell, cell_of
 from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.bolt import EmittingMachine
-from tupletree.tasks.edges import ShareDraw
+from tupletree.tasks.edges import RootIds
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.retry_status import Outlook
+from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.tasks.spout_buffer import Handover, Offers
+from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.testing.virtual.probes import (
-    Watch,
-    WatchedAsyncBolt,
-    WatchedAsyncSpout,
-    WatchedBolt,
-    WatchedPending,
-    WatchedSink,
-    WatchedSpout,
+    Probe,
+    ProbedAsyncBolt,
+    ProbedAsyncSpout,
+    ProbedBolt,
+    ProbedPending,
+    ProbedSink,
+    ProbedSpout,
 )
 from tupletree.testing.virtual.scripted import AsyncScriptedSpout, ScriptedSpout
 from tupletree.topology.components import AsyncSpout, Sink, Spout
@@ -43,10 +43,10 @@ from tupletree.topology.model import ComponentSpec
 from tupletree.topology.window_check import max_pending
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["Crew"]
+__all__ = ["MachineSet"]
 
 
-class Crew:
+class MachineSet:
     """All machines by task id.
 
     Args:
@@ -62,15 +62,15 @@ class Crew:
         live: which attempts are out.
     """
 
-    def __init__(self, plan: Plan, options: Options, random: Random, watch: Watch, *, linger_s: float = 0.0) -> None:
+    def __init__(self, plan: Plan, options: Options, random: Random, probe: Probe, *, linger_s: float = 0.0) -> None:
         self.machines: dict[int, Machine] = {}
         self.attempts: dict[int, int] = {}
         self._plan = plan
         self._options = options
         self._random = random
-        self._watch = watch
+        self._probe = probe
         self._linger_s = linger_s
-        self._outlook = Outlook.of(plan, options)
+        self._retry_status = RetryStatus.of(plan, options)
         self.live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._cells: dict[int, ValueCell[Any]] = {}
         self._numbers = Numbers()
@@ -91,10 +91,10 @@ class Crew:
                 if self.kind_of(task) == kind:
                     self.replace(task.task_id, now, out)
 
-    def replace(self, task_id: int, now: Now, out: Outbox, handover: Handover | None = None) -> Machine:
+    def replace(self, task_id: int, now: Now, out: Outbox, spout_checkpoint: SpoutCheckpoint | None = None) -> Machine:
         """Make and open a machine for a task, in the place of the one that was there."""
-        machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, handover)
-        machine.outlook, machine.live = self._outlook, self.live
+        machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, spout_checkpoint)
+        machine.retry_status, machine.live = self._retry_status, self.live
         machine.number_from(self._numbers)
         machine.start(now, out)
         return machine
@@ -115,7 +115,7 @@ class Crew:
         """The bolt machines."""
         return (machine for machine in self.machines.values() if isinstance(machine, EmittingMachine))
 
-    def _make(self, task: Task, now: Now, handover: Handover | None) -> Machine:
+    def _make(self, task: Task, now: Now, spout_checkpoint: SpoutCheckpoint | None) -> Machine:
         kind = self.kind_of(task)
         if kind == "system":
             return SystemMachine(task, self._plan, self._options)
@@ -133,11 +133,11 @@ class Crew:
                 incarnation=self.incarnations[task.task_id],
                 linger_s=self._linger_s,
             )
-        return self._spout(task, component, handover)
+        return self._spout(task, component, spout_checkpoint)
 
     def sink(self, component: ComponentSpec) -> Sink[Any]:  # noqa: ARG002 - for those that choose by sink
         """What stands in the place of a sink."""
-        return WatchedSink(self._watch)
+        return ProbedSink(self._probe)
 
     def _acker(self, task: Task, now: Now) -> Machine:
         options = self._options
@@ -158,7 +158,7 @@ class Crew:
         cell = None
         if component.body.state is not None:
             cell = self._cells.setdefault(task.task_id, cell_of(component.body.state))
-        kind = WatchedAsyncBolt if component.body.is_async else WatchedBolt
+        kind = ProbedAsyncBolt if component.body.is_async else ProbedBolt
         machine = kind(
             self._plan,
             task,
@@ -168,29 +168,29 @@ class Crew:
             timeout_s=self._options.message_timeout_s,
             outage_limit_s=self._options.outage_limit_s,
         )
-        machine.watch = self._watch
+        machine.probe = self._probe
         return machine
 
-    def _spout(self, task: Task, component: ComponentSpec, handover: Handover | None) -> Machine:
+    def _spout(self, task: Task, component: ComponentSpec, spout_checkpoint: SpoutCheckpoint | None) -> Machine:
         bits = self._random.getrandbits
-        if handover is None:
-            draw = ShareDraw(bits, self._options.acker_tasks)
-            pending = WatchedPending(RetryPolicy.from_options(self._options), draw, self._random.random)
-            pending.watch = self._watch
+        if spout_checkpoint is None:
+            draw = RootIds(bits, self._options.acker_tasks)
+            pending = ProbedPending(RetryPolicy.from_options(self._options), draw, self._random.random)
+            pending.probe = self._probe
             pending.register(task.task_id, task.component, component.replay)
-            handover = Handover(pending, draw, Offers())
+            spout_checkpoint = SpoutCheckpoint(pending, draw, SpoutBuffer())
         common: dict[str, Any] = {
             "random_bits": bits,
             "random": self._random.random,
             "sinks": self.incarnations,
             "attempts": self.attempts,
-            "handover": handover,
+            "spout_checkpoint": spout_checkpoint,
         }
         spout = self._instance(component)
         if isinstance(spout, AsyncSpout):
-            watched = WatchedAsyncSpout(spout, self._watch)
+            watched = ProbedAsyncSpout(spout, self._probe)
             return AsyncSpoutMachine(self._plan, task, watched, self._options, **common)
-        return SpoutMachine(self._plan, task, WatchedSpout(spout, self._watch), self._options, **common)
+        return SpoutMachine(self._plan, task, ProbedSpout(spout, self._probe), self._options, **common)
 
     def _instance(self, component: ComponentSpec) -> Spout[Any] | AsyncSpout[Any]:
         body: Spout[Any] | AsyncSpout[Any] = component.body

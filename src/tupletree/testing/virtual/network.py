@@ -17,7 +17,7 @@ from tupletree.tasks.mail import HighWater, Mail
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tracking.records import Died
 
-__all__ = ["Buried", "Call", "Envelope", "Transit"]
+__all__ = ["Call", "Envelope", "LettersStored", "Network"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,13 +29,13 @@ class Call:
 
 
 @dataclass(slots=True, frozen=True)
-class Buried:
+class LettersStored:
     """Dead letters that are about to be durable."""
 
     died: list[Died]
 
 
-Content: TypeAlias = "Frame | Mail | Call | Buried"
+Content: TypeAlias = "Frame | Mail | Call | LettersStored"
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class Envelope:
     content: Content
 
 
-class Transit:
+class Network:
     """See the module docstring.
 
     Args:

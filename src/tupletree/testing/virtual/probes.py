@@ -1,7 +1,7 @@
 """Watching: the parts of a topology that say what they do, and otherwise do just that.
 
 Owns the points between machines and components at which a test can look on: attempts that go out and how they end, what
-a bolt's call came to, rows that a sink took and wrote, what a source was told. It refuses to judge; a `Watch` does.
+a bolt's call came to, rows that a sink took and wrote, what a source was told. It refuses to judge; a `Probe` does.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tupletree.tracking.records import (
 from tupletree.tracking.retry import RetryPolicy
 
 __all__ = [
-    "Watch",
-    "WatchedAsyncBolt",
-    "WatchedAsyncSpout",
-    "WatchedBolt",
-    "WatchedPending",
-    "WatchedSink",
-    "WatchedSpout",
+    "Probe",
+    "ProbedAsyncBolt",
+    "ProbedAsyncSpout",
+    "ProbedBolt",
+    "ProbedPending",
+    "ProbedSink",
+    "ProbedSpout",
 ]
 
 
-class Watch(Protocol):
+class Probe(Protocol):
     """Hears of everything, as it happens."""
 
     def launched(self, emissions: Iterable[Emission]) -> None:
@@ -69,10 +69,10 @@ class Watch(Protocol):
         """A sink wrote rows; `made`: see `SinkBatch`."""
 
 
-class WatchedPending(Pending):
+class ProbedPending(Pending):
     """See `Pending`."""
 
-    watch: Watch
+    probe: Probe
 
     def __init__(self, policy: RetryPolicy, random_bits: RandomBits, random: Callable[[], float]) -> None:
         super().__init__(policy, random_bits, random)
@@ -85,7 +85,7 @@ class WatchedPending(Pending):
         result = super().emit(spout_task, message_id, value, now_s, wall_s)
         if isinstance(result, Emission) and result.root:
             self._single.add(result.root)
-            self.watch.launched([result])
+            self.probe.launched([result])
         return result
 
     def emit_many(
@@ -95,7 +95,7 @@ class WatchedPending(Pending):
         self._single.clear()
         emitted = super().emit_many(spout_task, message_ids, values, now_s, wall_s)
         rows = zip(emitted.roots, emitted.message_ids, emitted.values, emitted.attempts)
-        self.watch.launched(
+        self.probe.launched(
             Emission(root, spout_task, one, value, attempt)
             for root, one, value, attempt in rows
             if root and root not in self._single
@@ -105,42 +105,42 @@ class WatchedPending(Pending):
     def due(self, now_s: float, limit: int) -> list[Emission]:
         """See `Pending`."""
         emissions = super().due(now_s, limit)
-        self.watch.launched(emissions)
+        self.probe.launched(emissions)
         return emissions
 
     def ack_many(self, roots: Iterable[int], now_s: float) -> list[Acked]:
         """See `Pending`."""
         roots = list(roots)
         acked = super().ack_many(roots, now_s)
-        self.watch.acked(roots, acked)
+        self.probe.acked(roots, acked)
         return acked
 
     def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
         """See `Pending`."""
         what = super().fail(root, failure, now_s, wall_s)
         if what is not None:
-            self.watch.failed(root, what)
+            self.probe.failed(root, what)
         return what
 
     def give_up(self, spout_task: int, now_s: float, wall_s: float, *, silent_for_s: float = 0.0) -> list[Died]:
         """See `Pending`."""
         died = super().give_up(spout_task, now_s, wall_s, silent_for_s=silent_for_s)
-        self.watch.given_up(died)
+        self.probe.given_up(died)
         return died
 
     def release(self, spout_task: int | None = None) -> list[Released]:
         """See `Pending`."""
         released = super().release(spout_task)
-        self.watch.released(released)
+        self.probe.released(released)
         return released
 
 
-class WatchedSpout(Spout[Any]):
+class ProbedSpout(Spout[Any]):
     """A user's spout, and what it is told."""
 
-    def __init__(self, inner: Spout[Any], watch: Watch) -> None:
+    def __init__(self, inner: Spout[Any], probe: Probe) -> None:
         self._inner = inner
-        self._watch = watch
+        self._probe = probe
         self._task = -1
 
     def open(self, context: TaskContext) -> None:
@@ -154,12 +154,12 @@ class WatchedSpout(Spout[Any]):
 
     def ack(self, message_id: MessageId) -> None:
         """See `Spout`."""
-        self._watch.told(self._task, message_id, None)
+        self._probe.told(self._task, message_id, None)
         self._inner.ack(message_id)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         """See `Spout`."""
-        self._watch.told(self._task, message_id, failure)
+        self._probe.told(self._task, message_id, failure)
         self._inner.fail(message_id, failure)
 
     def activate(self) -> None:
@@ -183,12 +183,12 @@ class WatchedSpout(Spout[Any]):
         self._inner.close()
 
 
-class WatchedAsyncSpout(AsyncSpout[Any]):
+class ProbedAsyncSpout(AsyncSpout[Any]):
     """A user's async spout, and what it has been told."""
 
-    def __init__(self, inner: AsyncSpout[Any], watch: Watch) -> None:
+    def __init__(self, inner: AsyncSpout[Any], probe: Probe) -> None:
         self._inner = inner
-        self._watch = watch
+        self._probe = probe
         self._task = -1
 
     async def open(self, context: TaskContext) -> None:
@@ -203,12 +203,12 @@ class WatchedAsyncSpout(AsyncSpout[Any]):
     async def ack(self, message_id: MessageId) -> None:
         """See `AsyncSpout`."""
         await _done(self._inner.ack(message_id))
-        self._watch.told(self._task, message_id, None)
+        self._probe.told(self._task, message_id, None)
 
     async def fail(self, message_id: MessageId, failure: Failure) -> None:
         """See `AsyncSpout`."""
         await _done(self._inner.fail(message_id, failure))
-        self._watch.told(self._task, message_id, failure)
+        self._probe.told(self._task, message_id, failure)
 
     async def activate(self) -> None:
         """See `AsyncSpout`."""
@@ -236,11 +236,11 @@ async def _done(called: Awaitable[None] | None) -> None:
         await called
 
 
-class WatchedSink(Sink[Any]):
+class ProbedSink(Sink[Any]):
     """Takes the place of a sink: rows are shown to the watch instead of being written anywhere."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
         self._task = -1
 
     def open(self, context: TaskContext) -> None:
@@ -249,20 +249,20 @@ class WatchedSink(Sink[Any]):
 
     def write(self, batch: SinkBatch[Any]) -> None:
         """See `Sink`."""
-        self._watch.written(self._task, batch.rows, batch.made)
+        self._probe.written(self._task, batch.rows, batch.made)
 
 
-class _Watched(EmittingMachine):
-    watch: Watch
+class _Probed(EmittingMachine):
+    probe: Probe
 
     def carry_out(self, worked: Worked, out: Outbox) -> None:
         super().carry_out(worked, out)
-        self.watch.worked(self.task.task_id, worked)
+        self.probe.worked(self.task.task_id, worked)
 
 
-class WatchedBolt(_Watched, BoltMachine):
+class ProbedBolt(_Probed, BoltMachine):
     """See `BoltMachine`."""
 
 
-class WatchedAsyncBolt(_Watched, AsyncBoltMachine):
+class ProbedAsyncBolt(_Probed, AsyncBoltMachine):
     """See `AsyncBoltMachine`."""

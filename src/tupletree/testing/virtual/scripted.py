@@ -18,10 +18,10 @@ from tupletree.topology.model import TopologySpec
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["AsyncScriptedSpout", "Script", "ScriptedSpout", "scripts_of", "with_scripts"]
+__all__ = ["AsyncScriptedSpout", "ScriptedMessages", "ScriptedSpout", "scripts_of", "with_scripts"]
 
 
-class Script:
+class ScriptedMessages:
     """The messages of one spout, shared out among its tasks.
 
     Args:
@@ -35,11 +35,11 @@ class Script:
         self._waiting = [deque(self.emits[index::tasks]) for index in range(tasks)]
         self._given: list[dict[Hashable, Emit[Any]]] = [{} for _ in range(tasks)]
         self._by_source = by_source
-        self._lives = [0] * tasks
+        self._incarnations = [0] * tasks
 
     def life(self, index: int) -> int:
         """How often a task was gone without a word."""
-        return self._lives[index]
+        return self._incarnations[index]
 
     def give(self, index: int, most: int) -> list[Emit[Any]] | None:
         """Up to `most` messages for a task; None if there are none now but may be later. Raises EndOfInput."""
@@ -60,7 +60,7 @@ class Script:
 
     def redeliver(self, index: int) -> None:
         """The task is gone without a word: what it had not answered for comes again."""
-        self._lives[index] += 1
+        self._incarnations[index] += 1
         given, self._given[index] = self._given[index], {}
         self._waiting[index].extendleft(reversed(given.values()))
 
@@ -73,7 +73,7 @@ class ScriptedSpout(Spout[Any]):
         batch: how many to give at a time; asked before each batch.
     """
 
-    def __init__(self, script: Script, batch: Callable[[], int]) -> None:
+    def __init__(self, script: ScriptedMessages, batch: Callable[[], int]) -> None:
         self._script = script
         self._batch = batch
         self._index = 0
@@ -101,7 +101,7 @@ PAUSE_S = 0.01
 class AsyncScriptedSpout(AsyncSpout[Any]):
     """Gives out a script, and takes its time for everything: as many hundredths of a second as `batch` says."""
 
-    def __init__(self, script: Script, batch: Callable[[], int]) -> None:
+    def __init__(self, script: ScriptedMessages, batch: Callable[[], int]) -> None:
         self._script = script
         self._batch = batch
         self._index = self._life = 0
@@ -135,7 +135,7 @@ class AsyncScriptedSpout(AsyncSpout[Any]):
 
 def scripts_of(
     spec: TopologySpec, inputs: Mapping[str, Iterable[Any]], tasks_of: Callable[[str], int]
-) -> dict[str, Script]:
+) -> dict[str, ScriptedMessages]:
     """Make a script of each input: values get their position as message id, an `Emit` says its own.
 
     Raises:
@@ -152,12 +152,12 @@ def scripts_of(
                 expected=" or ".join(repr(one.name) for one in spec.components.values() if one.kind == "spout"),
             )
         emits = [one if isinstance(one, Emit) else Emit(one, index) for index, one in enumerate(values)]
-        scripts[name] = Script(emits, tasks_of(name), by_source=component.replay == "source")
+        scripts[name] = ScriptedMessages(emits, tasks_of(name), by_source=component.replay == "source")
     return scripts
 
 
 def with_scripts(
-    spec: TopologySpec, scripts: Mapping[str, Script], batch: Callable[[], int], *, may_wait: bool = False
+    spec: TopologySpec, scripts: Mapping[str, ScriptedMessages], batch: Callable[[], int], *, may_wait: bool = False
 ) -> TopologySpec:
     """The topology with scripts for sources; every instance of a spout reads the same script.
 

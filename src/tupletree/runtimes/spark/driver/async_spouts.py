@@ -18,7 +18,7 @@ from tupletree.errors import EndOfInput
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["AwaitedSpout", "SpoutLoop"]
+__all__ = ["AsyncSpoutAdapter", "SpoutLoop"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -70,7 +70,7 @@ class SpoutLoop:
                 return
 
 
-class AwaitedSpout(Spout[Any]):
+class AsyncSpoutAdapter(Spout[Any]):
     """An `AsyncSpout` as a `Spout`.
 
     Args:

@@ -29,7 +29,7 @@ from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Dealer", "Dealt", "SpoutTask", "openings_of"]
+__all__ = ["EpochFrameMaker", "EpochFrames", "SpoutTask", "openings_of"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -71,7 +71,7 @@ class SpoutTask:
 
 
 @dataclass
-class Dealt:
+class EpochFrames:
     """Frames of one epoch, as rows, with their edges and the roots in them."""
 
     rows: list[wire.Row] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Dealt:
         return sections
 
 
-class Dealer:
+class EpochFrameMaker:
     """Deals the messages of all spout tasks.
 
     Args:
@@ -124,7 +124,7 @@ class Dealer:
         """About how many bytes of an epoch's log a message takes."""
         return wire.length_of(self._codecs[spout.name, spout.stream], value)
 
-    def deal(self, epoch: int, spout: SpoutTask, failures: dict[int, Failure], dealt: Dealt) -> list[Unsendable]:
+    def deal(self, epoch: int, spout: SpoutTask, failures: dict[int, Failure], dealt: EpochFrames) -> list[Unsendable]:
         """Add the frames of what a spout task gave to `dealt`; what cannot be sent to `failures`, and to the answer."""
         for frame in self._frames(epoch, spout, failures):
             for sent, row in self._encode(epoch, spout, frame, failures):

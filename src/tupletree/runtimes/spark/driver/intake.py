@@ -19,7 +19,7 @@ from tupletree.bolts.failures import safe_text
 from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_outage
-from tupletree.runtimes.spark.driver.epoch_frames import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
 from tupletree.runtimes.spark.format.wire import PlannedSplit
@@ -46,7 +46,7 @@ class Intake:
 
     def __init__(
         self,
-        dealer: Dealer,
+        dealer: EpochFrameMaker,
         options: Options,
         accounts: Accounts,
         spouts: Sequence[SpoutTask],
@@ -277,7 +277,7 @@ class Intake:
         )
         self._again = []
         failures: dict[int, Failure] = {}
-        dealt = Dealt()
+        dealt = EpochFrames()
         columns = _Columns()
         numbers = Numbers(wire.first_number(epoch))
         for task_id, spout in self._spouts.items():
@@ -332,7 +332,7 @@ class Intake:
             spout.planned = []
         return splits
 
-    def _sections(self, header: EpochHeader, columns: _Columns, dealt: Dealt) -> list[bytes]:
+    def _sections(self, header: EpochHeader, columns: _Columns, dealt: EpochFrames) -> list[bytes]:
         messages = columns.encode()
         header.messages, header.messages_length = len(columns.roots), len(messages)
         sections = dealt.sections(header, messages)

@@ -21,18 +21,18 @@ from tupletree.config import Options
 from tupletree.errors import ConnectorError, is_outage
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.progress import Steps
-from tupletree.runtimes.rates import Meter
-from tupletree.runtimes.spark.driver.async_spouts import AwaitedSpout
+from tupletree.runtimes.rates import Rates
+from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
 from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.replays import Replays
 from tupletree.runtimes.spark.driver.retention import sweep_epochs, sweep_orphans
 from tupletree.runtimes.spark.driver.settling_thread import SettlingThread
-from tupletree.runtimes.spark.driver.ticks import Ticking
+from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format.entries import write_epoch
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.engine import Engine, Verdicts
+from tupletree.runtimes.spark.settle.engine import Engine, EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
@@ -71,8 +71,8 @@ class Loop:
         engine: Engine,
         runner: PlanRunner,
         replays: Replays,
-        ticking: Ticking,
-        meter: Meter,
+        ticking: TickSchedule,
+        rates: Rates,
         spouts: Sequence[SpoutTask],
         records: Sequence[EpochRecord],
         next_epoch: int,
@@ -81,7 +81,7 @@ class Loop:
         options: Options,
         clock: Clock,
         retold: deque[AlreadySettled],
-        report: Callable[[EpochRecord, Verdicts], None],
+        report: Callable[[EpochRecord, EpochVerdicts], None],
         outages: Outages,
         *,
         active: bool,
@@ -90,7 +90,7 @@ class Loop:
         self._accounts = accounts
         self._engine = engine
         self._replays = replays
-        self._meter = meter
+        self._rates = rates
         self._spouts = {spout.number: spout for spout in spouts}
         self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._records = {record.epoch: record for record in records}
@@ -99,13 +99,13 @@ class Loop:
         self._sinks = sinks
         self._options = options
         self._clock = clock
-        self._verdicts: deque[Verdicts] = deque()
+        self._verdicts: deque[EpochVerdicts] = deque()
         self._retold = retold
         self._report = report
         self._outages = outages
         self._pulling = Steps()  # since the last epoch was cut
         self._wake = threading.Event()
-        self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AwaitedSpout)]
+        self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AsyncSpoutAdapter)]
         for spout in self._awaited:
             spout.on_given = self._wake.set
         self._settling = SettlingThread(engine, runner, accounts.settled, self._settled, self._wake.set)
@@ -136,9 +136,9 @@ class Loop:
         self._wanted_active = active
         self._wake.set()
 
-    def _settled(self, verdicts: Verdicts) -> None:
+    def _settled(self, verdicts: EpochVerdicts) -> None:
         """An epoch is committed; called by the settling thread."""
-        self._meter.settled(verdicts.acked, verdicts.rows, verdicts.rows_latency_s)
+        self._rates.settled(verdicts.acked, verdicts.rows, verdicts.rows_latency_s)
         self._verdicts.append(verdicts)
 
     # --- the loop itself --------------------------------------------------------------------------------------
@@ -235,18 +235,18 @@ class Loop:
         accounts = self._accounts
         with accounts.lock:
             self._next_tree_s = accounts.trees.next_s()
-            self._kept_due_s = accounts.kept_due_s()
+            self._carryover_due_s = accounts.carryover_due_s()
             self._has_parked = any(kept.waits for tasks in accounts.kept.values() for kept in tasks.values())
 
     def _due_in_s(self, now_s: float) -> float:
         """In how many seconds an epoch is due for what is open or kept, whether messages come or not."""
-        due_in_s = min(self._next_tree_s - self._accounts.ran_s(now_s), self._kept_due_s - self._clock.wall())
+        due_in_s = min(self._next_tree_s - self._accounts.ran_s(now_s), self._carryover_due_s - self._clock.wall())
         return max(due_in_s, self._outages.pause_s)
 
     def _must_drain(self) -> bool:
         """Whether holders are to flush: nothing else will come, and they have not been told since something came."""
         accounts = self._accounts
-        is_under_way = self._has_parked or self._kept_due_s == -math.inf
+        is_under_way = self._has_parked or self._carryover_due_s == -math.inf
         may_come = not (self._intake.has_ended or self._flushes)
         if not accounts.kept or self._last_drained or is_under_way or may_come:
             return False
@@ -317,7 +317,7 @@ class Loop:
         for spout in self._awaited:
             spout.flush()
 
-    def _tell(self, verdicts: Verdicts) -> None:
+    def _tell(self, verdicts: EpochVerdicts) -> None:
         """The callbacks of one epoch; what a source has heard, it will not be asked to remember."""
         spouts = self._spouts
         if self._hears_acks:

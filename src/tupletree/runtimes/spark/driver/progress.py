@@ -10,7 +10,7 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.progress import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.engine import Verdicts
+from tupletree.runtimes.spark.settle.engine import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.tracking.outages import ShownOutage
 
@@ -41,7 +41,7 @@ class EpochProgress:
         self._before_s = clock.monotonic()
         self._watermarks: dict[int, int] = {}
 
-    def of(self, record: EpochRecord, verdicts: Verdicts, outages: Sequence[ShownOutage] = ()) -> ProgressRecord:
+    def of(self, record: EpochRecord, verdicts: EpochVerdicts, outages: Sequence[ShownOutage] = ()) -> ProgressRecord:
         """The record of an epoch that is settled and published; called before the next one may be."""
         accounts, now_s = self._accounts, self._clock.monotonic()
         with accounts.lock:

@@ -17,7 +17,7 @@ from tupletree.data.frames import roots_of
 from tupletree.durable import missing, read_header
 from tupletree.errors import CheckpointError
 from tupletree.runtimes.spark.driver.epoch_frames import openings_of
-from tupletree.runtimes.spark.driver.rescale import Redealer
+from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import missing_files
 from tupletree.runtimes.spark.format.entries import (
@@ -72,9 +72,9 @@ def recover(
     codecs: Codecs,
     sinks: Mapping[str, str],
     clock: Clock,
-    redealer: Redealer,
+    rescaler: Rescaler,
 ) -> Recovered:
-    """Fill the accounts; `sinks` has the folder of each, and `redealer` deals anew what was for other tasks.
+    """Fill the accounts; `sinks` has the folder of each, and `rescaler` deals anew what was for other tasks.
 
     Raises CheckpointError, naming the file, for anything missing or damaged.
     """
@@ -89,12 +89,12 @@ def recover(
     epochs = numbered(directory.epochs, ".epoch")
     if epochs:
         before, _ = read_header(epoch_path(directory.epochs, epochs[-1]), EpochHeader)
-        redealer.check(before.tasks, accounts, is_settled=epochs[-1] <= accounts.settled)
+        rescaler.check(before.tasks, accounts, is_settled=epochs[-1] <= accounts.settled)
     for epoch in (one for one in epochs if one > accounts.settled):
         expected = accounts.settled + 1 + len(found.records)
         if epoch != expected:
             raise _gap(directory, f"epoch log {expected}", f"epoch log {epoch} is there")
-        found.records.append(_readopt(directory, epoch, accounts, codecs, clock, redealer))
+        found.records.append(_readopt(directory, epoch, accounts, codecs, clock, rescaler))
     newest = found.records[-1].header if found.records else None
     if newest is None and found.last is not None:
         newest, _ = read_epoch(directory.epochs, found.last.epoch)
@@ -258,14 +258,14 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
 
 
 def _readopt(
-    directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, redealer: Redealer
+    directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, rescaler: Rescaler
 ) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
     for component in {planned.component for planned in header.splits}:
         accounts.reader_of(component)
-    if redealer.is_due(header):
+    if rescaler.is_due(header):
         logged = logged_messages(body[: header.messages_length])
-        redealer.redeal(header, body, {message.root: message.task for message in logged})
+        rescaler.reroute(header, body, {message.root: message.task for message in logged})
         header, body = read_epoch(directory.epochs, epoch)
     values = values_of(header, body, codecs)
     messages = logged_messages(body[: header.messages_length])

@@ -18,7 +18,7 @@ from tupletree.data.frames import UNTRACKED
 from tupletree.durable import pack, replace_file
 from tupletree.errors import CheckpointError
 from tupletree.routing.plan import Plan
-from tupletree.runtimes.spark.driver.epoch_frames import Dealer, Dealt, SpoutTask
+from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, epoch_path
 from tupletree.runtimes.spark.format.statedir import StateDirectory
@@ -26,12 +26,12 @@ from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Redealer"]
+__all__ = ["Rescaler"]
 
 Tasks = Mapping[str, tuple[int, int]]
 
 
-class Redealer:
+class Rescaler:
     """Writes epoch logs anew whose frames are addressed to tasks that are not there any more.
 
     Args:
@@ -46,7 +46,7 @@ class Redealer:
         self,
         directory: StateDirectory,
         plan: Plan,
-        dealer: Dealer,
+        dealer: EpochFrameMaker,
         spouts: list[SpoutTask],
         codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
     ) -> None:
@@ -94,7 +94,7 @@ class Redealer:
         """Whether an epoch was dealt to other tasks."""
         return header.tasks != self._dealer.tasks
 
-    def redeal(self, header: EpochHeader, body: memoryview, task_of: Mapping[int, int]) -> None:
+    def reroute(self, header: EpochHeader, body: memoryview, task_of: Mapping[int, int]) -> None:
         """Write an epoch's log anew, in one step: whoever reads it finds the old one or the new one.
 
         Args:
@@ -102,7 +102,7 @@ class Redealer:
             body: its sections.
             task_of: root → spout task, of every message in it.
         """
-        dealt = Dealt()
+        dealt = EpochFrames()
         failures: dict[int, Failure] = {}
         given = self._given(header, body, task_of)
         after = msgspec.structs.replace(

@@ -9,7 +9,7 @@ from pathlib import Path
 from tupletree.durable import DRAFT_NAME, open_file, read_header
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.driver.archive import ArchivedEpoch, archive, trim
-from tupletree.runtimes.spark.format.carryover import Kept, files_of
+from tupletree.runtimes.spark.format.carryover import CarryOver, files_of
 from tupletree.runtimes.spark.format.entries import (
     EpochHeader,
     amendment_path,
@@ -20,7 +20,7 @@ from tupletree.runtimes.spark.format.entries import (
 )
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.publish import remove
-from tupletree.runtimes.spark.worker.crash_markers import sweep_marks
+from tupletree.runtimes.spark.worker.crash_markers import sweep_markers
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
 from tupletree.state.versions import STATE_SUFFIX, StateFile
 
@@ -67,7 +67,7 @@ def sweep_orphans(
     sinks: Mapping[str, str],
     published: int,
     state: Mapping[str, list[StateFile]],
-    kept: Mapping[str, dict[int, Kept]],
+    kept: Mapping[str, dict[int, CarryOver]],
     waiting: Collection[str],
 ) -> None:
     """Remove what killed starts of this run left behind: candidates and state files that no entry names.
@@ -82,7 +82,7 @@ def sweep_orphans(
         kept: the committed version of kept frames.
         waiting: committed candidates, and their sidecars, that are not published yet.
     """
-    sweep_marks(directory.marks, published)
+    sweep_markers(directory.marks, published)
     mine = f"{CANDIDATE_PREFIX}{directory.run_id[:8]}-"
     for folder in sinks.values():
         sweep(

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from tupletree.runtimes.spark.settle.engine import Engine, Verdicts
+from tupletree.runtimes.spark.settle.engine import Engine, EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
 from tupletree.runtimes.spark.settle.shutdown import Closing
@@ -46,7 +46,7 @@ class SettlingThread:
         engine: Engine,
         runner: PlanRunner,
         called_back: int,
-        on_settled: Callable[[Verdicts], None],
+        on_settled: Callable[[EpochVerdicts], None],
         wake: Callable[[], None],
     ) -> None:
         self.is_warm = False

@@ -8,10 +8,10 @@ from tupletree.config import Options
 from tupletree.tasks.ticks import tick_interval_s
 from tupletree.topology.model import BoltSpec, TopologySpec
 
-__all__ = ["Ticking"]
+__all__ = ["TickSchedule"]
 
 
-class Ticking:
+class TickSchedule:
     """Whose ticks are due, by monotonic time. A tick that is late comes once, however many intervals it missed.
 
     Args:

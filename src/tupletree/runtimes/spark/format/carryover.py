@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Kept", "KeptPart", "KeptReport", "files_of", "kept_after", "missing_files"]
+__all__ = ["CarryOver", "CarryOverPart", "CarryOverReport", "carryover_after", "files_of", "missing_files"]
 
 
-class KeptPart(msgspec.Struct, frozen=True, array_like=True):
+class CarryOverPart(msgspec.Struct, frozen=True, array_like=True):
     """One part of a version: which part of which file, how many frames it has, and if it is a base."""
 
     file: str
@@ -19,7 +19,7 @@ class KeptPart(msgspec.Struct, frozen=True, array_like=True):
     is_base: bool
 
 
-class Kept(msgspec.Struct, array_like=True):
+class CarryOver(msgspec.Struct, array_like=True):
     """What is kept for one task.
 
     Attributes:
@@ -29,54 +29,56 @@ class Kept(msgspec.Struct, array_like=True):
         arrives: some of it is to be delivered at the next epoch.
     """
 
-    parts: list[KeptPart]
+    parts: list[CarryOverPart]
     due_s: float | None = None
     waits: bool = False
     arrives: bool = False
 
 
-class KeptReport(msgspec.Struct, array_like=True):
+class CarryOverReport(msgspec.Struct, array_like=True):
     """What a run keeps for one task.
 
     Attributes:
         part: what was added to its version; None if nothing changed.
         is_own: the task kept it itself; False: another task carries it to this one.
-        due_s, waits: as in `Kept`.
+        due_s, waits: as in `CarryOver`.
         is_empty: nothing at all is kept for the task any more.
     """
 
     component: str
     task_index: int
-    part: KeptPart | None
+    part: CarryOverPart | None
     is_own: bool
     due_s: float | None = None
     waits: bool = False
     is_empty: bool = False
 
 
-def kept_after(before: Mapping[str, Mapping[int, Kept]], reports: Iterable[KeptReport]) -> dict[str, dict[int, Kept]]:
+def carryover_after(
+    before: Mapping[str, Mapping[int, CarryOver]], reports: Iterable[CarryOverReport]
+) -> dict[str, dict[int, CarryOver]]:
     """The versions that an epoch leaves. What a task keeps itself comes before what is carried to it."""
     after = {component: dict(tasks) for component, tasks in before.items()}
     for report in sorted(reports, key=lambda one: not one.is_own):
         tasks = after.setdefault(report.component, {})
-        old = tasks.get(report.task_index, Kept([]))
+        old = tasks.get(report.task_index, CarryOver([]))
         parts = [] if report.is_empty or (report.part is not None and report.part.is_base) else old.parts
         if report.part is not None:
             parts = [*parts, report.part]
         if report.is_own:
-            tasks[report.task_index] = Kept(parts, report.due_s, report.waits)
+            tasks[report.task_index] = CarryOver(parts, report.due_s, report.waits)
         else:
-            tasks[report.task_index] = Kept(parts, old.due_s, old.waits, arrives=True)
+            tasks[report.task_index] = CarryOver(parts, old.due_s, old.waits, arrives=True)
     return {
         component: {index: kept for index, kept in tasks.items() if kept.parts} for component, tasks in after.items()
     }
 
 
-def missing_files(directory: Path, kept: Mapping[str, Mapping[int, Kept]]) -> list[Path]:
+def missing_files(directory: Path, kept: Mapping[str, Mapping[int, CarryOver]]) -> list[Path]:
     """Files that a version names and that are not there."""
     return [path for path in sorted(files_of(directory, kept)) if not path.exists()]
 
 
-def files_of(directory: Path, kept: Mapping[str, Mapping[int, Kept]]) -> set[Path]:
+def files_of(directory: Path, kept: Mapping[str, Mapping[int, CarryOver]]) -> set[Path]:
     """The files that a version names."""
     return {directory / part.file for tasks in kept.values() for one in tasks.values() for part in one.parts}

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tupletree.durable import pack, read_container, write_once
-from tupletree.runtimes.spark.format.carryover import Kept
+from tupletree.runtimes.spark.format.carryover import CarryOver
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.state.versions import StateFile
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
@@ -225,7 +225,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     released: list[str] = []
     state: dict[str, list[StateFile]] = {}
     state_bytes: tuple[int, int] = (0, 0)
-    kept: dict[str, dict[int, Kept]] = {}
+    kept: dict[str, dict[int, CarryOver]] = {}
     replays: list[str] = []
     counters: Counters
     pending: PendingChanges

@@ -24,20 +24,20 @@ from tupletree.data.codec import ArrowCodec
 from tupletree.errors import Finding, RuntimeUnavailableError, TopologyError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.java import installed_version
-from tupletree.runtimes.spark.format.carryover import Kept
+from tupletree.runtimes.spark.format.carryover import CarryOver
 from tupletree.runtimes.spark.format.spool import file_sink_of
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.splits import SplitSpout
 
-__all__ = ["Control", "Program", "load_program", "pack_program"]
+__all__ = ["EpochControl", "Program", "load_program", "pack_program"]
 
 
 M_MMAP_THRESHOLD = -3
 LARGE_BLOCK_BYTES = 1024 * 1024
 
 
-class Control(msgspec.Struct, kw_only=True):
+class EpochControl(msgspec.Struct, kw_only=True):
     """One run of one epoch, as seen by a stage.
 
     Attributes:
@@ -82,8 +82,8 @@ class Control(msgspec.Struct, kw_only=True):
     checked: list[str] = []
     state_directory: str = ""
     sink_directories: dict[str, str] = {}
-    kept: dict[str, dict[int, Kept]] = {}
-    kept_directory: str = ""
+    kept: dict[str, dict[int, CarryOver]] = {}
+    carryover_directory: str = ""
     parked: bytes = b""
     gone: bytes = b""
     ticks: list[str] = []
@@ -94,7 +94,7 @@ class Control(msgspec.Struct, kw_only=True):
     ran_s: float = 0.0
     timeout_s: float | None = None
     processing_timeout_s: float | None = None
-    marks_directory: str = ""
+    markers_directory: str = ""
     execution: int = 0
     away: list[str] = []
     one_host: bool = True
@@ -244,11 +244,11 @@ def load_program(blob: bytes) -> Program:
     return _load(xxhash.xxh3_64_intdigest(blob), blob)
 
 
-def control_bytes(control: Control) -> bytes:
+def control_bytes(control: EpochControl) -> bytes:
     """Encode the control."""
     return msgspec.msgpack.encode(control)
 
 
-def control_from(data: bytes) -> Control:
+def control_from(data: bytes) -> EpochControl:
     """Decode the control."""
-    return msgspec.msgpack.decode(data, type=Control)
+    return msgspec.msgpack.decode(data, type=EpochControl)

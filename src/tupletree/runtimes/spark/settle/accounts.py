@@ -18,7 +18,7 @@ from tupletree.clock import Clock
 from tupletree.data.payloads import from_jsonable, to_jsonable
 from tupletree.errors import CheckpointError
 from tupletree.ids import RandomBits, system_random_bits
-from tupletree.runtimes.spark.format.carryover import Kept
+from tupletree.runtimes.spark.format.carryover import CarryOver
 from tupletree.runtimes.spark.format.entries import Counters, EpochHeader
 from tupletree.runtimes.spark.format.rows import keys_of
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
@@ -72,7 +72,7 @@ class Accounts:
     waiting: WaitingRows = field(default_factory=WaitingRows)
     waiting_names: frozenset[str] = frozenset()
     refused: dict[int, Failure] = field(default_factory=dict)
-    kept: dict[str, dict[int, Kept]] = field(default_factory=dict)
+    kept: dict[str, dict[int, CarryOver]] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
     state: dict[str, list[StateFile]] = field(default_factory=dict)
     totals: Counters = field(default_factory=Counters)
@@ -105,7 +105,7 @@ class Accounts:
         """Seconds that processes of this run have run for: downtime lets nothing expire."""
         return monotonic_s - self.ran_from_s
 
-    def kept_due_s(self) -> float:
+    def carryover_due_s(self) -> float:
         """When, in epoch time, an epoch is due for what is kept, whether messages come or not; infinity: never."""
         versions = [kept for tasks in self.kept.values() for kept in tasks.values()]
         if any(kept.arrives for kept in versions) or (self.gone and versions):  # what died is purged

@@ -1,7 +1,6 @@
 """The engine of a Spark run: runs an epoch as often as it takes, commits it, and finishes what the commit named.
 
-It holds no spout and starts no thread: the settling thread (`settling`) feeds it epochs and hands its `Verdicts` to
-the loop.
+It holds no spout and starts no thread: the settling thread feeds it epochs and hands its `EpochVerdicts` to the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.carryover import files_of, kept_after
+from tupletree.runtimes.spark.format.carryover import carryover_after, files_of
 from tupletree.runtimes.spark.format.entries import (
     AckedTree,
     Base,
@@ -34,7 +33,7 @@ from tupletree.runtimes.spark.format.entries import (
     epoch_path,
     write_settle,
 )
-from tupletree.runtimes.spark.format.program import Control
+from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, slices_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
@@ -56,7 +55,7 @@ from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
 
-__all__ = ["Engine", "Verdicts"]
+__all__ = ["Engine", "EpochVerdicts"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -70,7 +69,7 @@ BASE_MESSAGES = 500_000
 
 
 @dataclass
-class Verdicts:
+class EpochVerdicts:
     """What the spouts have to hear about a settled epoch.
 
     Of rows that executors read, those that were acked are only counted: `rows`, all of them `rows_latency_s` old.
@@ -88,7 +87,7 @@ class Verdicts:
     runs: int = 0
     reports: Reports = field(default_factory=Reports)
 
-    def bury(self, died: list[Died]) -> None:
+    def store_letters(self, died: list[Died]) -> None:
         """Messages that were to be acked died of a sink that refused them."""
         if died:
             names = {(one.spout_task, message_key(one.message_id)) for one in died}
@@ -163,7 +162,7 @@ class Engine:
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
 
-    def settle(self, record: EpochRecord, before_commit: Callable[[], None]) -> Verdicts:
+    def settle(self, record: EpochRecord, before_commit: Callable[[], None]) -> EpochVerdicts:
         """Run an epoch until a run of it counts, commit it, publish.
 
         Args:
@@ -198,7 +197,7 @@ class Engine:
             self._accounts.replays.update(entry.replays)
         with record.steps.measure("publish"):
             _, died = self._publisher.finish(entry)
-        verdicts.bury(died)
+        verdicts.store_letters(died)
         crash_point("settle.after_publish")
         remove([*counted.dropped, *counted.chosen.dropped, *superseded])
         return verdicts
@@ -215,13 +214,13 @@ class Engine:
 
     def warm_up(self) -> None:
         """Run the plan over nothing: every worker is started, and has imported the topology."""
-        control = Control(
+        control = EpochControl(
             run_id=self._directory.run_id,
             epoch=-1,
             run=0,
             generation=0,
             time_s=0.0,
-            marks_directory=str(self._directory.marks),
+            markers_directory=str(self._directory.marks),
         )
         self._runner.run(empty_slices(self._plan), control)
 
@@ -280,7 +279,7 @@ class Engine:
 
     def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
         accounts, header = self._accounts, record.header
-        control = Control(
+        control = EpochControl(
             run_id=self._directory.run_id,
             epoch=record.epoch,
             run=settlement.runs,
@@ -294,7 +293,7 @@ class Engine:
             state_directory=str(self._directory.state),
             sink_directories={sink: marked_text(folder) for sink, folder in self._sinks.items()},
             kept=accounts.kept,
-            kept_directory=str(self._directory.kept),
+            carryover_directory=str(self._directory.kept),
             parked=wire.pack_roots(accounts.trees.parked(header.ran_s)),
             gone=wire.pack_roots(accounts.gone),
             ticks=header.ticks,
@@ -305,7 +304,7 @@ class Engine:
             ran_s=header.ran_s,
             timeout_s=self._timeout_s,
             processing_timeout_s=self._processing_timeout_s,
-            marks_directory=str(self._directory.marks),
+            markers_directory=str(self._directory.marks),
             execution=settlement.broken,
             calls=settlement.calls,
             expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
@@ -327,10 +326,10 @@ class Engine:
 
     # --- the entry --------------------------------------------------------------------------------------------
 
-    def _entry(self, record: EpochRecord, counted: _Counted) -> tuple[SettleEntry, Verdicts]:
+    def _entry(self, record: EpochRecord, counted: _Counted) -> tuple[SettleEntry, EpochVerdicts]:
         accounts, settlement, fates = self._accounts, counted.settlement, counted.fates
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        verdicts = Verdicts(
+        verdicts = EpochVerdicts(
             record.epoch,
             shrunk=not settlement.away.keys() >= set(settlement.put_back),
             runs=settlement.runs,
@@ -378,7 +377,7 @@ class Engine:
                 sum(one.bytes_read for one in counted.reports.states),
                 sum(one.file.size_bytes for one in counted.reports.states),
             ),
-            kept=kept_after(accounts.kept, counted.reports.kept),
+            kept=carryover_after(accounts.kept, counted.reports.kept),
             replays=self._requested_replays(),
             counters=self._counters(record, counted, verdicts, len(expired)),
             pending=PendingChanges(),
@@ -404,7 +403,7 @@ class Engine:
         return max((self._outage_log.met(name, error) for name, error in settlement.outages.items()), default=0.0)
 
     def _ack_earlier(
-        self, counted: _Counted, withheld: set[int], now_s: float, verdicts: Verdicts, changes: TreeChanges
+        self, counted: _Counted, withheld: set[int], now_s: float, verdicts: EpochVerdicts, changes: TreeChanges
     ) -> list[AckedTree]:
         """Ack roots of earlier epochs that are complete and for none of whose outputs anything waits."""
         accounts = self._accounts
@@ -422,7 +421,7 @@ class Engine:
                 named.append(AckedTree(root, acked.spout_task, plain_id(acked.message_id)))
         return named
 
-    def _remember_unconfirmed(self, record: EpochRecord, verdicts: Verdicts) -> None:
+    def _remember_unconfirmed(self, record: EpochRecord, verdicts: EpochVerdicts) -> None:
         """A source without a position may deliver a settled message again until it has heard of it."""
         pending, positions = self._accounts.pending, record.header.positions
         if len(positions) == len(self._accounts.spout_of):
@@ -435,7 +434,7 @@ class Engine:
                 pending.mark_unconfirmed(died.spout_task, died.message_id, Outcome.DEAD)
 
     def _add_changes(
-        self, entry: SettleEntry, record: EpochRecord, verdicts: Verdicts, now_s: float, wall_s: float
+        self, entry: SettleEntry, record: EpochRecord, verdicts: EpochVerdicts, now_s: float, wall_s: float
     ) -> None:
         accounts = self._accounts
         epochs, messages = self._since_base[0] + 1, self._since_base[1] + record.header.messages
@@ -455,7 +454,7 @@ class Engine:
         self._since_base = epochs, messages
 
     def _fail(
-        self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: Verdicts, changes: TreeChanges
+        self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: EpochVerdicts, changes: TreeChanges
     ) -> None:
         """An attempt failed. What is committed of it stays, and its next attempt starts from its frames."""
         tree = self._accounts.trees.get(root)
@@ -501,7 +500,7 @@ class Engine:
         named = {(component, file.name) for component, files in self._accounts.state.items() for file in files}
         return gone + [self._directory.state / component / name for component, name in named - needed]
 
-    def _counters(self, record: EpochRecord, counted: _Counted, verdicts: Verdicts, expired: int) -> Counters:
+    def _counters(self, record: EpochRecord, counted: _Counted, verdicts: EpochVerdicts, expired: int) -> Counters:
         before = self._accounts.totals
         rows = dict(before.rows)
         for output in counted.chosen.outputs:

@@ -19,7 +19,7 @@ import msgspec
 from tupletree.routing.plan import Plan, Stage
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.program import Control, control_bytes
+from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
@@ -37,7 +37,7 @@ class PlanRunner(Protocol):
     def one_host(self) -> bool:
         """Whether all stages run on this host, so that crash markers reach every attempt."""
 
-    def run(self, slices: Sequence[EpochSlice], control: Control) -> list[Report]:
+    def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """Run every stage over these slices, one of them for each partition of the plan.
 
         Returns what the last stage gave. Whatever it raises says that this execution broke, not why a message failed.
@@ -121,7 +121,7 @@ class SparkPlanRunner:
         """See `PlanRunner`."""
         return bool(self._context.master.startswith("local"))
 
-    def run(self, slices: Sequence[EpochSlice], control: Control) -> list[Report]:
+    def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
         context, partitions = self._context, self._plan.partitions
         what = f"epoch {control.epoch}, run {control.run}" if control.epoch >= 0 else "warm-up"

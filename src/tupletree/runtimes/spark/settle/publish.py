@@ -31,7 +31,7 @@ from tupletree.runtimes.spark.format.entries import (
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts, StoredPayload
 from tupletree.runtimes.spark.settle.logged import LoggedMessage, acked_in, acked_rows, logged_messages, values_of
-from tupletree.runtimes.spark.settle.sink_delivery import CalledSinks, Refusals
+from tupletree.runtimes.spark.settle.sink_delivery import Refusals, SinkDelivery
 from tupletree.runtimes.spark.settle.source_rows import Rows
 from tupletree.sinks.files import publish
 from tupletree.tracking.message_ids import plain_id
@@ -68,7 +68,7 @@ class Publisher:
         codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
         clock: Clock,
         sinks: Mapping[str, str],
-        called: CalledSinks,
+        called: SinkDelivery,
         redact: Redact | None,
     ) -> None:
         self._directory = directory

@@ -18,7 +18,7 @@ from tupletree.data.frames import Root
 from tupletree.errors import InternalError
 from tupletree.ids import hex_id
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.carryover import KeptReport
+from tupletree.runtimes.spark.format.carryover import CarryOverReport
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.runtimes.spark.worker.splits import error_of
@@ -48,7 +48,7 @@ _output = msgspec.msgpack.Decoder(wire.OutputReport)
 _state = msgspec.msgpack.Decoder(wire.StateReport)
 _stats = msgspec.msgpack.Decoder(wire.StatsReport)
 _unreadable = msgspec.msgpack.Decoder(wire.Unreadable)
-_kept = msgspec.msgpack.Decoder(list[KeptReport])
+_kept = msgspec.msgpack.Decoder(list[CarryOverReport])
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Reports:
     states: list[wire.StateReport] = field(default_factory=list)
     unstorable: list[str] = field(default_factory=list)
     stats: list[wire.StatsReport] = field(default_factory=list)
-    kept: list[KeptReport] = field(default_factory=list)
-    kept_edges: list[Entries] = field(default_factory=list)
+    kept: list[CarryOverReport] = field(default_factory=list)
+    carryover_edges: list[Entries] = field(default_factory=list)
     unreadable: list[wire.Unreadable] = field(default_factory=list)
 
     @classmethod
@@ -89,7 +89,7 @@ class Reports:
                 reports.stats.append(_stats.decode(head))
             elif kind == wire.KEPT:
                 reports.kept += _kept.decode(head)
-                reports.kept_edges.append(wire.unpack_entries(body))
+                reports.carryover_edges.append(wire.unpack_entries(body))
             elif kind == wire.UNREADABLE:
                 reports.unreadable.append(_unreadable.decode(head))
             elif kind == wire.WAKE:
@@ -183,7 +183,7 @@ class Settlement:
         away = self._away(reports, {*before, *failed})
         judgement = judge(openings, reports.deltas, np.array([*failed, *away], dtype=np.uint64))
         self._check(judgement.unknown)
-        lost = _by_hand(judgement, reports.kept_edges, earlier) if len(judgement.open_) else set()
+        lost = _by_hand(judgement, reports.carryover_edges, earlier) if len(judgement.open_) else set()
         left = zip(judgement.open_.tolist(), judgement.open_xor.tolist(), strict=True)
         self.carried = {root: xor for root, xor in left if root not in lost}
         self.completed = judgement.complete[np.isin(judgement.complete, earlier[0])].tolist()
@@ -220,7 +220,7 @@ class Settlement:
         """What was left, before this run, of the trees of earlier epochs that it worked on."""
         if not len(self.trees):
             return _NONE
-        named = [entries[0] for entries in (*reports.deltas, *reports.kept_edges)]
+        named = [entries[0] for entries in (*reports.deltas, *reports.carryover_edges)]
         named.append(np.array([*reports.failures], dtype=np.uint64))
         trees = (self.trees.get(root) for root in np.unique(np.concatenate(named)).tolist() if root not in left_out)
         found = [(tree.root, tree.xor) for tree in trees if tree is not None]
@@ -234,7 +234,7 @@ class Settlement:
         members = np.array(list(bad), dtype=np.uint64)
         if self.exact_state and any(bool(np.isin(members, touched).any()) for touched in reports.touched):
             return True
-        if any(bool(np.isin(members, edges[0]).any()) for edges in reports.kept_edges):
+        if any(bool(np.isin(members, edges[0]).any()) for edges in reports.carryover_edges):
             return True
         return any(
             isinstance(root, tuple) and not bad.isdisjoint(root) and not bad.issuperset(root)

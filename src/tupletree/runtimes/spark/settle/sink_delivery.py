@@ -43,7 +43,7 @@ from tupletree.topology.components import Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["CalledSinks", "Refusals", "delivered_in"]
+__all__ = ["Refusals", "SinkDelivery", "delivered_in"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -59,7 +59,7 @@ _CHECK_S = 0.1
 _LEAVE_S = 5.0
 
 
-class _Ledger(msgspec.Struct):
+class _DeliveryRecord(msgspec.Struct):
     """What was decided about a batch and must be decided alike after a kill.
 
     Attributes:
@@ -80,7 +80,7 @@ class Refusals:
 
 
 @dataclass
-class _Offer:
+class _Delivery:
     """One sink task's rows of an epoch, on their way."""
 
     sink: Sink[Any]
@@ -90,7 +90,7 @@ class _Offer:
     rows: list[Any]
     roots: list[Root]
     path: Path
-    ledger: _Ledger
+    ledger: _DeliveryRecord
     run: str
     made: list[int] | None = None
     failed_calls: int = 0
@@ -109,7 +109,7 @@ class _Offer:
         replace_file(self.path, pack(self.ledger))
 
 
-class CalledSinks:
+class SinkDelivery:
     """The called sinks of a run. `open` it, let it `deliver`, `close` it.
 
     Args:
@@ -214,7 +214,7 @@ class CalledSinks:
         tasks = self._plan.tasks_of(output.sink)
         task = tasks[output.task_index % len(tasks)]
         ledger_path = candidate.with_suffix(".ledger")
-        offer = _Offer(
+        offer = _Delivery(
             sink=self._sinks[output.sink, task.index],
             task=task,
             writer=f"{self._run_id}-{output.sink}-{output.task_index:04d}",
@@ -226,7 +226,7 @@ class CalledSinks:
             run=self._run_id,
             made=made,
         )
-        self._offer(offer, "", 0, len(rows))
+        self._deliver_to(offer, "", 0, len(rows))
         refused = offer.ledger.refused
         if not refused:
             candidate.replace(taken)
@@ -246,7 +246,7 @@ class CalledSinks:
                 candidate.with_suffix(suffix).unlink(missing_ok=True)
             sidecar_of(candidate).unlink(missing_ok=True)
 
-    def _offer(self, offer: _Offer, suffix: str, start: int, end: int) -> None:
+    def _deliver_to(self, offer: _Delivery, suffix: str, start: int, end: int) -> None:
         """Offer a range of rows as one batch; if the sink will not have it, find the rows to blame by halves.
 
         A sink that promises exactly once names the rows it refuses by itself: half a batch under the same number
@@ -267,10 +267,10 @@ class CalledSinks:
             offer.ledger.split.append(batch_id)
             offer.save()
         middle = (start + end) // 2
-        self._offer(offer, f"{suffix}.0", start, middle)
-        self._offer(offer, f"{suffix}.1", middle, end)
+        self._deliver_to(offer, f"{suffix}.0", start, middle)
+        self._deliver_to(offer, f"{suffix}.1", middle, end)
 
-    def _call(self, offer: _Offer, batch_id: str, start: int, end: int, *, whole: bool) -> BaseException | None:
+    def _call(self, offer: _Delivery, batch_id: str, start: int, end: int, *, whole: bool) -> BaseException | None:
         """Call until the sink has the batch, or no call is left: then the last error. Halves are not retried."""
         attempt = 0
         maker = FailureMaker(offer.task.component, offer.task.task_id)
@@ -375,5 +375,5 @@ def delivered_in(spools: Path) -> int:
     return read_container(path, int)[0] if path.exists() else -1
 
 
-def _ledger_at(path: Path) -> _Ledger:
-    return read_container(path, _Ledger)[0] if path.exists() else _Ledger()
+def _ledger_at(path: Path) -> _DeliveryRecord:
+    return read_container(path, _DeliveryRecord)[0] if path.exists() else _DeliveryRecord()

@@ -24,7 +24,7 @@ from tupletree.data.frames import Frame, Root, all_failed, roots_of
 from tupletree.errors import ProcessingTimeoutError
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["AwaitingBoltTask"]
+__all__ = ["AsyncBoltTask"]
 
 ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
 """What only one call may have in hand."""
@@ -58,7 +58,7 @@ class _Outcome:
         return self.result
 
 
-class AwaitingBoltTask(BoltTask):
+class AsyncBoltTask(BoltTask):
     """A `BoltTask` whose bolt is async: functions, generators, and classes with any async method.
 
     Args:
@@ -102,7 +102,7 @@ class AwaitingBoltTask(BoltTask):
             state,
             key_functions,
         )
-        self._insists = not self._side_by_side
+        self._retries_calls = not self._side_by_side
 
     def open(self) -> None:
         """See `BoltTask.open`."""

@@ -20,7 +20,7 @@ from typing import Self
 from tupletree.bolts.failures import OUR_MODULES
 from tupletree.errors import ProcessingTimeoutError
 
-__all__ = ["Alarm"]
+__all__ = ["CallTimeout"]
 
 RETRY_S = 0.01
 """The next look if the call was just in code of ours, such as a collector, which must not be torn out of its work."""
@@ -35,7 +35,7 @@ IGNORED_INTERRUPTS = 3
 """A call that went on after so many interrupts is left to the end of its process."""
 
 
-class Alarm:
+class CallTimeout:
     """A context around all work of a stage's attempt. Does nothing outside of the main thread, or without a limit.
 
     Args:
@@ -43,10 +43,10 @@ class Alarm:
         last_words: file descriptor for the stack if the process must end.
     """
 
-    def __init__(self, limit_s: float | None, last_words: int) -> None:
+    def __init__(self, limit_s: float | None, crash_report: int) -> None:
         on_main = threading.current_thread() is threading.main_thread()
         self._limit_s = limit_s if on_main else None
-        self._last_words = last_words
+        self._crash_report = crash_report
         self._call: FrameType | None = None
         self._since_s = 0.0
         self._interrupts = 0
@@ -69,7 +69,7 @@ class Alarm:
             self._call = None
 
     def _put_off_the_end(self, limit_s: float) -> None:
-        faulthandler.dump_traceback_later(limit_s + max(limit_s / 2, LEAST_GRACE_S), exit=True, file=self._last_words)
+        faulthandler.dump_traceback_later(limit_s + max(limit_s / 2, LEAST_GRACE_S), exit=True, file=self._crash_report)
 
     def _ring(self, _signal: int, frame: FrameType | None) -> None:
         limit_s = self._limit_s

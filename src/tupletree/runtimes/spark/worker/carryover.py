@@ -21,10 +21,10 @@ from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import Frame, Root, fewer, join_segments, roots_of, segments_of
 from tupletree.durable import pack, read_container, write_file
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.carryover import Kept, KeptPart, KeptReport
+from tupletree.runtimes.spark.format.carryover import CarryOver, CarryOverPart, CarryOverReport
 from tupletree.tasks.orders import carried, released
 
-__all__ = ["KeptFiles", "TaskKeep"]
+__all__ = ["CarryOverFiles", "TaskCarryOver"]
 
 MAX_PARTS = 32
 """Parts of one version: each may be a file to open."""
@@ -65,7 +65,7 @@ class _Stored:
     arrives: bool
 
 
-class KeptFiles:
+class CarryOverFiles:
     """Kept frames for one attempt of a stage's partition: reads files of earlier epochs, gathers parts of its own."""
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -76,9 +76,9 @@ class KeptFiles:
         self._sections: list[bytes] = []
         self._offset = 0
         self._carried: dict[tuple[str, int], list[wire.Row]] = {}
-        self.reports: list[KeptReport] = []
+        self.reports: list[CarryOverReport] = []
 
-    def part(self, part: KeptPart) -> tuple[_Part, memoryview]:
+    def part(self, part: CarryOverPart) -> tuple[_Part, memoryview]:
         """A part of an earlier epoch, verified. Raises CheckpointError."""
         if part.file not in self._read:
             self._read[part.file] = read_container(self._directory / part.file, _Header)
@@ -98,7 +98,7 @@ class KeptFiles:
         is_base: bool = False,
         gone: Collection[Key] = (),
         memory: bytes | None = None,
-    ) -> KeptPart:
+    ) -> CarryOverPart:
         """Add a part to this attempt's file."""
         placed: list[_Placed] = []
         for one in frames:
@@ -107,19 +107,19 @@ class KeptFiles:
             self._sections += [one.head, body]
             self._offset += len(one.head) + len(body)
         self._parts.append(_Part(component, task_index, is_base, [*gone], placed, memory))
-        return KeptPart(self.name, len(self._parts) - 1, len(placed), is_base)
+        return CarryOverPart(self.name, len(self._parts) - 1, len(placed), is_base)
 
     def write(self) -> None:
         """Write the file, if there is anything to write."""
         for (component, task_index), rows in self._carried.items():
             part = self.add(component, task_index, [_Stored(head, body, 0.0, True) for _, _, head, body in rows])
-            self.reports.append(KeptReport(component, task_index, part, is_own=False))
+            self.reports.append(CarryOverReport(component, task_index, part, is_own=False))
         if self._parts:
             write_file(self._directory / self.name, pack(_Header(self._parts), self._sections))
 
 
 @dataclass
-class TaskKeep:
+class TaskCarryOver:
     """One task's kept frames during one run.
 
     Make it with `of`; `split` says what the task gets, and `update` what is kept after it. `carries`: the task works on
@@ -129,9 +129,9 @@ class TaskKeep:
     component: str
     task_id: int
     task_index: int
-    files: KeptFiles
+    files: CarryOverFiles
     codecs: Codecs
-    version: Kept
+    version: CarryOver
     memory: bytes = b""
     carries: bool = False
     _stored: dict[Key, _Stored] = field(default_factory=dict)
@@ -146,12 +146,12 @@ class TaskKeep:
         component: str,
         task_id: int,
         task_index: int,
-        files: KeptFiles,
+        files: CarryOverFiles,
         codecs: Codecs,
-        version: Kept | None,
-    ) -> TaskKeep:
+        version: CarryOver | None,
+    ) -> TaskCarryOver:
         """Read a version. Raises CheckpointError for a missing or damaged file."""
-        keep = cls(component, task_id, task_index, files, codecs, version or Kept([]))
+        keep = cls(component, task_id, task_index, files, codecs, version or CarryOver([]))
         for reference in keep.version.parts:
             part, body = files.part(reference)
             if part.is_base:
@@ -246,7 +246,7 @@ class TaskKeep:
         self, stored: dict[Key, _Stored], changed: dict[Key, _Stored], memory: bytes, due_s: float | None
     ) -> None:
         gone = [key for key in self._stored if key not in stored]
-        part: KeptPart | None = None
+        part: CarryOverPart | None = None
         is_empty = not stored and not memory
         if not is_empty and (changed or gone or memory != self.memory):
             is_base = self._needs_base(len(changed) + len(gone))
@@ -259,7 +259,7 @@ class TaskKeep:
                 gone=[] if is_base else gone,
                 memory=memory,
             )
-        report = KeptReport(self.component, self.task_index, part, True, due_s, self._waits, is_empty)
+        report = CarryOverReport(self.component, self.task_index, part, True, due_s, self._waits, is_empty)
         self.files.reports.append(report)
 
     def _needs_base(self, changes: int) -> bool:

@@ -33,15 +33,15 @@ from tupletree.data.frames import Frame, Root, apart, picked, roots_of
 from tupletree.durable import DECODE_ERRORS, open_file
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["Blame", "DeadlyWorkError", "Marker", "MarkingPlace", "Suspicions", "sweep_marks"]
+__all__ = ["Blame", "CrashHistory", "CrashMarker", "CrashingWorkError", "MarkedPlace", "sweep_markers"]
 
-SIGHTINGS = 2
+CRASHES_BEFORE_BLAME = 2
 """Attempts that must have died on a message before it is blamed."""
 
-MARK_OFFSET = 1 << 20
+MARKER_OFFSET = 1 << 20
 """Where the mark stands in its file; what the dying process says of itself stands before it."""
 
-MAX_LAST_WORDS = 8_000
+MAX_CRASH_REPORT = 8_000
 FORCED_FROM_ATTEMPT = 2
 
 _PACKAGE = str(Path(errors.__file__).parent)
@@ -49,7 +49,7 @@ _PACKAGE = str(Path(errors.__file__).parent)
 _NAME = re.compile(r"\d{6}-(\d{8})-\d{2}-\d{5}-(\d{4}-\d{2})\.mark")
 
 
-class _Mark(msgspec.Struct, array_like=True):
+class _MarkerRecord(msgspec.Struct, array_like=True):
     """What an attempt has in hand.
 
     `untracked` is the position among the task's untracked tuples, or -1; `work` is what it does for no message.
@@ -80,7 +80,7 @@ class Blame:
 
     def __str__(self) -> str:
         what = f"were in its `{self.work}`" if self.work else "had this message in hand"
-        return f"{SIGHTINGS} worker processes ended while they {what}: {self.how}"
+        return f"{CRASHES_BEFORE_BLAME} worker processes ended while they {what}: {self.how}"
 
     def failure(self, component: str, failing_tuple: str = "") -> Failure:
         """The blame as the failure of an attempt."""
@@ -95,7 +95,7 @@ class Blame:
 
 
 @dataclass
-class Suspicions:
+class CrashHistory:
     """What earlier attempts of a partition died on.
 
     Attributes:
@@ -111,7 +111,7 @@ class Suspicions:
     works: dict[tuple[int, str], Blame] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, directory: Path, prefix: str, before: str) -> Suspicions:
+    def read(cls, directory: Path, prefix: str, before: str) -> CrashHistory:
         """From the marks of a partition's attempts that came before one."""
         found = cls()
         untracked_seen: Counter[tuple[int, int]] = Counter()
@@ -120,22 +120,22 @@ class Suspicions:
             named = _NAME.fullmatch(path.name)
             if named is None or named[2] >= before:
                 continue
-            mark, last_words = _read(path)
+            mark, crash_report = _read(path)
             if mark is None:
                 continue
-            blame = Blame(mark.task_id, _how(last_words, mark.memory_kills), _users_part(last_words), mark.work)
+            blame = Blame(mark.task_id, _how(crash_report, mark.memory_kills), _users_part(crash_report), mark.work)
             if mark.work:
                 works_seen[work := (mark.task_id, mark.work)] += 1
-                if works_seen[work] >= SIGHTINGS:
+                if works_seen[work] >= CRASHES_BEFORE_BLAME:
                     found.works[work] = blame
             for root in mark.roots:
                 found.seen[root] += 1
-                if found.seen[root] >= SIGHTINGS:
+                if found.seen[root] >= CRASHES_BEFORE_BLAME:
                     found.roots[root] = blame
             if mark.untracked >= 0:
                 key = mark.task_id, mark.untracked
                 untracked_seen[key] += 1
-                if untracked_seen[key] >= SIGHTINGS:
+                if untracked_seen[key] >= CRASHES_BEFORE_BLAME:
                     found.untracked.setdefault(mark.task_id, {})[mark.untracked] = blame
         return found
 
@@ -161,7 +161,7 @@ class Suspicions:
         return kept, dropped
 
 
-class Marker:
+class CrashMarker:
     """The marks of one attempt of a stage's partition, as a context: leaving it in order removes the file.
 
     Attributes:
@@ -190,9 +190,9 @@ class Marker:
         self._path = directory / f"{self._prefix}{self._order}.mark"
         self._is_forced = not one_host and sum(order) >= FORCED_FROM_ATTEMPT
         self.is_marking = from_first or sum(order) > 0
-        self.suspicions = Suspicions()
+        self.crash_history = CrashHistory()
         if self.is_marking:
-            self.suspicions = Suspicions.read(directory, self._prefix, self._order)
+            self.crash_history = CrashHistory.read(directory, self._prefix, self._order)
         self._file = -1
         self._memory_kills = 0
         self._is_beside = False
@@ -213,19 +213,19 @@ class Marker:
         if error is None or isinstance(error, GeneratorExit):  # the latter: Spark does not want this attempt any more
             self._path.unlink(missing_ok=True)
         else:
-            os.write(self._file, f"{type(error).__name__}: {error}"[:MAX_LAST_WORDS].encode("utf-8", "replace"))
+            os.write(self._file, f"{type(error).__name__}: {error}"[:MAX_CRASH_REPORT].encode("utf-8", "replace"))
         os.close(self._file)
         self._file = -1
 
     @property
-    def last_words(self) -> int:
+    def crash_report(self) -> int:
         """The file for what a dying process says of itself: the worker's standard error if nothing is marked."""
         return self._file if self._file >= 0 else 2
 
     def mark(self, task_id: int, roots: tuple[int, ...], untracked: int = -1) -> None:
         """These messages, or this untracked tuple, come next."""
         if not self._is_beside:
-            self._write(msgspec.msgpack.encode(_Mark(task_id, list(roots), untracked, self._memory_kills)))
+            self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, list(roots), untracked, self._memory_kills)))
 
     def rest(self) -> None:
         """No message is in hand."""
@@ -238,12 +238,12 @@ class Marker:
 
         Raises DeadlyWorkError, before anything is done, if earlier attempts died of it.
         """
-        if (task_id, work) in self.suspicions.works:
-            raise DeadlyWorkError(self.suspicions.works[task_id, work])
+        if (task_id, work) in self.crash_history.works:
+            raise CrashingWorkError(self.crash_history.works[task_id, work])
         if self._file < 0:
             yield
             return
-        self._write(msgspec.msgpack.encode(_Mark(task_id, [], -1, self._memory_kills, work)))
+        self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, [], -1, self._memory_kills, work)))
         self._is_beside = True
         try:
             yield
@@ -252,12 +252,12 @@ class Marker:
             self.rest()
 
     def _write(self, mark: bytes) -> None:
-        os.pwrite(self._file, len(mark).to_bytes(4, "little") + mark, MARK_OFFSET)
+        os.pwrite(self._file, len(mark).to_bytes(4, "little") + mark, MARKER_OFFSET)
         if self._is_forced:
             os.fsync(self._file)
 
 
-class MarkingPlace(TaskPlace):
+class MarkedPlace(TaskPlace):
     """A task's place that marks what user code is given, whoever gives it.
 
     Args:
@@ -265,10 +265,10 @@ class MarkingPlace(TaskPlace):
         fields: of `TaskPlace`.
     """
 
-    __slots__ = ("_given", "_marker", "_untracked")
+    __slots__ = ("_crash_marker", "_given", "_untracked")
 
-    def __init__(self, marker: Marker, **fields: Any) -> None:
-        self._marker = marker
+    def __init__(self, marker: CrashMarker, **fields: Any) -> None:
+        self._crash_marker = marker
         self._untracked = -1
         self._given: Root | None = None
         super().__init__(**fields)
@@ -280,14 +280,14 @@ class MarkingPlace(TaskPlace):
 
     def take_in_hand(self, root: Root, tuples: int) -> None:
         """See `TaskPlace`; raises for several tuples if an earlier attempt died with one of them in hand."""
-        if tuples > 1 and any(map(self._marker.suspicions.seen.__contains__, roots_of(root))):
+        if tuples > 1 and any(map(self._crash_marker.crash_history.seen.__contains__, roots_of(root))):
             raise _TogetherError("a worker died with a part of this batch in hand")
         self.root = root
 
     def must_be_alone(self, root: Root) -> bool:
         """See `TaskPlace`: an earlier attempt died with it in hand, or it has no name to be found by among others."""
         roots = roots_of(root)
-        return not roots or not self._marker.suspicions.seen.keys().isdisjoint(roots)
+        return not roots or not self._crash_marker.crash_history.seen.keys().isdisjoint(roots)
 
     @property
     def root(self) -> Root | None:
@@ -298,20 +298,20 @@ class MarkingPlace(TaskPlace):
     def root(self, root: Root | None) -> None:
         self._given = root
         if root is None:
-            self._marker.rest()
+            self._crash_marker.rest()
             return
         roots = roots_of(root)
         if roots:
-            self._marker.mark(self.task_id, roots)
+            self._crash_marker.mark(self.task_id, roots)
             return
-        blamed = self._marker.suspicions.untracked.get(self.task_id, {})
+        blamed = self._crash_marker.crash_history.untracked.get(self.task_id, {})
         self._untracked += 1
         while self._untracked in blamed:
             self._untracked += 1
-        self._marker.mark(self.task_id, (), self._untracked)
+        self._crash_marker.mark(self.task_id, (), self._untracked)
 
 
-class DeadlyWorkError(Exception):
+class CrashingWorkError(Exception):
     """What a task does for no message has ended its workers.
 
     Attributes:
@@ -327,7 +327,7 @@ class _TogetherError(Exception):
     """These tuples are to be worked one by one."""
 
 
-def sweep_marks(directory: Path, settled: int) -> None:
+def sweep_markers(directory: Path, settled: int) -> None:
     """Remove the marks of epochs up to this one."""
     for path in directory.glob("*.mark"):
         named = _NAME.fullmatch(path.name)
@@ -339,8 +339,8 @@ def blamed(directory: Path, generation: int, epoch: int) -> set[int | tuple[int,
     """Every message of an epoch, and all else that tasks do, that attempts of this start died on often enough."""
     found: set[int | tuple[int, str]] = set()
     for prefix in {path.name[: len("000000-00000000-00-00000-")] for path in _of(directory, generation, epoch)}:
-        suspicions = Suspicions.read(directory, prefix, before="~")
-        found.update(suspicions.roots, suspicions.works)
+        crash_history = CrashHistory.read(directory, prefix, before="~")
+        found.update(crash_history.roots, crash_history.works)
     return found
 
 
@@ -348,35 +348,35 @@ def _of(directory: Path, generation: int, epoch: int) -> Iterator[Path]:
     return directory.glob(f"{generation:06d}-{epoch:08d}-*.mark")
 
 
-def _read(path: Path) -> tuple[_Mark | None, str]:
+def _read(path: Path) -> tuple[_MarkerRecord | None, str]:
     """(the mark, the process's last words); no mark if none was in force, or if it cannot be read."""
     try:
         with open_file(path) as file:
-            words = file.read(MAX_LAST_WORDS).rstrip(b"\0").decode("utf-8", "replace").strip()
-            file.seek(MARK_OFFSET)
+            words = file.read(MAX_CRASH_REPORT).rstrip(b"\0").decode("utf-8", "replace").strip()
+            file.seek(MARKER_OFFSET)
             data = file.read()
         length = int.from_bytes(data[:4], "little")
-        return (msgspec.msgpack.decode(data[4 : 4 + length], type=_Mark) if length else None), words
+        return (msgspec.msgpack.decode(data[4 : 4 + length], type=_MarkerRecord) if length else None), words
     except (OSError, *DECODE_ERRORS):
         return None, ""
 
 
-def _how(last_words: str, memory_kills: int) -> str:
+def _how(crash_report: str, memory_kills: int) -> str:
     """How a worker ended, in words, from what it said and what the kernel counts."""
-    if last_words.startswith("Timeout ("):
+    if crash_report.startswith("Timeout ("):
         return "it was in one call for longer than processing_timeout_s, where Python could not interrupt it"
-    if last_words.startswith("Fatal Python error"):
-        return last_words.partition("\n")[0].removeprefix("Fatal Python error: ")
-    if last_words:
-        return f"it broke off with {last_words.partition(chr(10))[0]}"
+    if crash_report.startswith("Fatal Python error"):
+        return crash_report.partition("\n")[0].removeprefix("Fatal Python error: ")
+    if crash_report:
+        return f"it broke off with {crash_report.partition(chr(10))[0]}"
     if _memory_kills() > memory_kills:
         return "it was killed while the kernel was out of memory"
     return "it ended without a word, as by os._exit, or it was killed from outside"
 
 
-def _users_part(last_words: str) -> str:
+def _users_part(crash_report: str) -> str:
     """A stack down to where it comes to our own code, which says nothing to the reader."""
-    lines = last_words.splitlines()
+    lines = crash_report.splitlines()
     ours = [number for number, line in enumerate(lines) if line.startswith(f'  File "{_PACKAGE}')]
     return "\n".join(lines[: ours[0]] if ours else lines)
 

@@ -1,6 +1,6 @@
 """Frames in transit within a stage: those that wait for their tasks, and rows that wait to go to Spark.
 
-Owns that they are held as bytes, decoded one at a time, and beyond a limit lie in a file (`shelf`); frames that a task
+Owns that they are held as bytes, decoded one at a time, and beyond a limit lie in a file (`spill_buffer`); frames that a task
 emitted for another of its own stage stay objects while there is room. Refuses to route and to encode.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from tupletree.data.frames import ColumnFrame, Frame
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.worker.spill_buffer import Shelf, Slot
+from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer, SpillSlot
 
-__all__ = ["OBJECT_BYTES", "Arrival", "Arrivals", "Inbox", "Outgoing"]
+__all__ = ["OBJECT_BYTES", "Inbox", "Outgoing", "QueuedFrame", "QueuedFrames"]
 
 OBJECT_BYTES = 200
 """About what a tuple takes as a Python object beyond the bytes of its fields."""
@@ -24,47 +24,47 @@ Decode = Callable[[wire.FrameHead, Any], Frame]
 
 
 @dataclass(slots=True)
-class Arrival:
+class QueuedFrame:
     """A frame for a task: the object, with what it takes of the shelf, or its bytes."""
 
     source: int
     sequence: int
     frame: Frame | None
-    slot: Slot | None = None
+    slot: SpillSlot | None = None
     weight: int = 0
 
 
-class Arrivals:
+class QueuedFrames:
     """All frames of one task, in order; each pass over them decodes them anew, one at a time.
 
     Attributes:
         first: frames that come before the others.
     """
 
-    def __init__(self, shelf: Shelf, arrivals: list[Arrival], decode: Decode) -> None:
-        self._shelf = shelf
-        self._arrivals = sorted(arrivals, key=attrgetter("source", "sequence"))
+    def __init__(self, spill_buffer: SpillBuffer, arrivals: list[QueuedFrame], decode: Decode) -> None:
+        self._spill_buffer = spill_buffer
+        self._queued = sorted(arrivals, key=attrgetter("source", "sequence"))
         self._decode = decode
         self.first: list[Frame] = []
 
     def __bool__(self) -> bool:
-        return bool(self.first or self._arrivals)
+        return bool(self.first or self._queued)
 
     def __iter__(self) -> Iterator[Frame]:
         yield from self.first
-        for arrival in self._arrivals:
+        for arrival in self._queued:
             yield self._frame(arrival)
 
     def release(self) -> None:
         """Nobody will look at them again."""
-        for arrival in self._arrivals:
+        for arrival in self._queued:
             if arrival.slot is not None:
                 arrival.slot.release()
             else:
-                self._shelf.give_back(arrival.weight)
-        self._arrivals = []
+                self._spill_buffer.give_back(arrival.weight)
+        self._queued = []
 
-    def _frame(self, arrival: Arrival) -> Frame:
+    def _frame(self, arrival: QueuedFrame) -> Frame:
         if arrival.frame is not None:
             return arrival.frame
         assert arrival.slot is not None, "an arrival is a frame or its bytes"
@@ -75,35 +75,35 @@ class Arrivals:
 class Inbox:
     """What has arrived for the tasks of a partition and is not worked yet."""
 
-    def __init__(self, shelf: Shelf, decode: Callable[[int], Decode]) -> None:
-        self._shelf = shelf
+    def __init__(self, spill_buffer: SpillBuffer, decode: Callable[[int], Decode]) -> None:
+        self._spill_buffer = spill_buffer
         self._decode = decode
-        self._arrivals: dict[int, list[Arrival]] = {}
+        self._queued: dict[int, list[QueuedFrame]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._arrivals)
+        return bool(self._queued)
 
-    def add(self, task: int, arrival: Arrival) -> None:
+    def add(self, task: int, arrival: QueuedFrame) -> None:
         """Something has arrived for a task."""
-        self._arrivals.setdefault(task, []).append(arrival)
+        self._queued.setdefault(task, []).append(arrival)
 
-    def take(self, task: int) -> Arrivals:
+    def take(self, task: int) -> QueuedFrames:
         """Everything that has arrived for a task."""
-        return Arrivals(self._shelf, self._arrivals.pop(task, []), self._decode(task))
+        return QueuedFrames(self._spill_buffer, self._queued.pop(task, []), self._decode(task))
 
 
 class Outgoing:
     """Rows on their way to Spark."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-        self._rows: list[tuple[int, int, Slot]] = []
+    def __init__(self, spill_buffer: SpillBuffer) -> None:
+        self._spill_buffer = spill_buffer
+        self._rows: list[tuple[int, int, SpillSlot]] = []
 
     def put(self, place: int, kind: int, head: bytes, body: Any = b"") -> None:
         """A row is to go."""
-        self.put_slot(place, kind, self._shelf.put(head, body))
+        self.put_slot(place, kind, self._spill_buffer.put(head, body))
 
-    def put_slot(self, place: int, kind: int, slot: Slot) -> None:
+    def put_slot(self, place: int, kind: int, slot: SpillSlot) -> None:
         """A row whose bytes are on the shelf is to go."""
         self._rows.append((place, kind, slot))
 

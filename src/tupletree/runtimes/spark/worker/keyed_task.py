@@ -10,7 +10,7 @@ from typing import Any
 from tupletree.data.frames import Frame
 from tupletree.errors import ProcessingError
 from tupletree.routing.plan import Plan, Task
-from tupletree.runtimes.spark.format.program import Control
+from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.wire import FailRoot, StateReport
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.state.keys import key_functions, key_types
@@ -29,7 +29,7 @@ _segments = OpenSegments()
 class StatefulTask:
     """The state of one task during one run."""
 
-    def __init__(self, component: ComponentSpec, task: Task, plan: Plan, control: Control, attempt: int) -> None:
+    def __init__(self, component: ComponentSpec, task: Task, plan: Plan, control: EpochControl, attempt: int) -> None:
         spec = component.body.state
         self._spec = spec
         self.component = component.name
@@ -58,7 +58,7 @@ class StatefulTask:
 
     @classmethod
     def of(
-        cls, component: ComponentSpec, task: Task, plan: Plan, control: Control, attempt: int
+        cls, component: ComponentSpec, task: Task, plan: Plan, control: EpochControl, attempt: int
     ) -> StatefulTask | None:
         """The task's state, or None for a bolt that declares none."""
         return cls(component, task, plan, control, attempt) if component.body.state is not None else None

@@ -22,12 +22,12 @@ from tupletree.routing.groupings import Router
 from tupletree.routing.plan import Plan, Task
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.worker.edges import Edges
-from tupletree.runtimes.spark.worker.inbox import OBJECT_BYTES, Arrival, Inbox, Outgoing, weight_of
-from tupletree.runtimes.spark.worker.spill_buffer import Shelf, Slot
+from tupletree.runtimes.spark.worker.inbox import OBJECT_BYTES, Inbox, Outgoing, QueuedFrame, weight_of
+from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer, SpillSlot
 from tupletree.tasks.orders import Numbers, Ordering
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["Exits", "Sender"]
+__all__ = ["Destinations", "Sender"]
 
 MOST_PART_BYTES = 16 * 1024 * 1024
 LEAST_PART_BYTES = 64 * 1024
@@ -35,7 +35,7 @@ LEAST_PART_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Exits:
+class Destinations:
     """The ways out of the tasks of a stage's partition.
 
     Attributes:
@@ -49,7 +49,7 @@ class Exits:
         numbers: of what is made here, in the order of making.
     """
 
-    shelf: Shelf
+    spill_buffer: SpillBuffer
     inbox: Inbox
     outgoing: Outgoing
     carry: Callable[[Task, wire.Row, int, wire.U64], None]
@@ -60,7 +60,7 @@ class Exits:
 
 
 @dataclass(slots=True)
-class _Parcel:
+class _OutgoingFrame:
     """A frame with its id, ready to go: the object, or its bytes."""
 
     edge: int
@@ -68,7 +68,7 @@ class _Parcel:
     sequence: int
     roots: wire.U64
     frame: Frame | None
-    slot: Slot | None
+    slot: SpillSlot | None
     weight: int
 
 
@@ -93,7 +93,7 @@ class Sender:
         place: tuple[int, int, int],
         task: Task,
         component: ComponentSpec,
-        exits: Exits,
+        destinations: Destinations,
         *,
         sends_in: int | None = None,
     ) -> None:
@@ -102,14 +102,14 @@ class Sender:
         self._place = place
         self._task = task
         self._component = component.name
-        self._exits = exits
-        self.ordering = Ordering(plan, component.name, exits.numbers)
-        self._fail = partial(exits.fail, FailureMaker(component.name, task.task_id))
+        self._destinations = destinations
+        self.ordering = Ordering(plan, component.name, destinations.numbers)
+        self._fail = partial(destinations.fail, FailureMaker(component.name, task.task_id))
         self._routers = {stream: Router.of(plan, task.task_id, stream, sends_in) for stream in component.outputs}
         self._sequence = 0
-        self._held: list[_Parcel] = []
+        self._held: list[_OutgoingFrame] = []
         self._held_bytes = 0
-        self._part_bytes = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, exits.shelf.limit_bytes // 8))
+        self._part_bytes = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, destinations.spill_buffer.limit_bytes // 8))
         links = [link for link in plan.links if link.producer == component.name]
         self._carried = {link.consumer for link in links if link.carried}
 
@@ -131,8 +131,8 @@ class Sender:
             for root, value, error in refused:
                 self._fail(root, value, error)
             for frame in frames:
-                for parcel in self._packed(frame):
-                    self._go(parcel)
+                for outgoing in self._packed(frame):
+                    self._go(outgoing)
 
     def hold(self, outputs: list[Output]) -> None:
         """See `effects.Outlet`; a tuple that cannot be dealt fails the call."""
@@ -141,10 +141,10 @@ class Sender:
             if refused:
                 raise refused[0][2]
             for frame in frames:
-                for parcel in self._packed(frame):
-                    self._held.append(parcel)
-                    self._held_bytes += parcel.slot.size_bytes if parcel.slot is not None else parcel.weight
-        limit = self._exits.call_max_bytes
+                for outgoing in self._packed(frame):
+                    self._held.append(outgoing)
+                    self._held_bytes += outgoing.slot.size_bytes if outgoing.slot is not None else outgoing.weight
+        limit = self._destinations.call_max_bytes
         if self._held_bytes > limit:
             raise PermanentError(
                 f"one call emitted more than call_max_bytes: {self._held_bytes:,} bytes so far, expected at most "
@@ -154,13 +154,13 @@ class Sender:
     def settle(self, *, counts: bool) -> None:
         """See `effects.Outlet`."""
         parcels, self._held, self._held_bytes = self._held, [], 0
-        for parcel in parcels:
+        for outgoing in parcels:
             if counts:
-                self._go(parcel)
-            elif parcel.slot is not None:
-                parcel.slot.release()
+                self._go(outgoing)
+            elif outgoing.slot is not None:
+                outgoing.slot.release()
             else:
-                self._exits.shelf.give_back(parcel.weight)
+                self._destinations.spill_buffer.give_back(outgoing.weight)
 
     # --- one frame --------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Sender:
         target = self._plan.tasks[frame.task].component
         return target not in self._carried and self._plan.stage_of(target) == self._place[2]
 
-    def _packed(self, frame: Frame) -> Iterator[_Parcel]:
+    def _packed(self, frame: Frame) -> Iterator[_OutgoingFrame]:
         """The frame with an id; as several, if it is too long for a row."""
         epoch, run, stage = self._place
         codec = self._codecs[frame.component, frame.stream]
@@ -201,9 +201,9 @@ class Sender:
         if self._stays(frame):
             length = 0.0 if isinstance(frame, ColumnFrame) else wire.length_of(codec, frame.values[0])
             weight = weight_of(frame, length)
-            if self._exits.shelf.has_room(weight):
-                self._exits.shelf.claim(weight)
-                yield _Parcel(frame.id, frame.task, sequence, wire.NO_ROOTS, frame, None, weight)
+            if self._destinations.spill_buffer.has_room(weight):
+                self._destinations.spill_buffer.claim(weight)
+                yield _OutgoingFrame(frame.id, frame.task, sequence, wire.NO_ROOTS, frame, None, weight)
                 return
         if frame.size > wire.FRAME_TUPLES:
             for half in wire.halves(frame):
@@ -216,25 +216,25 @@ class Sender:
             for half in wire.halves(frame):
                 yield from self._packed(half)
             return
-        slot = self._exits.shelf.put(row[2], row[3])
-        yield _Parcel(frame.id, frame.task, sequence, wire.frame_roots(frame), None, slot, 0)
+        slot = self._destinations.spill_buffer.put(row[2], row[3])
+        yield _OutgoingFrame(frame.id, frame.task, sequence, wire.frame_roots(frame), None, slot, 0)
 
-    def _go(self, parcel: _Parcel) -> None:
+    def _go(self, outgoing: _OutgoingFrame) -> None:
         """Enter a frame in the ledger, and deliver it here, or put it on the wire."""
-        exits, target = self._exits, self._plan.tasks[parcel.task]
+        destinations, target = self._destinations, self._plan.tasks[outgoing.task]
         if target.component in self._carried:
-            assert parcel.slot is not None, "only frames for this run are objects"
-            row = (self._plan.placement(parcel.task), wire.FRAME, *parcel.slot.take())
-            exits.carry(target, row, parcel.edge, parcel.roots)
-            exits.edges.sent(parcel.edge, parcel.roots)
+            assert outgoing.slot is not None, "only frames for this run are objects"
+            row = (self._plan.placement(outgoing.task), wire.FRAME, *outgoing.slot.take())
+            destinations.carry(target, row, outgoing.edge, outgoing.roots)
+            destinations.edges.sent(outgoing.edge, outgoing.roots)
         elif self._plan.stage_of(target.component) == self._place[2]:
-            arrival = Arrival(self._task.task_id, parcel.sequence, parcel.frame, parcel.slot, parcel.weight)
-            exits.inbox.add(parcel.task, arrival)
-            if parcel.frame is not None:
-                exits.edges.born(parcel.frame)
+            arrival = QueuedFrame(self._task.task_id, outgoing.sequence, outgoing.frame, outgoing.slot, outgoing.weight)
+            destinations.inbox.add(outgoing.task, arrival)
+            if outgoing.frame is not None:
+                destinations.edges.born(outgoing.frame)
             else:
-                exits.edges.sent(parcel.edge, parcel.roots)
+                destinations.edges.sent(outgoing.edge, outgoing.roots)
         else:
-            assert parcel.slot is not None, "only frames for this run are objects"
-            exits.outgoing.put_slot(self._plan.placement(parcel.task), wire.FRAME, parcel.slot)
-            exits.edges.sent(parcel.edge, parcel.roots)
+            assert outgoing.slot is not None, "only frames for this run are objects"
+            destinations.outgoing.put_slot(self._plan.placement(outgoing.task), wire.FRAME, outgoing.slot)
+            destinations.edges.sent(outgoing.edge, outgoing.roots)

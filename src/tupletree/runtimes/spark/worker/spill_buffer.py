@@ -13,19 +13,19 @@ from typing import IO, Any
 
 from tupletree.errors import InternalError, ProcessingError
 
-__all__ = ["Shelf", "Slot"]
+__all__ = ["SpillBuffer", "SpillSlot"]
 
 LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
 """Environment variable by which Spark tells its Python workers where executors keep what they spill."""
 
 
-class Slot:
+class SpillSlot:
     """One head and body on a shelf. `take` it once, or `read` it as often as you like and `release` it."""
 
-    __slots__ = ("_data", "_offset", "_shelf", "body_length", "head_length")
+    __slots__ = ("_data", "_offset", "_spill_buffer", "body_length", "head_length")
 
-    def __init__(self, shelf: Shelf, head: Any, body: Any, *, in_memory: bool) -> None:
-        self._shelf = shelf
+    def __init__(self, spill_buffer: SpillBuffer, head: Any, body: Any, *, in_memory: bool) -> None:
+        self._spill_buffer = spill_buffer
         self.head_length, self.body_length = len(head), len(body)
         self._data: tuple[Any, Any] | None = (head, body) if in_memory else None
         self._offset = -1
@@ -39,16 +39,16 @@ class Slot:
         """(head, body) as bytes or buffers."""
         if self._data is not None:
             return self._data
-        data = memoryview(self._shelf.load(self._offset, self.size_bytes))
+        data = memoryview(self._spill_buffer.load(self._offset, self.size_bytes))
         return data[: self.head_length], data[self.head_length :]
 
     def release(self) -> None:
         """Nobody will read it again."""
         if self._data is not None:
             self._data = None
-            self._shelf.give_back(self.size_bytes)
+            self._spill_buffer.give_back(self.size_bytes)
         elif self._offset >= 0:
-            self._shelf.forget()
+            self._spill_buffer.forget()
         self._offset = -1
 
     def take(self) -> tuple[Any, Any]:
@@ -62,7 +62,7 @@ class Slot:
         self._offset = offset
 
 
-class Shelf:
+class SpillBuffer:
     """See the module docstring. Not thread-safe.
 
     Args:
@@ -91,7 +91,7 @@ class Shelf:
         """Undo `claim`."""
         self._in_memory_bytes -= length
 
-    def put(self, head: Any, body: Any) -> Slot:
+    def put(self, head: Any, body: Any) -> SpillSlot:
         """Hold a head and a body: bytes or buffers.
 
         Raises:
@@ -100,8 +100,8 @@ class Shelf:
         length = len(head) + len(body)
         if self.has_room(length):
             self.claim(length)
-            return Slot(self, head, body, in_memory=True)
-        slot = Slot(self, head, body, in_memory=False)
+            return SpillSlot(self, head, body, in_memory=True)
+        slot = SpillSlot(self, head, body, in_memory=False)
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="tupletree-", dir=self._folder, buffering=0)  # noqa: SIM115 - lives as long as the attempt

@@ -30,16 +30,16 @@ from tupletree.errors import ProcessingError, TupletreeError, is_outage
 from tupletree.logs import follow_environment
 from tupletree.routing.plan import Task
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.program import Control, Program, control_from, load_program
-from tupletree.runtimes.spark.worker.call_timeout import Alarm
-from tupletree.runtimes.spark.worker.carryover import KeptFiles, TaskKeep
-from tupletree.runtimes.spark.worker.crash_markers import DeadlyWorkError, Marker, MarkingPlace
+from tupletree.runtimes.spark.format.program import EpochControl, Program, control_from, load_program
+from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
+from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
+from tupletree.runtimes.spark.worker.crash_markers import CrashingWorkError, CrashMarker, MarkedPlace
 from tupletree.runtimes.spark.worker.edges import Edges
-from tupletree.runtimes.spark.worker.inbox import Arrival, Arrivals, Decode, Inbox, Outgoing
+from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, QueuedFrame, QueuedFrames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
-from tupletree.runtimes.spark.worker.sender import Exits, Sender
+from tupletree.runtimes.spark.worker.sender import Destinations, Sender
 from tupletree.runtimes.spark.worker.sink_writer import SinkTask, takes_columns
-from tupletree.runtimes.spark.worker.spill_buffer import Shelf
+from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer
 from tupletree.runtimes.spark.worker.splits import as_report, rows_of
 from tupletree.runtimes.spark.worker.tasks import TASKS, BoltWork, task_of
 from tupletree.state.cells import is_immutable
@@ -90,8 +90,8 @@ def run_stage(
     """
     follow_environment()
     known = control_from(control)
-    marker = Marker(
-        Path(known.marks_directory),
+    marker = CrashMarker(
+        Path(known.markers_directory),
         (known.generation, known.epoch, index, identity.partition),
         (known.execution, identity.attempt),
         one_host=known.one_host,
@@ -103,7 +103,7 @@ def run_stage(
             yield from run.read(rows)
             if run.has_work:
                 yield from run.read_splits()
-                with Alarm(known.processing_timeout_s, marker.last_words):
+                with CallTimeout(known.processing_timeout_s, marker.crash_report):
                     yield from run.work()
         finally:
             run.close()
@@ -113,7 +113,7 @@ class StageRun:
     """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
 
     def __init__(
-        self, program: Program, control: Control, index: int, partition: int, attempt: int, marker: Marker
+        self, program: Program, control: EpochControl, index: int, partition: int, attempt: int, marker: CrashMarker
     ) -> None:
         self._program = program
         self._plan = program.plan
@@ -121,9 +121,9 @@ class StageRun:
         self._stage = self._plan.stages[index]
         self._partition = partition
         self._attempt = attempt
-        self._shelf = Shelf(control.stage_memory_bytes)
-        self._inbox = Inbox(self._shelf, self._decoder)
-        self._outgoing = Outgoing(self._shelf)
+        self._spill_buffer = SpillBuffer(control.stage_memory_bytes)
+        self._inbox = Inbox(self._spill_buffer, self._decoder)
+        self._outgoing = Outgoing(self._spill_buffer)
         self._splits: list[tuple[int, wire.PlannedSplit]] = []
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
         self._failures: dict[int, Failure] = {}
@@ -134,15 +134,15 @@ class StageRun:
         self._untracked = Worked()  # strays only: tuples of no message that could not go on
         self._places: set[int] = set()
         name = f"{control.run_id[:8]}-{self._version}-{index}-{partition}-{attempt}.kept"
-        self._kept_files = KeptFiles(Path(control.kept_directory), name)
-        self._kept_values: list[int] = []
-        self._kept_roots: list[Any] = []
+        self._carryover_files = CarryOverFiles(Path(control.carryover_directory), name)
+        self._carryover_values: list[int] = []
+        self._carryover_roots: list[Any] = []
         self._gone = set(wire.unpack_roots(control.gone).tolist())
         self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
-        self._marker = marker
-        self._skip.update(marker.suspicions.roots)
-        self._exits = Exits(
-            shelf=self._shelf,
+        self._crash_marker = marker
+        self._skip.update(marker.crash_history.roots)
+        self._destinations = Destinations(
+            spill_buffer=self._spill_buffer,
             inbox=self._inbox,
             outgoing=self._outgoing,
             carry=self._carry,
@@ -170,8 +170,8 @@ class StageRun:
             if kind == wire.FRAME:
                 known = wire.decode_head(memoryview(head))
                 if known.task in own:
-                    slot = self._shelf.put(head, body)
-                    self._inbox.add(known.task, Arrival(known.source, known.sequence, None, slot))
+                    slot = self._spill_buffer.put(head, body)
+                    self._inbox.add(known.task, QueuedFrame(known.source, known.sequence, None, slot))
                     continue
             elif kind == wire.SPLIT:
                 planned = wire.decode_split(memoryview(head))
@@ -222,7 +222,7 @@ class StageRun:
 
     def close(self) -> None:
         """Let go of what was spilled."""
-        self._shelf.close()
+        self._spill_buffer.close()
 
     def _decoder(self, task_id: int) -> Decode:
         """How frames for a task are decoded."""
@@ -252,27 +252,27 @@ class StageRun:
             "component_tasks": self._plan.component_tasks,
             "waits": True,
         }
-        if self._marker.is_marking:
-            return MarkingPlace(self._marker, **fields)
+        if self._crash_marker.is_marking:
+            return MarkedPlace(self._crash_marker, **fields)
         return TaskPlace(**fields)
 
     def _fail_killers(
         self, task: Task, frames: Iterable[Frame], held: list[HeldFrame], fail: FailureMaker
     ) -> Iterable[Frame]:
         """Fail what killed its workers in this task; returns the frames without the untracked tuples among that."""
-        suspicions = self._marker.suspicions
-        here = {root for root, blame in suspicions.roots.items() if blame.task_id == task.task_id}
+        crash_history = self._crash_marker.crash_history
+        here = {root for root, blame in crash_history.roots.items() if blame.task_id == task.task_id}
         given = chain(frames, (one.frame for one in held)) if here else ()
         for root, values in (piece for frame in given for piece in frame.segments()):
             for one in here.intersection(roots_of(root)):
                 here.remove(one)
-                self._failures[one] = suspicions.roots[one].failure(task.component, safe_text(values[0]))
-        frames, dropped = suspicions.drop_untracked(task.task_id, frames)
+                self._failures[one] = crash_history.roots[one].failure(task.component, safe_text(values[0]))
+        frames, dropped = crash_history.drop_untracked(task.task_id, frames)
         for value, blame in dropped:
             fail.stray(self._untracked, value, f"lost, for worker processes ended over it: {blame.how}")
         return frames
 
-    def _bolt(self, component: ComponentSpec, task: Task, arrivals: Arrivals) -> Iterator[None]:
+    def _bolt(self, component: ComponentSpec, task: Task, arrivals: QueuedFrames) -> Iterator[None]:
         """Run a bolt's task; gives way whenever rows may be on their way to Spark."""
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
@@ -281,9 +281,9 @@ class StageRun:
         holder = holder_of(component, place, keys)
         bolt = holder or task_of(self._plan, component, place, state, self._control.processing_timeout_s)
         fail = FailureMaker(component.name, task.task_id)
-        keep, held, arrivals.first = self._kept_for(component, task, needed=holder is not None)
+        keep, held, arrivals.first = self._carryover_for(component, task, needed=holder is not None)
         try:
-            with self._marker.beside(task.task_id, "open"):
+            with self._crash_marker.beside(task.task_id, "open"):
                 bolt.open()
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             for frame in arrivals:
@@ -305,7 +305,7 @@ class StageRun:
         try:
             if holder is not None and keep is not None:
                 keep.restore(holder, held, self._parked, self._gone)
-                holder.forget(self._marker.suspicions.roots)
+                holder.forget(self._crash_marker.crash_history.roots)
             yield from self._work(bolt, holder, component, task, frames, state)
         finally:
             self._close(bolt, task)
@@ -319,15 +319,15 @@ class StageRun:
 
     def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
         try:
-            with self._marker.beside(task.task_id, "tick"):
+            with self._crash_marker.beside(task.task_id, "tick"):
                 return bolt.tick(self._control.time_s)
-        except DeadlyWorkError as error:
+        except CrashingWorkError as error:
             logger.warning("%s is not told that time passed: %s", task.component, error)
             return Worked()
 
     def _close(self, bolt: BoltWork | Holder, task: Task) -> None:
         try:
-            with self._marker.beside(task.task_id, "close"):
+            with self._crash_marker.beside(task.task_id, "close"):
                 bolt.close()
         except BaseException:
             logger.exception("closing a task of %s failed; its results stand", task.component)
@@ -420,26 +420,26 @@ class StageRun:
 
     def _sender(self, component: ComponentSpec, task: Task, sends_in: int | None = None) -> Sender:
         place = self._control.epoch, self._control.run, self._stage.index
-        return Sender(self._plan, self._program.codecs, place, task, component, self._exits, sends_in=sends_in)
+        return Sender(self._plan, self._program.codecs, place, task, component, self._destinations, sends_in=sends_in)
 
-    def _kept_for(
+    def _carryover_for(
         self, component: ComponentSpec, task: Task, *, needed: bool
-    ) -> tuple[TaskKeep | None, list[HeldFrame], list[Frame]]:
+    ) -> tuple[TaskCarryOver | None, list[HeldFrame], list[Frame]]:
         """What is kept for a task, if anything is or could be: its keep, held frames, and frames that arrive."""
         version = self._control.kept.get(component.name, {}).get(task.index)
         if version is None and not needed:
             return None, [], []
         codecs = self._program.codecs
-        keep = TaskKeep.of(component.name, task.task_id, task.index, self._kept_files, codecs, version)
+        keep = TaskCarryOver.of(component.name, task.task_id, task.index, self._carryover_files, codecs, version)
         keep.carries = self._plan.passes_order_on(component.name)
         return keep, *keep.split(self._gone, self._parked)
 
     def _keep(
-        self, keep: TaskKeep, held: list[HeldFrame], memory: Any, due_s: float | None, fail: FailureMaker
+        self, keep: TaskCarryOver, held: list[HeldFrame], memory: Any, due_s: float | None, fail: FailureMaker
     ) -> None:
         for frame_id, roots in keep.update(held, memory, due_s, partial(self._fail, fail)):
-            self._kept_values.append(frame_id)
-            self._kept_roots.append(wire.root_array(roots))
+            self._carryover_values.append(frame_id)
+            self._carryover_roots.append(wire.root_array(roots))
 
     def _carry_out(self, worked: Worked, component: ComponentSpec, sender: Sender) -> None:
         sender.ordering.settle(worked)
@@ -455,14 +455,14 @@ class StageRun:
 
     def _carry(self, target: Task, row: wire.Row, frame_id: int, roots: wire.U64) -> None:
         """A frame goes to the next epoch."""
-        self._kept_files.carry(target.component, target.index, row)
-        self._kept_values.append(frame_id)
-        self._kept_roots.append(roots)
+        self._carryover_files.carry(target.component, target.index, row)
+        self._carryover_values.append(frame_id)
+        self._carryover_roots.append(roots)
 
     def _fail(self, fail: FailureMaker, root: Root, value: object, error: BaseException | str) -> None:
         if root == UNTRACKED:
             fail.stray(self._untracked, value, error)
-        if isinstance(error, DeadlyWorkError):
+        if isinstance(error, CrashingWorkError):
             poison = error.blame.failure(self._plan.tasks[error.blame.task_id].component, str(value))
             self._failures = {**dict.fromkeys(roots_of(root), poison), **self._failures}
         fail.note(self._failures, root, value, error)
@@ -510,16 +510,16 @@ class StageRun:
 
     def _report(self) -> None:
         self._stats.strays += _log_strays(self._untracked, ", ".join(self._stage.components))
-        for root, blame in self._marker.suspicions.roots.items():
+        for root, blame in self._crash_marker.crash_history.roots.items():
             if root not in self._failures:  # no frame of it came this time
                 self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
         entries = self._edges.entries()
         if entries is not None:
             self._put(wire.LEDGER, b"", wire.pack_entries(entries))
-        self._kept_files.write()
-        if self._kept_files.reports:
-            entries = combine(self._kept_values, self._kept_roots)
-            reports = wire.encode_report(self._kept_files.reports)
+        self._carryover_files.write()
+        if self._carryover_files.reports:
+            entries = combine(self._carryover_values, self._carryover_roots)
+            reports = wire.encode_report(self._carryover_files.reports)
             self._put(wire.KEPT, reports, wire.pack_entries(entries))
         if self._touched:
             touched = np.unique(np.concatenate(self._touched))

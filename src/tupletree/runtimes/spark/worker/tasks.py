@@ -6,7 +6,7 @@ from tupletree.bolts.arrow import ArrowTask
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.plain import BoltTask
 from tupletree.routing.plan import Plan
-from tupletree.runtimes.spark.worker.async_bolts import AwaitingBoltTask
+from tupletree.runtimes.spark.worker.async_bolts import AsyncBoltTask
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.topology.model import ComponentSpec
 
@@ -25,5 +25,5 @@ def task_of(
     if component.body.style == "arrow":
         return ArrowTask(plan.spec, component, place, cell, keys)
     if component.body.is_async:
-        return AwaitingBoltTask(component, place, cell, keys, limit_s=limit_s)
+        return AsyncBoltTask(component, place, cell, keys, limit_s=limit_s)
     return BoltTask(component, place, cell, keys)
