@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.flow.driving import Driver
+from tests.tasks.driving import Driver
 from tupletree import Topology
 from tupletree.config import Options
 from tupletree.data.payloads import to_jsonable

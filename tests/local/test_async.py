@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.flow.streams import Line, Script, lines
 from tests.local.running import HANG_S, begin, run
 from tests.local.test_restarts import Impatient
+from tests.tasks.streams import Line, Script, lines
 from tupletree import Bolt, Collector, KeyedState, TaskContext, Topology, bolt
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.flow.streams import Line, Script, lines
 from tests.local.running import HANG_S, begin, run
 from tests.local.test_restarts import Impatient
+from tests.tasks.streams import Line, Script, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.errors import TupletreeError
 from tupletree.runtimes import deadletters

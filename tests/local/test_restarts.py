@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin, run
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.errors import ConnectorError, TupletreeError
 from tupletree.sinks import foreach

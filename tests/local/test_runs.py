@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.flow.streams import Count, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin, run
+from tests.tasks.streams import Count, Line, Script, Word, lines
 from tupletree import Collector, Emit, KeyedState, TaskContext, Tick, Topology, arrow_bolt, batch_bolt, bolt
 from tupletree.errors import CheckpointError, ConfigError, TopologyError
 from tupletree.runtimes import deadletters

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.flow.streams import Line, Script, Word, lines
 from tests.local.running import begin
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
 from tests.spark.conftest import RunTopology
+from tests.tasks.streams import Line, Script, Word, lines
 from tupletree import AsyncSpout, Collector, Topology, batch_bolt, bolt, testing
 from tupletree.errors import TupletreeError
 from tupletree.runtimes import deadletters

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.streams import Line, Word
 from tests.local.running import HANG_S, begin
+from tests.tasks.streams import Line, Word
 from tupletree import Topology, bolt, testing
 from tupletree.sinks import foreach
 from tupletree.sources import items

@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.databases import missing_postgres, postgres, query
-from tests.flow.driving import Driver
 from tests.local.running import begin
+from tests.tasks.driving import Driver
 from tupletree import (
     AsyncSpout,
     Bolt,

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.flow.timed import Timed, with_pending
 from tests.local.running import HANG_S, begin, run
+from tests.tasks.timed import Timed, with_pending
 from tupletree import Collector, Emit, EndOfInput, Spout, TaskContext, Topology, bolt
 from tupletree.config import Options
 from tupletree.tracking.outcomes import Failure

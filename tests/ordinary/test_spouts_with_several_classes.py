@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flow.streams import Count, Line, Word
+from tests.tasks.streams import Count, Line, Word
 from tupletree import Emit, EndOfInput, Spout, Topology, bolt
 from tupletree.errors import TopologyError
 

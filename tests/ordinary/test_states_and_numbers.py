@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.flow.streams import Line, Script, Word
 from tests.local.running import HANG_S, begin
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess, begin_in_process
+from tests.tasks.streams import Line, Script, Word
 from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, bolt
 from tupletree.runtimes import run as api_run
 from tupletree.runtimes.api import RunHandle

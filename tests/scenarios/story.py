@@ -9,7 +9,7 @@ import itertools
 import string
 from typing import Any
 
-from tests.flow.driving import Driver
+from tests.tasks.driving import Driver
 from tupletree import Topology
 from tupletree.config import Options
 from tupletree.data.frames import Frame

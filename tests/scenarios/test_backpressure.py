@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flow.streams import Line, Script, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Line, Script, lines
 from tupletree import PermanentError, Topology, bolt
 from tupletree.tasks.bolt import BoltMachine
 

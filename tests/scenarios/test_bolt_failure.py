@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Collector, PermanentError, TaskContext, Topology, bolt
 
 

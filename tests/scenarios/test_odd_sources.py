@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Gathering, Line, Script, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.topology.components import MessageId
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Topology, bolt
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flow.streams import Line, Script, Word, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Line, Script, Word, lines
 from tupletree import Bolt, Collector, Emit, Topology, bolt
 from tupletree.tracking.outcomes import FailureKind
 

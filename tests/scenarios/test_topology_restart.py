@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Gathering, Line, Script, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.topology.components import Reject
 from tupletree.tracking.retry import RestartPolicy

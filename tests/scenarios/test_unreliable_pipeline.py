@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tests.scenarios.story import Story
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Emit, Topology, bolt
 
 

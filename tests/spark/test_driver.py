@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.flow.streams import Line, Script, Word
+from tests.tasks.streams import Line, Script, Word
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.bolts.failures import FailureMaker
 from tupletree.clock import SystemClock

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.flow.streams import Line
+from tests.tasks.streams import Line
 from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.data.frames import Frame, Root

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.dispatch.bench import Word, emitted, frame, task_of, words
+from tests.bolts.frame_bench import Word, emitted, frame, task_of, words
 from tupletree import Collector, KeyedState, bolt
 from tupletree.state.cells import CLEARED, ValueCell, is_immutable
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.dispatch.bench import Count, frame
+from tests.bolts.frame_bench import Count, frame
 from tupletree import Collector, KeyedState, Tick, Topology, bolt
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.failures import FailureMaker

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin
 from tests.scenarios.story import Story
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Collector, Emit, Topology, bolt
 
 pytestmark = pytest.mark.stress

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.flow.streams import Count, Gathering, Line, Script, Word, lines
 from tests.local.running import HANG_S, begin, run
+from tests.tasks.streams import Count, Gathering, Line, Script, Word, lines
 from tupletree import Bolt, Collector, TaskContext, Topology, bolt
 from tupletree.topology.components import SinkBatch
 

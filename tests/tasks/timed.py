@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from tests.flow.driving import Driver
+from tests.tasks.driving import Driver
 from tupletree import Topology
 from tupletree.config import Options
 from tupletree.data.frames import Frame

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flow.driving import Driver
-from tests.flow.streams import Count, Gathering, Line, Script, Word, lines
+from tests.tasks.driving import Driver
+from tests.tasks.streams import Count, Gathering, Line, Script, Word, lines
 from tupletree import Collector, Emit, KeyedState, TaskContext, Topology, bolt
 from tupletree.config import Options
 from tupletree.data.frames import Frame

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dispatch.bench import Word, done, emitted, frame, task_of
+from tests.bolts.frame_bench import Word, done, emitted, frame, task_of
 from tupletree import Collector, bolt
 from tupletree.data.frames import Root, roots_of
 

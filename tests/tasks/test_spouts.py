@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.flow.driving import Driver
-from tests.flow.streams import Gathering, Line, Script, Word, lines
+from tests.tasks.driving import Driver
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.config import Options
 from tupletree.tasks.mail import HighWater, SinkReset

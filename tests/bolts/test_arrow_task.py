@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.dispatch.bench import Count, Word, done, emitted, frame, topology_of, words
+from tests.bolts.frame_bench import Count, Word, done, emitted, frame, topology_of, words
 from tupletree import Anchored, KeyedBatch, Resource, TaskContext, arrow_bolt
 from tupletree.bolts.arrow import ArrowTask
 from tupletree.bolts.effects import ColumnOutput, TaskPlace

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.flow.driving import Driver
-from tests.flow.streams import Line, Script, Word, lines
+from tests.tasks.driving import Driver
+from tests.tasks.streams import Line, Script, Word, lines
 from tupletree import Collector, Emit, Topology, TupleSettledError, batch_bolt, bolt
 from tupletree.bolts import collector
 from tupletree.config import Options

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow.streams import Gathering, Line, Script, Word
+from tests.tasks.streams import Gathering, Line, Script, Word
 from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.data.frames import Frame, Root

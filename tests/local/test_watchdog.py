@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flow.driving import Driver
-from tests.flow.streams import Line, Script, Word, lines
+from tests.tasks.driving import Driver
+from tests.tasks.streams import Line, Script, Word, lines
 from tupletree import Collector, Topology, bolt
 from tupletree.clock import ManualClock
 from tupletree.config import Options

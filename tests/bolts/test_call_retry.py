@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.dispatch.bench import Bad, Count, Word, done, emitted, frame, topology_of, words
+from tests.bolts.frame_bench import Bad, Count, Word, done, emitted, frame, topology_of, words
 from tupletree import (
     Anchored,
     Bolt,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.dispatch.bench import Bad, Count, Word, component_of, done, emitted, frame, task_of, words
+from tests.bolts.frame_bench import Bad, Count, Word, component_of, done, emitted, frame, task_of, words
 from tupletree import Bolt, Collector, PermanentError, ProcessingError, Topology, TupleSettledError, bolt
 from tupletree.sources.items import items
 

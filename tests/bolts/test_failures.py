@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.dispatch.bench import Count, Word, done, emitted, frame, task_of, words
+from tests.bolts.frame_bench import Count, Word, done, emitted, frame, task_of, words
 from tupletree import Collector, KeyedState, PermanentError, TaskContext, bolt
 from tupletree.state.cells import ValueCell
 from tupletree.tracking.outcomes import Failure, FailureKind

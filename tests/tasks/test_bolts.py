@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tests.flow.driving import Driver
-from tests.flow.streams import Gathering, Line, Script, Word, lines
+from tests.tasks.driving import Driver
+from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Bolt, Collector, Resource, TaskContext, Tick, Topology, batch_bolt, bolt
 from tupletree.config import Options
 from tupletree.tasks.async_bolt import AsyncBoltMachine

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.dispatch.bench import Bad, Count, Word, component_of, done, emitted, frame, task_of, words
+from tests.bolts.frame_bench import Bad, Count, Word, component_of, done, emitted, frame, task_of, words
 from tupletree import Bolt, Collector, KeyedState, Resource, TaskContext, bolt
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.plain import BoltTask

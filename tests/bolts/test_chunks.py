@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dispatch.bench import Bad, Count, Segment, Word, done, frame, task_of, words
+from tests.bolts.frame_bench import Bad, Count, Segment, Word, done, frame, task_of, words
 from tupletree import Collector, KeyedState, bolt
 from tupletree.bolts.chunks import CHECK, FIRST
 from tupletree.bolts.effects import Output, Worked
