@@ -92,7 +92,7 @@ class WriteRequest:
 
 @dataclass(slots=True, frozen=True)
 class Drop:
-    """To sink tasks, and to a bolt task that asked (`OrphanQuery`): these attempts are over: let go of what is theirs."""
+    """To sink tasks, and to a bolt task that asked (`OrphanQuery`): these attempts are over."""
 
     roots: list[int]
 

@@ -21,7 +21,7 @@ from tupletree.config import Options
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.ids import hex_id
 from tupletree.tasks.mail import Track, TreeVerdicts
-from tupletree.testing.away import AWAY
+from tupletree.testing.virtual.away import AWAY
 from tupletree.topology.components import MessageId
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure, Outcome

@@ -35,7 +35,7 @@ from tupletree.tasks.mail import (
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine
-from tupletree.testing.away import Away
+from tupletree.testing.virtual.away import Away
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.oracle import Oracle
 from tupletree.testing.virtual.calls import VirtualCalls

@@ -1,7 +1,7 @@
 """Frames in transit within a stage: those that wait for their tasks, and rows that wait to go to Spark.
 
-Owns that they are held as bytes, decoded one at a time, and beyond a limit lie in a file (`spill_buffer`); frames that a
-task emitted for another of its own stage stay objects while there is room. Refuses to route and to encode.
+Owns that they are held as bytes, decoded one at a time, and beyond a limit lie in a file (`spill_buffer`); frames that
+a task emitted for another of its own stage stay objects while there is room. Refuses to route and to encode.
 """
 
 from __future__ import annotations
