@@ -11,10 +11,10 @@ from tupletree import Topology
 from tupletree.config import Options
 from tupletree.data.payloads import to_jsonable
 from tupletree.routing.plan import Plan
-from tupletree.testing.virtual.away import Away
 from tupletree.testing.conformance import Ended, Gap, Need, RuntimeUnderTest
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.simulation import Simulation
+from tupletree.testing.virtual.away import Away
 
 MAX_STEPS = 100_000
 

@@ -74,7 +74,7 @@ def test_a_call_that_takes_too_long_fails_its_tuple_and_the_others_go_on(target:
     assert failure.kind is FailureKind.TIMEOUT
     assert failure.component == "bolt"
     assert failure.error == f"the call took longer than processing_timeout_s ({LIMIT_S:g} s) and was interrupted"
-    assert "test_alarm.py" in failure.traceback
+    assert "test_call_timeout.py" in failure.traceback
     assert failure.failing_tuple == "Item(seconds=60.0)"
 
 

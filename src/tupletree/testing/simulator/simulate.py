@@ -19,11 +19,11 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING
-from tupletree.testing.virtual.away import Away
 from tupletree.testing.kit.tracing import Tracer
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.oracle import Violation
 from tupletree.testing.simulator.simulation import Simulation
+from tupletree.testing.virtual.away import Away
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId

@@ -35,9 +35,9 @@ from tupletree.tasks.mail import (
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine
-from tupletree.testing.virtual.away import Away
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.oracle import Oracle
+from tupletree.testing.virtual.away import Away
 from tupletree.testing.virtual.calls import VirtualCalls
 from tupletree.testing.virtual.machines import MachineSet
 from tupletree.testing.virtual.network import Call, Envelope, LettersStored, Network
