@@ -192,17 +192,17 @@ def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(
 
     def prepare() -> None:
         control.mkdir()
-        (control / "0a.json").write_text('{"wish": "drain"}')
+        (control / "0a.json").write_text('{"request": "drain"}')
 
     before_attending(prepare, monkeypatch)
     handle, source, state_dir = endless(tmp_path)
     try:
         assert not (control / "0a.json").exists()
         strange = [
-            '{"wish": "dance"}',
-            '{"wish": "drain", "format": 2}',
-            '{"wish"',
-            '{"wish": "drain"}' + " " * 5000 + "x",
+            '{"request": "dance"}',
+            '{"request": "drain", "format": 2}',
+            '{"request"',
+            '{"request": "drain"}' + " " * 5000 + "x",
         ]
         for number, text in enumerate(strange):
             (control / f"b{number}.json").write_text(text)
@@ -234,7 +234,7 @@ def test_a_wish_that_fails_or_cannot_be_removed_is_carried_out_once_and_later_on
     try:
         (state_dir / "control").mkdir(exist_ok=True)
         for name in ("0a.json", "0b.json"):
-            (state_dir / "draft").write_text('{"wish": "pause"}')
+            (state_dir / "draft").write_text('{"request": "pause"}')
             (state_dir / "draft").rename(state_dir / "control" / name)
         wait_until(state_dir, lambda _: not (state_dir / "control" / "0b.json").exists())
         send_request(state_dir, "resume")
@@ -256,7 +256,7 @@ def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(
 
     before_attending(prepare, monkeypatch)
     handle, _, _ = endless(tmp_path)
-    (state_dir / "control" / "0b.json").write_text('{"wish": "drain"}')
+    (state_dir / "control" / "0b.json").write_text('{"request": "drain"}')
     assert handle.wait(HANG_S).acked > 0
     assert [path.name for path in state_dir.iterdir() if path.name.startswith("_")] == []
     with pytest.raises(CheckpointError, match="cannot be read"):

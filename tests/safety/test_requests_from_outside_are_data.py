@@ -184,7 +184,7 @@ def test_a_letter_that_cannot_be_read_costs_a_replay_no_other(tmp_path: Path) ->
 def test_a_drain_in_no_time_or_for_ever_is_no_request(timeout_s: str, running: api.RunHandle) -> None:
     file = running.state_dir / "control" / "a.json"
     file.parent.mkdir(exist_ok=True)
-    file.write_text(f'{{"wish": "drain", "drain_timeout_s": {timeout_s}}}')
+    file.write_text(f'{{"request": "drain", "drain_timeout_s": {timeout_s}}}')
     wait_until_gone([file])
     assert (file.parent / REFUSED / "a.json").exists()
     with pytest.raises(TimeoutError):
@@ -194,7 +194,7 @@ def test_a_drain_in_no_time_or_for_ever_is_no_request(timeout_s: str, running: a
 def test_nested_json_ends_neither_the_thread_that_reads_it_nor_a_command(running: api.RunHandle) -> None:
     control = running.state_dir / "control"
     control.mkdir(exist_ok=True)
-    nested = '{"wish": "pause", "x": ' + "[" * 2_000
+    nested = '{"request": "pause", "x": ' + "[" * 2_000
     (control / "a.json").write_text(nested)
     wait_until_gone([control / "a.json"])
     assert send_request(running.state_dir, "pause").is_alive(time.time())
