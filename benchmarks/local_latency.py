@@ -10,7 +10,7 @@ import threading
 import time
 
 from benchmarks.job import JobResult, JobSpec
-from benchmarks.tupletree_latency import Reading, TimedRate, acked_s, first, given_s, last, reading, second
+from benchmarks.tupletree_latency import Reading, TimedRate, acked_s, first, given_s, last, second
 from tupletree import Options, Topology, bolt
 from tupletree import run as run_topology
 from tupletree.sources import items
@@ -44,7 +44,7 @@ def run(spec: JobSpec) -> JobResult:
     """Report each message's milliseconds as `epoch_ms`, and the seconds from `run` to the first ack."""
     total = WARM_UP_MESSAGES + spec.messages
     topology = Topology("latency")
-    readings = topology.spout("readings", LastRate(reading, PER_SECOND, message_type=Reading, total=total))
+    readings = topology.spout("readings", LastRate(total, PER_SECOND))
     one = topology.bolt("first", first).shuffle(readings)
     two = topology.bolt("second", second).shuffle(one)
     topology.bolt("last", last).shuffle(two)
