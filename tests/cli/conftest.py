@@ -15,22 +15,22 @@ _NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
-class Said:
+class Output:
     code: int
     out: str
     err: str
 
 
-Run = Callable[..., Said]
+Run = Callable[..., Output]
 WriteTarget = Callable[[str], Path]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_line(*arguments: object) -> Said:
+    def run_line(*arguments: object) -> Output:
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
+        return Output(code, captured.out, captured.err)
 
     return run_line
 

@@ -45,7 +45,7 @@ def echo(line: Line) -> Line:
     return line
 
 def topology() -> Topology:
-    t = Topology("unsound")
+    t = Topology("faulty")
     t.bolt("same", echo)
     t.bolt("same", echo)
     return t
@@ -69,12 +69,12 @@ def test_version_is_a_command_and_an_option(run: Run) -> None:
     assert run("version").out.startswith("tupletree 0.")
 
 
-def test_check_says_that_a_topology_is_sound(run: Run, write_target: WriteTarget) -> None:
+def test_check_says_that_a_topology_is_ok(run: Run, write_target: WriteTarget) -> None:
     said = run("check", write_target(SOUND))
-    assert (said.code, said.out, said.err) == (0, "small is sound: 1 spout, 0 bolts, 1 sink\n", "")
+    assert (said.code, said.out, said.err) == (0, "small is OK: 1 spout, 0 bolts, 1 sink\n", "")
 
 
-def test_check_tells_the_faults_of_a_topology_without_a_traceback(run: Run, write_target: WriteTarget) -> None:
+def test_check_reports_the_faults_of_a_topology_without_a_traceback(run: Run, write_target: WriteTarget) -> None:
     file = write_target(UNSOUND)
     said = run("check", file)
     assert said.code == 2
@@ -84,7 +84,7 @@ def test_check_tells_the_faults_of_a_topology_without_a_traceback(run: Run, writ
     assert "Traceback" not in said.err
 
 
-def test_check_tells_the_faults_of_options_from_every_place(
+def test_check_reports_the_faults_of_options_from_every_place(
     run: Run, write_target: WriteTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_graph_names_every_component(run: Run, write_target: WriteTarget, form: 
     assert "out" in said.out
 
 
-def test_doctor_tells_machine_and_packages(run: Run) -> None:
+def test_doctor_reports_machine_and_packages(run: Run) -> None:
     said = run("doctor", "--json")
     told = json.loads(said.out)
     assert said.code == (0 if told["ready"] else 1)
@@ -169,9 +169,7 @@ def test_doctor_says_how_to_get_a_java_that_is_missing(
     assert "pip install 'tupletree[java]'" in said.out
 
 
-def test_doctor_warns_of_a_java_home_that_is_passed_over(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_doctor_warns_of_a_java_home_that_is_ignored(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "jvm" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'java.home = {tmp_path / 'jvm'}\njava.version = 17.0.1' >&2\n")
@@ -181,10 +179,10 @@ def test_doctor_warns_of_a_java_home_that_is_passed_over(
     said = run("doctor")
     [line] = [line for line in said.out.splitlines() if "  Java " in line]
     assert line.startswith("warning")
-    assert f"JAVA_HOME is passed over: {tmp_path / 'gone'} has no bin/java" in line
+    assert f"JAVA_HOME is ignored: {tmp_path / 'gone'} has no bin/java" in line
 
 
-def test_dead_and_why_say_where_they_looked_if_there_is_no_run(
+def test_dead_and_why_name_the_place_where_there_is_no_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -195,7 +193,7 @@ def test_dead_and_why_say_where_they_looked_if_there_is_no_run(
         assert run(*arguments, "--state-dir", tmp_path / "gone").code == 2
 
 
-def test_replay_wants_either_messages_or_all(run: Run, tmp_path: Path) -> None:
+def test_replay_needs_either_messages_or_all(run: Run, tmp_path: Path) -> None:
     assert "--all" in run("dead", "replay", "--state-dir", tmp_path).err
     assert "--all" in run("dead", "replay", "x", "--all", "--state-dir", tmp_path).err
 

@@ -68,7 +68,7 @@ def test_list_for_programs_is_a_json_object_per_line(run: Run) -> None:
 @pytest.mark.parametrize(
     "selector", ['["a.txt", 7]', 'incoming/["a.txt", 7]', '["a.txt",7]', 'incoming/[ "\\u0061.txt",7 ]']
 )
-def test_show_tells_everything_of_one_letter(run: Run, selector: str) -> None:
+def test_show_prints_everything_about_one_letter(run: Run, selector: str) -> None:
     said = run("dead", "show", selector)
     assert said.code == 0
     for word in ("[odd] markup", "Order(text='a;b')", "parse task 3", "1970-01-01 00:01:01 UTC", "the whole of it"):
@@ -104,7 +104,7 @@ def test_replay_takes_an_id_however_its_json_is_spaced(run: Run, state_dir: Path
         ("7", "7"),
     ],
 )
-def test_what_is_typed_stands_for_itself_and_for_its_json_as_it_is_shown(typed: str, stands_for: str) -> None:
+def test_an_id_is_found_as_typed_and_as_its_json_is_shown(typed: str, stands_for: str) -> None:
     assert stands_for in deadletters.spellings_of(typed)
     assert stands_for in deadletters.spellings_of(stands_for)
 

@@ -1,4 +1,4 @@
-"""The demo: its troubles are where it says they are, it takes nothing on trust, and it ends well on Spark."""
+"""The demo: lines fail where it says, it checks every count, and it ends with exit code 0 on Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from tupletree.cli.demo import FLAKY, POISON, example_path, held_against
+from tupletree.cli.demo import FLAKY, POISON, compare, example_path
 
 TEXTS = ["to be", "or not", "to be"]
 
@@ -35,10 +35,10 @@ def test_the_demo_runs_the_example_of_the_repository() -> None:
     assert example_path() == Path(__file__).resolve().parents[2] / "examples" / "word_count.py"
 
 
-def test_the_books_balance_when_exactly_the_poison_is_dead_and_the_rest_is_counted_once() -> None:
-    books = held_against(TEXTS, poisoned=[2], dead=[2], rows=TRUE_ROWS, still_open=0)
-    assert books.balance
-    assert books.counts == {"to": 2, "be": 2}
+def test_the_balance_holds_when_exactly_the_poison_is_dead_and_the_rest_is_counted_once() -> None:
+    balance = compare(TEXTS, poisoned=[2], dead=[2], rows=TRUE_ROWS, still_open=0)
+    assert balance.holds
+    assert balance.counts == {"to": 2, "be": 2}
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_the_books_balance_when_exactly_the_poison_is_dead_and_the_rest_is_count
         ("something of a dead line", [2], [*TRUE_ROWS, *rows(("or", 1))], 0),
     ],
 )
-def test_any_fault_unbalances_the_books(
+def test_any_fault_breaks_the_balance(
     fault: str, dead: list[int], written: list[dict[str, str | int]], still_open: int
 ) -> None:
-    assert not held_against(TEXTS, poisoned=[2], dead=dead, rows=written, still_open=still_open).balance, fault
+    assert not compare(TEXTS, poisoned=[2], dead=dead, rows=written, still_open=still_open).holds, fault
 
 
 @pytest.mark.spark
@@ -64,7 +64,7 @@ def test_the_demo_accounts_for_every_line(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tupletree", "demo"],
         cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # what the demo keeps goes when the test's folder goes
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # what the demo keeps is removed with the test's folder
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""While a live display holds the terminal, what others write to it comes as lines."""
+"""While a live display uses the terminal, what others write to it is printed line by line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tupletree.cli.progress import ForeignLines
 
 
-def test_lines_of_child_processes_are_handed_over_until_it_is_closed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_child_processes_are_passed_on_until_it_is_closed(capfd: pytest.CaptureFixture[str]) -> None:
     lines: queue.Queue[str] = queue.Queue()
     foreign = ForeignLines(lines.put)
     subprocess.run(["sh", "-c", "echo one >&2; echo two >&2"], check=True)

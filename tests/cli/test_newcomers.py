@@ -1,4 +1,4 @@
-"""What somebody meets who uses the commands for the first time, or twice, or in the wrong place."""
+"""The commands used for the first time, twice, or in the wrong place."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_asking_twice_for_a_replay_is_asking_once(run: Run, tmp_path: Path) -> N
     assert run("dead", "replay", "--all", "--state-dir", tmp_path).out.startswith("requested: ")
     again = run("dead", "replay", "--all", "--state-dir", tmp_path)
     assert again.code == 0
-    assert again.out.startswith("requested before, and not taken up yet: ")
+    assert again.out.startswith("requested before, and not accepted yet: ")
     asked = [one.letters for one in deadletters.requests(tmp_path, lambda fault: pytest.fail(str(fault)))]
     assert sorted(map(len, asked)) == [1, 1]
 

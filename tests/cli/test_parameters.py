@@ -1,4 +1,4 @@
-"""`--set name=value`: text becomes what the annotation says, and every fault is told at once."""
+"""`--set name=value`: text is read as the annotation says, and every fault is reported at once."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def factory(  # type: ignore[no-untyped-def]  # one parameter without annotation
         (["paths=a", "guessed=8"], {"paths": [Path("a")], "guessed": 8}),
     ],
 )
-def test_text_becomes_what_the_annotation_says(settings: list[str], expected: dict[str, object]) -> None:
+def test_text_is_read_as_the_annotation_says(settings: list[str], expected: dict[str, object]) -> None:
     bound = bind_parameters(factory, settings, where="here")
     assert bound == expected
     assert [type(value) for value in bound.values()] == [type(value) for value in expected.values()]
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_every_fault_is_reported_at_once() -> None:
     settings = ["limt=3", "limit=many", "strict=perhaps", "mode=slow", "rate", "out=a", "out=b"]
     with pytest.raises(ConfigError) as caught:
         bind_parameters(factory, settings, where="here")
@@ -70,7 +70,7 @@ def test_every_fault_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("unfit", ["numbers=1,x", "limit=1.5", "limit=", "rate=fast", "out="])
 def test_a_text_that_does_not_read_as_the_type_is_a_fault(unfit: str) -> None:
-    with pytest.raises(ConfigError, match="not right"):
+    with pytest.raises(ConfigError, match="are invalid"):
         bind_parameters(factory, ["paths=a", unfit], where="here")
 
 

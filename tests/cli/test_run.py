@@ -1,4 +1,4 @@
-"""How `run` waits, is interrupted, shows progress and tells the end; the runtime here is a script."""
+"""How `run` waits, is interrupted, shows progress and its summary; the runtime here is scripted."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_second_interruption_stops_at_once() -> None:
     assert "stopping at once" in said
 
 
-def test_signal_handlers_are_put_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Interruption():
         assert signal.getsignal(signal.SIGINT) != before[0]
@@ -131,7 +131,7 @@ def test_a_plain_line_has_every_number_and_a_dash_for_what_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("dead", "interrupted", "code"), [(0, False, 0), (2, False, 3), (0, True, 130), (2, True, 130)]
 )
-def test_the_exit_code_tells_how_it_ended(dead: int, interrupted: bool, code: int) -> None:
+def test_the_exit_code_says_how_it_ended(dead: int, interrupted: bool, code: int) -> None:
     summary = Summary("t", "spark", 2, 2 - dead, 0, 0, dead, 0, 1.0, Path("s"))
     assert exit_code_of(summary, interrupted=interrupted) == code
 
@@ -164,7 +164,7 @@ def test_the_summary_for_people_says_where_the_dead_letters_are() -> None:
     assert "tupletree dead list --state-dir .tupletree/orders/1" in summary_text(ENDED)
 
 
-def test_whatever_prints_does_not_touch_the_results() -> None:
+def test_other_output_does_not_mix_with_the_results() -> None:
     program = """\
 import os, subprocess, threading
 from tupletree.cli.run import real_stdout

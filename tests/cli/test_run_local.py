@@ -62,7 +62,7 @@ def test_a_word_count_with_poison_and_flaky_lines_ends_with_code_3_and_its_summa
     assert counts == Counter((word, number) for word, total in totals.items() for number in range(1, total + 1))
 
 
-def test_a_bolt_that_prints_does_not_touch_the_results(tmp_path: Path) -> None:
+def test_output_of_a_bolt_does_not_mix_with_the_results(tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(PRINTING)
     ran = tupletree(*("run", "chatty.py", "--runtime", "local", "--set", "out=out", "--summary", "json"), cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr

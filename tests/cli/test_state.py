@@ -113,7 +113,7 @@ def test_an_export_holds_every_key_once(run: Run, tmp_path: Path) -> None:
         (["--state-dir", "nowhere"], "next: name the one that `tupletree run` showed"),
     ],
 )
-def test_what_cannot_be_done_is_said(run: Run, arguments: list[str], words: str) -> None:
+def test_an_export_that_is_impossible_is_an_error(run: Run, arguments: list[str], words: str) -> None:
     said = run("state", *arguments)
 
     assert said.code == 2
@@ -129,7 +129,7 @@ def test_an_export_never_replaces_a_file(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
 
 
-def test_a_version_that_was_looked_up_stays_readable_when_it_is_swept(run_dir: Path) -> None:
+def test_a_version_that_was_opened_stays_readable_when_it_is_removed(run_dir: Path) -> None:
     epoch, components = stored_state(run_dir)
     for path in (run_dir / "state").rglob("*.state"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""TARGET: which module it means, and what is said if it means none."""
+"""TARGET: which module it names, and the error if it names none."""
 
 from __future__ import annotations
 
@@ -85,11 +85,13 @@ def test_a_module_is_found_from_the_current_folder(
     [
         (":topolgy", ["nothing named 'topolgy'", "did you mean 'topology'?"]),
         (":zzz", ["nothing named 'zzz'", "made", "nothing", "topology"]),
-        (":number", ["no topology", "3 of type int"]),
+        (":number", ["not a topology", "3 of type int"]),
         (":nothing", ["returned no topology", "None"]),
     ],
 )
-def test_a_wrong_name_is_told_with_what_there_is(write_target: WriteTarget, suffix: str, words: list[str]) -> None:
+def test_an_unknown_name_is_reported_with_the_known_ones(
+    write_target: WriteTarget, suffix: str, words: list[str]
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_target(f"{write_target(TOPOLOGY)}{suffix}")
     assert [word for word in words if word not in str(caught.value)] == []
@@ -101,7 +103,7 @@ def test_settings_for_a_topology_that_is_no_function_are_refused(write_target: W
 
 
 @pytest.mark.parametrize("name", ["word-count.py", "3words.py", "class.py", "json.py", "pytest.py"])
-def test_a_file_whose_name_cannot_serve_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_whose_name_is_no_module_name_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(TOPOLOGY)
     with pytest.raises(ConfigError) as caught:
         load_target(str(tmp_path / name))
@@ -110,7 +112,7 @@ def test_a_file_whose_name_cannot_serve_is_refused(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("target", ["gone.py", "no.such_module", "routes.txt", "", ".", "a.py:b:c"])
-def test_what_is_not_there_or_no_target_is_told_clearly(target: str) -> None:
+def test_a_missing_file_or_invalid_target_is_reported(target: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_target(target)
     assert caught.value.findings[0].expected
@@ -135,7 +137,7 @@ def test_an_error_in_the_target_shows_its_own_line(write_target: WriteTarget, te
     assert got in finding.got
 
 
-def test_the_topologys_own_errors_come_through_unchanged(write_target: WriteTarget) -> None:
+def test_the_topologys_own_errors_are_raised_unchanged(write_target: WriteTarget) -> None:
     file = write_target("from tupletree.errors import TopologyError\nraise TopologyError('mine')\n")
     with pytest.raises(TopologyError, match="mine"):
         load_target(str(file))

@@ -138,7 +138,7 @@ def test_a_status_without_news_was_left_by_a_process_that_is_gone(tmp_path: Path
     write_status(tmp_path, updated_s=time.time() - STALE_AFTER_S - 1)
     assert not status_of(tmp_path).is_alive(time.time())
     said = command("status", "--state-dir", tmp_path)
-    assert "no longer there: last heard of" in said.stdout
+    assert "crashed, last heartbeat" in said.stdout
 
 
 def test_a_status_from_the_future_was_left_before_the_clock_was_set_back(tmp_path: Path) -> None:

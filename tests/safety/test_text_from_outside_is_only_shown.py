@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tupletree.cli.main import main
-from tupletree.cli.why import print_story
+from tupletree.cli.why import print_history
 from tupletree.errors import ConfigError, Finding, TupletreeError
 from tupletree.escaping import escape, escape_block, escape_json
 from tupletree.logs import TextLines
@@ -142,13 +142,13 @@ def test_an_id_that_nobody_knows_is_named_and_not_obeyed(place: Path, capsys: py
 
 
 def test_why_shows_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
-    print_story([HistoryEvent(0.0, 1, "s", "m", 1, "0a", "dead", HOSTILE)])
+    print_history([HistoryEvent(0.0, 1, "s", "m", 1, "0a", "dead", HOSTILE)])
     out = capsys.readouterr().out
     assert is_safe(out)
     assert len(out.splitlines()) == 1
 
 
 def test_what_other_processes_write_is_relayed_line_by_line_and_not_obeyed() -> None:
-    program = "from tupletree.cli.progress import ProgressDisplay as P; P('t', 'spark')._say_foreign('a\\x1b[2Jb\\tc')"
+    program = "from tupletree.cli.progress import ProgressDisplay as P; P('t', 'spark')._show_foreign('a\\x1b[2Jb\\tc')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert r"a\x1b[2Jb" in done.stderr

@@ -18,12 +18,14 @@ Set = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="Set a parameter of the topology's function; for lists repeat it, or use commas (\\, for one in a value); "
-        "=@FILE or =$VARIABLE names its place.",
+        "=@FILE or =$VARIABLE takes it from there.",
     ),
 ]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Set an option, as in max_attempts=3. Wins over all else."),
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="Set an option, as in max_attempts=3. Overrides every other place."
+    ),
 ]
 SettingsFile = Annotated[
     Path | None,

@@ -9,7 +9,7 @@ __all__ = ["check_command"]
 
 
 def check_command(target: Target, settings: Set = None, options: Option = None, config: SettingsFile = None) -> None:
-    """Build a topology, report every fault at once, and run nothing. Exit code 0 if it is sound, 2 if not."""
+    """Build a topology, report every fault at once, and run nothing. Exit code 0 if there is none, 2 otherwise."""
     from tupletree.cli.settings import options_of
     from tupletree.cli.target import load_target
     from tupletree.sinks.files import directories_of
@@ -29,4 +29,4 @@ def check_command(target: Target, settings: Set = None, options: Option = None, 
     for component in spec.components.values():
         counts[component.kind] += 1
     parts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
-    print(f"{spec.name} is sound: {parts}")
+    print(f"{spec.name} is OK: {parts}")

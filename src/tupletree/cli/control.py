@@ -1,4 +1,4 @@
-"""`tupletree pause`, `resume` and `drain`: speak to a run from another terminal."""
+"""`tupletree pause`, `resume` and `drain`: control a run from another terminal."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ __all__ = ["drain_command", "pause_command", "resume_command"]
 
 
 def pause_command(state_dir: StateDir = None) -> None:
-    """Let a run pull nothing more; what is in flight is settled. It forgets this when its process ends."""
+    """Stop a run from pulling messages; what is in flight is settled. Lasts until its process ends."""
     _ask(state_dir, "pause")
 
 
 def resume_command(state_dir: StateDir = None) -> None:
-    """Let a paused run go on."""
+    """Let a paused run pull messages again."""
     _ask(state_dir, "resume")
 
 
 def drain_command(
     state_dir: StateDir = None,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout-s", metavar="SECONDS", min=0, help="At most. \\[default: as it runs]")
+        float | None,
+        typer.Option(
+            "--timeout-s", metavar="SECONDS", min=0, help="Longest time. \\[default: the run's option drain_timeout_s]"
+        ),
     ] = None,
 ) -> None:
-    """End a run with nothing open: pull nothing more, end windows and batches, settle what is in flight, close."""
+    """End a run with no open message: pull nothing more, end windows and batches, settle what is in flight, close."""
     _ask(state_dir, "drain", timeout_s)
 
 

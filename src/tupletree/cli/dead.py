@@ -54,7 +54,7 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
     table = Table(box=None)
     for name in ("message", "died", "attempts", "why", "component"):
         table.add_column(name, no_wrap=True)
-    table.add_column("error")  # the one column that gives way
+    table.add_column("error")  # the only column that is cut to fit
     for letter in letters:
         failure = letter.failure
         error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
@@ -64,16 +64,16 @@ def print_letters(letters: Sequence[DeadLetter]) -> None:
             str(letter.attempts),
             failure.kind.value,
             escape(failure.component) or "–",
-            # A line each: `dead show` has the whole text.
+            # The first line only: `dead show` has the whole text.
             Text(escape(error.partition("\n")[0]), no_wrap=True, overflow="ellipsis"),
         )
-    # Piped, a line stays a line: 80 columns would break most of them.
+    # In a pipe each letter stays on one line: most are longer than 80 columns.
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
 
 
 @app.command("show")
 def show_command(message: Selector, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Show everything that is known of one dead letter: payload, failing tuple, error, attempts and times."""
+    """Show everything that is stored of one dead letter: payload, failing tuple, error, attempts and times."""
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
@@ -93,20 +93,20 @@ def replay_command(
     everything: Annotated[bool, typer.Option("--all", help="All dead letters of the run.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Ask for dead letters to be processed again, with attempts counted anew.
+    """Ask for dead letters to be processed again, with attempts counted from 1.
 
-    The run takes the request up by itself if it is running, otherwise when it is next started on this state directory.
+    A run that is going on accepts the request by itself, one that has ended at its next start on this state directory.
     """
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
     if everything == bool(messages):
-        raise ConfigError("name the messages to replay, or say --all", got="both" if everything else "neither")
+        raise ConfigError("name the messages to replay, or use --all", got="both" if everything else "neither")
     place = find_state_dir(state_dir)
     waiting = {one.id for one in deadletters.requests(place, lambda _: None)}
     request = deadletters.request_replay(place, None if everything else messages)
-    print(f"requested before, and not taken up yet: {request}" if request in waiting else f"requested: {request}")
-    print("  next: nothing if the run goes on; else start it as it was started, with its --set values:")
+    print(f"requested before, and not accepted yet: {request}" if request in waiting else f"requested: {request}")
+    print("  next: nothing if it is running; otherwise start it as before, with its --set values:")
     print(f"        tupletree run TARGET --state-dir {escape(str(place))}")
 
 

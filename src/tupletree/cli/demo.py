@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tupletree.runtimes.api import Summary
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["FLAKY", "POISON", "Books", "demo_command", "example_path", "held_against"]
+__all__ = ["FLAKY", "POISON", "Balance", "compare", "demo_command", "example_path"]
 
 POISON = "KeyError"
 FLAKY = "coroutine"
@@ -36,15 +36,15 @@ PIPED_WIDTH = 120
 def demo_command() -> None:
     """Count the words of Python's own documentation on Spark while some lines fail, and account for every line.
 
-    It takes the same way as `tupletree run examples/word_count.py`. Everything is kept in a temporary folder, for the
-    commands that are named at the end. Exit code 0 if the books balance: every line acked or dead, and the counts
+    Does what `tupletree run examples/word_count.py` does. Everything is kept in a temporary folder, for the
+    commands that are named at the end. Exit code 0 if everything is accounted for: every line acked or dead, the counts
     equal to an independent count.
     """
     console = _console()
     place = Path(tempfile.mkdtemp(prefix="tupletree-demo-"))
     texts = _documentation()
     poisoned, flaky = _matching(POISON, texts), _matching(FLAKY, texts)
-    console.rule("[bold]Tupletree: what became of every line", align="left")
+    console.rule("[bold]Tupletree: the outcome of every line", align="left")
     console.print(
         f"{len(texts):,} lines of Python's documentation go through split and count, on Spark.\n"
         f"{len(poisoned):>6} are poison, those with “{POISON}”: they fail on every attempt.\n"
@@ -54,8 +54,8 @@ def demo_command() -> None:
     ended, interrupted = _run(place)
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
-    books = _tell(console, ended, place, texts, poisoned, flaky)
-    raise typer.Exit(0 if books.balance else 1)
+    balance = _report(console, ended, place, texts, poisoned, flaky)
+    raise typer.Exit(0 if balance.holds else 1)
 
 
 def example_path() -> Path:
@@ -74,19 +74,19 @@ def example_path() -> Path:
 
 
 @dataclass(frozen=True)
-class Books:
-    """What was counted, held against what should have been.
+class Balance:
+    """What was counted, compared with what is expected.
 
     Attributes:
         settled: every message is acked or dead.
-        dead_as_ordered: exactly the poisoned lines are dead.
+        dead_as_expected: exactly the poisoned lines are dead.
         counts: word → last count, in the sink.
         expected: word → count, by `collections.Counter` over the lines that are not poison.
         once: every count from 1 to the last is in the sink exactly once.
     """
 
     settled: bool
-    dead_as_ordered: bool
+    dead_as_expected: bool
     counts: Mapping[str, int]
     expected: Mapping[str, int]
     once: bool
@@ -97,35 +97,35 @@ class Books:
         return self.counts == self.expected
 
     @property
-    def balance(self) -> bool:
-        """Whether all of it is as it should be."""
-        return self.settled and self.dead_as_ordered and self.equal and self.once
+    def holds(self) -> bool:
+        """Whether everything is as expected."""
+        return self.settled and self.dead_as_expected and self.equal and self.once
 
 
-def held_against(
+def compare(
     texts: Sequence[str],
     poisoned: Iterable[int],
     dead: Iterable[int],
     rows: Iterable[Mapping[str, int | str]],
     still_open: int,
-) -> Books:
-    """Hold what a run left against the text it read.
+) -> Balance:
+    """Compare what a run left with the text that it read.
 
     Args:
         texts: every line.
-        poisoned: 1-based numbers of the lines that were to die.
-        dead: those of the lines that did.
+        poisoned: 1-based numbers of the lines that are expected to be dead.
+        dead: those of the lines that are.
         rows: the sink's rows, {"word", "count"}.
         still_open: messages without a verdict.
     """
-    out_of_it = set(poisoned)
+    excluded = set(poisoned)
     seen: defaultdict[str, list[int]] = defaultdict(list)
     for row in rows:
         seen[str(row["word"])].append(int(row["count"]))
-    expected = Counter(word for number, text in enumerate(texts, 1) if number not in out_of_it for word in text.split())
-    return Books(
+    expected = Counter(word for number, text in enumerate(texts, 1) if number not in excluded for word in text.split())
+    return Balance(
         settled=still_open == 0,
-        dead_as_ordered=set(dead) == out_of_it,
+        dead_as_expected=set(dead) == excluded,
         counts={word: max(counts) for word, counts in seen.items()},
         expected=dict(expected),
         once=all(sorted(counts) == list(range(1, len(counts) + 1)) for counts in seen.values()),
@@ -150,7 +150,7 @@ def _matching(pattern: str, texts: Sequence[str]) -> list[int]:
 
 
 def _run(place: Path) -> tuple[Summary, bool]:
-    """What `tupletree run` does, with settings of its own: a demo should not depend on where it is started."""
+    """What `tupletree run` does, with settings of its own: a demo must not depend on where it is started."""
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.cli.target import load_target
     from tupletree.config import resolve_options
@@ -165,13 +165,13 @@ def _run(place: Path) -> tuple[Summary, bool]:
             return wait_for(handle, display, interruption, options.drain_timeout_s), interruption.count > 0
 
 
-def _tell(
+def _report(
     console: Console, ended: Summary, place: Path, texts: list[str], poisoned: list[int], flaky: list[int]
-) -> Books:
-    """Say how it ended, and whether the books balance."""
+) -> Balance:
+    """Print how it ended, and whether everything is accounted for."""
     from tupletree.cli.dead import print_letters
     from tupletree.cli.summary import summary_text
-    from tupletree.cli.why import print_story
+    from tupletree.cli.why import print_history
     from tupletree.runtimes import deadletters
     from tupletree.runtimes import run as history_run
     from tupletree.sinks.reader import read_rows
@@ -182,14 +182,14 @@ def _tell(
     print_letters(letters)
     stories = [("poisoned", poisoned[0]), ("flaky", next(number for number in flaky if number not in poisoned))]
     for kind, number in stories:
-        console.print(f"\n[bold]Why[/bold]: the story of a {kind} line, {texts[number - 1].strip()!r}\n")
-        print_story(history_run.why(ended.state_dir, _id_text(number)))
+        console.print(f"\n[bold]Why[/bold]: the history of a {kind} line, {texts[number - 1].strip()!r}\n")
+        print_history(history_run.why(ended.state_dir, _id_text(number)))
     dead = [_number_of(letter) for letter in letters]
-    books = held_against(texts, poisoned, dead, read_rows(place / "counts"), ended.open)
-    _print_words(console, books)
-    _print_verdict(console, books, len(texts), len(letters))
+    balance = compare(texts, poisoned, dead, read_rows(place / "counts"), ended.open)
+    _print_words(console, balance)
+    _print_verdict(console, balance, len(texts), len(letters))
     _print_next(console, place, [_id_text(number) for _, number in stories])
-    return books
+    return balance
 
 
 def _number_of(letter: DeadLetter) -> int:
@@ -203,25 +203,25 @@ def _id_text(number: int) -> str:
     return id_text(["topics", number])
 
 
-def _print_words(console: Console, books: Books) -> None:
+def _print_words(console: Console, balance: Balance) -> None:
     from rich.table import Table
 
     table = Table("word", title=f"\nThe {TOP} most frequent words", title_justify="left", box=None)
     table.add_column("in the sink", justify="right")
     table.add_column("independent count", justify="right")
-    for word, count in Counter(books.counts).most_common(TOP):
-        table.add_row(word, f"{count:,}", f"{books.expected.get(word, 0):,}")
+    for word, count in Counter(balance.counts).most_common(TOP):
+        table.add_row(word, f"{count:,}", f"{balance.expected.get(word, 0):,}")
     console.print(table)
 
 
-def _print_verdict(console: Console, books: Books, lines: int, dead: int) -> None:
+def _print_verdict(console: Console, balance: Balance, lines: int, dead: int) -> None:
     console.print(
-        f"\n[bold]The books[/bold]: {lines:,} lines went in, {lines - dead:,} acked, {dead} dead.\n"
-        f"  every line acked or dead, none open: {_yes(books.settled)}\n"
-        f"  dead are the poisoned lines and no other: {_yes(books.dead_as_ordered)}\n"
-        f"  {len(books.counts):,} words, counted {sum(books.counts.values()):,} times,"
-        f" equal to an independent count: {_yes(books.equal)}\n"
-        f"  every update is in the sink exactly once: {_yes(books.once)}"
+        f"\n[bold]The balance[/bold]: {lines:,} lines went in, {lines - dead:,} acked, {dead} dead.\n"
+        f"  every line acked or dead, none open: {_yes(balance.settled)}\n"
+        f"  dead are the poisoned lines and no other: {_yes(balance.dead_as_expected)}\n"
+        f"  {len(balance.counts):,} words, counted {sum(balance.counts.values()):,} times,"
+        f" equal to an independent count: {_yes(balance.equal)}\n"
+        f"  every update is in the sink exactly once: {_yes(balance.once)}"
     )
 
 
@@ -233,9 +233,9 @@ def _print_next(console: Console, place: Path, ids: Sequence[str]) -> None:
         ["tupletree", "why", flaky, *state_dir],
         ["tupletree", "run", _shown(example_path()), "--set", "paths=README.md", "--set", "out=counts"],
     ]
-    console.print("\n[bold]Go on with[/bold]\n")
+    console.print("\n[bold]Next[/bold]\n")
     for command in commands:
-        # One line each, however long: they are there to be copied.
+        # One line each, however long: users copy them.
         console.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
 
 

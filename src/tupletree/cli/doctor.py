@@ -28,14 +28,14 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at.
+    """One thing that was examined.
 
     Attributes:
         name: what it is.
         status: `ok`, `warning` (works with a drawback) or `missing` (the Spark runtime will not run).
         found: what there is.
         expected: what is needed; empty if anything will do.
-        next_step: how to mend it; empty if it is well.
+        next_step: how to fix it; empty if nothing is wrong.
     """
 
     name: str
@@ -93,15 +93,15 @@ def _java() -> Check:
         return Check("Java", "missing", finding.got, finding.expected, finding.next_step)
     found = f"{java.version} in {java.home} (by {java.source})"
     if java.java_home_fault:
-        next_step = "set JAVA_HOME to a Java that suits, or unset it"
+        next_step = "set JAVA_HOME to Java 17 or newer, or unset it"
         return Check(
-            "Java", "warning", f"{found}; JAVA_HOME is passed over: {java.java_home_fault}", "17 or newer", next_step
+            "Java", "warning", f"{found}; JAVA_HOME is ignored: {java.java_home_fault}", "17 or newer", next_step
         )
     return Check("Java", "ok", found, "17 or newer")
 
 
 def _extras() -> list[Check]:
-    """What is installed of each extra. Doing without is no drawback, so the status is `ok` either way."""
+    """What is installed of each extra. An extra is optional, so the status is always `ok`."""
     from tupletree.runtimes.java import installed_version
 
     checks = []

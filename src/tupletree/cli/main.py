@@ -34,10 +34,10 @@ def _tupletree(
         bool,
         typer.Option("--version", help="Show the version and exit.", callback=version.show_and_exit, is_eager=True),
     ] = False,
-    # Taken out of the arguments by `main`, wherever it stands; declared for the help.
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+    # `main` takes it out of the arguments, wherever it is; declared for the help.
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May be anywhere.")] = False,
 ) -> None:
-    """Guaranteed message processing for Python, on Spark: the fate of every single message, known."""
+    """Guaranteed message processing for Python, on Spark: the outcome of every message is known."""
 
 
 app.command("run")(run.run_command)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the program's name; `sys.argv` by default.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal or a pipe has no character for is shown escaped
+        if isinstance(stream, io.TextIOWrapper):  # a character that a terminal or a pipe cannot show is escaped
             stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -75,16 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except TupletreeError as error:
-        _say(str(error), debug=debug)
+        _print_error(str(error), debug=debug)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the edge: whatever is left is shown as one block too
         hint = "" if debug else "\n  next: run it again with --debug to see where"
-        _say(escape_block(f"unexpected {type(error).__name__}: {error}") + hint, debug=debug)
+        _print_error(escape_block(f"unexpected {type(error).__name__}: {error}") + hint, debug=debug)
         return 1
     return 0
 
 
-def _say(text: str, *, debug: bool) -> None:
+def _print_error(text: str, *, debug: bool) -> None:
     """One block on stderr, after the traceback if that was asked for."""
     if debug:
         print(escape_block(traceback.format_exc()), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`tupletree new`: a folder with a topology that runs, its test and a word on both."""
+"""`tupletree new`: a folder with a topology that runs, its test and a README."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tupletree.errors import ConfigError
 __all__ = ["new_command"]
 
 _TOPOLOGY = '''\
-"""{name}: count the words of text files, and know what became of every line."""
+"""{name}: count the words of text files, and know the outcome of every line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +61,7 @@ def topology(paths: list[Path] = [Path(__file__).with_name("lines.txt")], out: P
 '''
 
 _TEST = '''\
-"""Bolts are functions, and are tested as such; the topology runs as a whole, on virtual time and without Spark."""
+"""Bolts are functions and are tested as functions; the topology runs as a whole, on virtual time and without Spark."""
 
 import pytest
 
@@ -96,7 +96,7 @@ _README = """\
     pytest
 
 The counts are in `out/counts`. A line that fails is tried again; what fails for good is listed by
-`tupletree dead list`, told by `tupletree why MESSAGE`, and processed anew by `tupletree dead replay MESSAGE`.
+`tupletree dead list`, explained by `tupletree why MESSAGE`, and processed again by `tupletree dead replay MESSAGE`.
 """
 
 _LINES = """\

@@ -1,6 +1,6 @@
 """Bind `--set name=value` texts to the parameters of a topology's factory, typed by its annotations.
 
-Owns the reading of text as a type and the words of each fault. It calls nothing: it returns keyword arguments.
+Owns the reading of text as a type and the text of each error. It calls nothing: it returns keyword arguments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def bind_parameters(
     Text is read as the annotated type: str, int, float, bool, Path, a Literal, any of them or None, and lists, tuples
     and sets of them. A list takes its values from commas, from repeated settings, or both (`\,` is a comma within a
     value); an empty text is an empty list. Every other parameter may be set once. `name=@FILE` is what a file holds,
-    without its last line break, and `name=$VARIABLE` what the environment does; `@@` and `$$` stand for a text that
+    without its last line break, and `name=$VARIABLE` what the environment holds; `@@` and `$$` stand for a text that
     begins with one of the two. The text of a `Secret` is in no error. Without an annotation the type of the default
     counts, else it is str.
 
@@ -91,12 +91,12 @@ def bind_parameters(
                 Finding("a parameter without default is not set", where, name, next_step=f"--set {name}=VALUE")
             )
     if findings:
-        raise ConfigError("the topology's parameters are not right", findings=findings)
+        raise ConfigError("the topology's parameters are invalid", findings=findings)
     return bound
 
 
 def _looked_up(text: str, environment: Mapping[str, str]) -> str:
-    """What a text stands for. Raises ValueError where it stands for nothing."""
+    """The text that a file or variable holds. Raises ValueError if there is none."""
     if text.startswith(("@@", "$$")):
         return text[1:]
     if text.startswith("@"):
@@ -122,7 +122,7 @@ def _is_secret(annotation: Any) -> bool:
 
 
 def _bind(texts: list[str], annotation: Any) -> Any:
-    """Raises ValueError with what was expected, and nothing of the text."""
+    """Raises ValueError that says what was expected, and nothing of the text."""
     if not _is_secret(annotation):
         return _read(texts, annotation)
     if hints.NONE_TYPE in hints.members(annotation) and [text.strip().lower() for text in texts] == ["none"]:
@@ -159,7 +159,7 @@ def _read(texts: list[str], annotation: Any) -> Any:
     if len(texts) > 1:
         raise ValueError(f"{hints.text_of(annotation)}, set once")
     [text] = texts
-    # Text fits everything, so it comes last: "3" for `str | int` is 3.
+    # Any text is a str, so that comes last: "3" for `str | int` is 3.
     for alternative in sorted(alternatives, key=lambda kind: kind is str):
         try:
             return _read_one(text, alternative)
@@ -174,7 +174,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _read_one(text: str, kind: Any) -> Any:
-    """Raises ValueError for a text that is no such thing."""
+    """Raises ValueError for a text that is not of this type."""
     if kind is str or kind is Any:
         return text
     if kind is Path:

@@ -25,7 +25,7 @@ __all__ = ["ProgressDisplay", "progress_line"]
 PLAIN_INTERVAL_S = 5.0
 
 STARTING = ("created", "activated")
-"""States before the first message is asked for: Java, Spark and the workers take their time."""
+"""States before the first message is asked for: Java, Spark and the workers take a while to start."""
 
 _CHATTER = (
     "WARNING: Using incubator modules",
@@ -33,7 +33,7 @@ _CHATTER = (
     "To adjust logging level",
     "Setting Spark log level",
 )
-"""How a JVM with Spark clears its throat, before its own log settings are read."""
+"""Lines that a JVM with Spark prints before it has read its log settings."""
 
 
 def progress_line(progress: Progress) -> str:
@@ -51,7 +51,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def cells(progress: Progress) -> list[tuple[str, str]]:
-    """Name and value of each number, in the order shown; what is not known yet is a dash."""
+    """Name and value of each number, in the order shown; a dash if it is not known yet."""
     return [
         ("in", f"{progress.emitted:,}"),
         ("acked", f"{progress.acked:,}"),
@@ -68,7 +68,7 @@ def cells(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _others(progress: Progress) -> list[tuple[str, str]]:
-    """Messages that stand in no account; most runs have none, and then nothing is said of them."""
+    """Messages that are in none of the counts; most runs have none, and then they are not shown."""
     numbers = (
         ("untracked", progress.untracked),
         ("untracked failed", progress.untracked_failed),
@@ -91,8 +91,8 @@ class ProgressDisplay:
         self._console = console or Console(stderr=True)
         self._foreign: ForeignLines | None = None
         if console is None and not as_json and self._console.is_terminal and os.isatty(2):
-            # A live table and another writer on one terminal tear each other apart.
-            self._foreign = ForeignLines(self._say_foreign)
+            # A live table and another writer would overwrite each other on one terminal.
+            self._foreign = ForeignLines(self._show_foreign)
             self._console = Console(file=self._foreign.terminal)
         self._title = f"{topology} on {runtime}"
         self._live: Live | None = None
@@ -104,7 +104,7 @@ class ProgressDisplay:
                 console=self._console,
                 auto_refresh=False,
                 transient=True,
-                # Piped results stay where they were sent.
+                # Results that are piped stay in the pipe.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._live.start()
@@ -135,7 +135,7 @@ class ProgressDisplay:
             return
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def _say_foreign(self, line: str) -> None:
+    def _show_foreign(self, line: str) -> None:
         if not line.startswith(_CHATTER):
             self.say(escape(line.expandtabs()))
 
@@ -151,12 +151,12 @@ class ProgressDisplay:
 
 
 class ForeignLines:
-    """Takes descriptor 2 and hands out, line by line, what anybody writes to it: the JVM, workers, C libraries.
+    """Replaces descriptor 2, and gives line by line what is written to it: by the JVM, workers, C libraries.
 
     A JVM started meanwhile keeps this descriptor, so lines come even after `close`, as long as the process lives.
 
     Args:
-        show: called with each line, without its end, by a thread of this object.
+        show: called with each line, without its end, on this object's own thread.
 
     Attributes:
         terminal: what descriptor 2 was before.
@@ -178,7 +178,7 @@ class ForeignLines:
                 self._show(line.rstrip("\n"))
 
     def close(self) -> None:
-        """Give descriptor 2 back."""
+        """Restore descriptor 2."""
         sys.stderr.flush()
         os.dup2(self._before, 2)
 

@@ -31,8 +31,8 @@ NUMBERS = frozenset({"ready", "leased", "delayed", "dead", "deliveries"})
 app = typer.Typer(no_args_is_help=True, help="Check, look into, fill and empty message queues.")
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="Such as sqlite:///orders.db?queue=orders.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Most messages.")]
-NoLimit = Annotated[int | None, typer.Option("--limit", min=1, help="Most messages. \\[default: all]")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many messages.")]
+NoLimit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many messages. \\[default: all]")]
 Create = Annotated[bool, typer.Option("--create", help="Make the queue (and its file) if it is not there.")]
 
 
@@ -54,7 +54,7 @@ def check_command(url: Url, create: Create = False, as_json: Json = False) -> No
         while not found:
             leased = broker.lease(queue, BATCH, wait_s=5.0)
             found = any(delivery.message.id == probe.id for delivery in leased)
-            broker.ack([delivery.handle for delivery in leased])  # others are probes of checks that were cut off
+            broker.ack([delivery.handle for delivery in leased])  # others are probes of checks that were interrupted
             if not leased:
                 raise ConnectorError(
                     "the probe was published and did not come back within 5 s",
@@ -68,7 +68,7 @@ def check_command(url: Url, create: Create = False, as_json: Json = False) -> No
         return
     print(f"ok: {parts.shown}, a probe was published, leased and acked ({took_ms:.0f} ms with connecting)")
     lacking = [name for name in capabilities.__struct_fields__ if getattr(capabilities, name) is False]
-    print(f"  cannot: {', '.join(lacking) or 'nothing that is asked of a broker'}")
+    print(f"  cannot: {', '.join(lacking) or 'nothing that a broker must do'}")
 
 
 @app.command("depth")
@@ -104,7 +104,7 @@ def peek_command(
 
 @app.command("dead")
 def dead_command(url: Url, limit: Limit = 10, as_json: Json = False) -> None:
-    """Show the dead letters of a queue, with their reasons. `move --dead` puts them back to work."""
+    """Show the dead letters of a queue, with their reasons. `move --dead` makes them ready again."""
     with _connect(url) as (broker, parts):
         _show(broker.peek(_queue_of(parts), "dead", limit), as_json=as_json)
 
@@ -114,7 +114,9 @@ def publish_command(
     url: Url,
     body: Annotated[str | None, typer.Option("--body", help="Text. \\[default: a message per line of stdin]")] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="Its id. \\[default: drawn at random]")] = None,
-    key: Annotated[str, typer.Option("--key", help="Messages of a key keep their order, if the queue does.")] = "",
+    key: Annotated[
+        str, typer.Option("--key", help="Messages with the same key keep their order, if the queue supports it.")
+    ] = "",
     headers: Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeat it.")] = None,
     content_type: Annotated[str, typer.Option("--content-type", help="Of the body.")] = "text/plain; charset=utf-8",
     delay_s: Annotated[float, typer.Option("--delay-s", help="Seconds until it may be leased.")] = 0.0,
@@ -125,7 +127,7 @@ def publish_command(
     from tupletree.queues import Message
 
     if body is None and message_id is not None:
-        raise ConfigError("--id names one message", got="no --body", next_step="give its --body, too")
+        raise ConfigError("--id names one message", got="no --body", next_step="give its --body too")
     common: dict[str, Any] = {
         "key": key,
         "headers": dict(_header(text) for text in headers or ()),
@@ -146,7 +148,7 @@ def publish_command(
     if as_json:
         _print_json({"queue": queue, "published": new, "known": given - new})
     else:
-        print(f"published: {new}" + (f" ({given - new} had an id that the queue knows)" if new < given else ""))
+        print(f"published: {new}" + (f" ({given - new} had an id that is in the queue already)" if new < given else ""))
 
 
 @app.command("drain")
@@ -161,10 +163,13 @@ def drain_command(url: Url, limit: NoLimit = None, as_json: Json = False) -> Non
                 break
             for delivery in leased:
                 print(_line_of(delivery.message, as_json=as_json))
-            # What a full pipe or disk did not take must not be acked.
+            # What could not be written (a full disk, a closed pipe) must not be acked.
             sys.stdout.flush()
             if refused := broker.ack([delivery.handle for delivery in leased]):
-                print(f"  {len(refused)} will come again: their leases ended before they were acked", file=sys.stderr)
+                print(
+                    f"  {len(refused)} will be delivered again: their leases ended before they were acked",
+                    file=sys.stderr,
+                )
             left = None if left is None else left - len(leased)
 
 
@@ -173,13 +178,15 @@ def move_command(
     url: Url,
     target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="Name of the queue to move to.")] = None,
     state: Annotated[str, typer.Option("--state", help="ready, delayed or dead.")] = "ready",
-    dead: Annotated[bool, typer.Option("--dead", help="As --state dead; without a TARGET, back to work.")] = False,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="As --state dead; without a TARGET they become ready again.")
+    ] = False,
     limit: NoLimit = None,
     ids: Annotated[list[str] | None, typer.Option("--message", metavar="ID", help="Only these; repeat it.")] = None,
     create: Create = False,
     as_json: Json = False,
 ) -> None:
-    """Move messages to the end of another queue of the broker; dead letters also back to their own."""
+    """Move messages to the end of another queue of the broker; dead letters also to their own."""
     state = "dead" if dead else state
     with _connect(url) as (broker, parts):
         source = _queue_of(parts)
@@ -199,7 +206,7 @@ def move_command(
 
 @contextlib.contextmanager
 def _connect(url: str, *, create: bool = False) -> Iterator[tuple[Broker, QueueUrl]]:
-    """A broker and its URL's parts. Looking at a file that is not there makes none, unless asked to."""
+    """A broker and its URL's parts. A file that does not exist is only made with `create`."""
     from tupletree.queues.registry import connect
     from tupletree.queues.urls import parse_url
 
@@ -228,7 +235,7 @@ def _state(text: str) -> State:
 def _header(text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not mark:
-        raise ConfigError("this is no header", got=text, expected="NAME=VALUE")
+        raise ConfigError("this is not a header", got=text, expected="NAME=VALUE")
     return name, value
 
 
@@ -314,7 +321,7 @@ def _table(*names: str) -> Table:
 def _print_table(table: Table) -> None:
     from rich.console import Console
 
-    # Piped, a line stays a line: 80 columns would break most of them.
+    # In a pipe each message stays on one line: most are longer than 80 columns.
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
 
 

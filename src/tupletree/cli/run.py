@@ -1,4 +1,4 @@
-"""`tupletree run`: start a topology, show how it goes, stop it in order, and say how it ended."""
+"""`tupletree run`: start a topology, show its progress, stop it in order, and print its summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Interruption", "RuntimeName", "SummaryFormat", "real_stdout", "run_command", "wait_for"]
 
 POLL_S = 0.25
-"""How soon a signal or a new number shows."""
+"""How soon a signal or new numbers are noticed."""
 
 EXIT_DEAD_LETTERS = 3
 EXIT_OPEN = 4
@@ -45,7 +45,7 @@ class LogStyle(Enum):
 
 
 class SummaryFormat(Enum):
-    """How the end is told on stdout."""
+    """How the summary is printed on stdout."""
 
     TEXT = "text"
     JSON = "json"
@@ -68,7 +68,7 @@ def run_command(
         Path | None,
         typer.Option(metavar="FILE", help="Local runtime: go on from the state in this file, and leave it there."),
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Let sinks add to what another run wrote.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Let sinks write beside what another run wrote.")] = False,
     summary: Annotated[
         SummaryFormat | None,
         typer.Option(help="json: the last line on stdout is one object. \\[default: as --log-format]"),
@@ -80,7 +80,10 @@ def run_command(
         typer.Option(metavar="PORT", min=0, max=65_535, help="Serve Prometheus metrics at this port."),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where; others than 127.0.0.1 let other hosts read them.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address to listen at; any other than 127.0.0.1 lets other hosts read them."
+        ),
     ] = "127.0.0.1",
 ) -> None:
     """Run a topology until its input has ended and every message is settled, or until it is interrupted.
@@ -148,7 +151,7 @@ def _metrics(
 class Interruption:
     """Counts SIGINT, SIGTERM and SIGHUP while it is entered; the second one raises KeyboardInterrupt in the program.
 
-    SIGHUP, a terminal that was closed, is left alone where it is ignored, as under nohup.
+    SIGHUP (a terminal was closed) stays ignored where it is ignored, as under nohup.
     """
 
     def __init__(self) -> None:
@@ -192,7 +195,7 @@ def wait_for(
 
 @contextlib.contextmanager
 def real_stdout(*, diverted: bool) -> Iterator[TextIO]:
-    """Yield the stream for results; if `diverted`, all that prints otherwise goes to stderr from now on.
+    """Yield the stream for results; if `diverted`, everything else that is printed goes to stderr from now on.
 
     Also for child processes and libraries that write to the descriptor: they must not break the last line. The
     diversion lasts until the process ends, because a late thread may still print.

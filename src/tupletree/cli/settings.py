@@ -1,4 +1,4 @@
-"""Where commands look when they are not told: the settings file beside them, the state directory of the latest run."""
+"""Where commands look by default: the settings file in the current folder, the state directory of the latest run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SETTINGS_FILE = Path("tupletree.toml")
 
 
 def options_of(code: Mapping[str, Any], file: Path | None, command_line: Sequence[str]) -> Options:
-    """Resolve options for a command: `tupletree.toml` in the current folder counts if no file is named."""
+    """Resolve options for a command: those of `tupletree.toml` in the current folder if no file is named."""
     if file is None and _SETTINGS_FILE.is_file():
         file = _SETTINGS_FILE
     return resolve_options(code=code, file=file, environment=os.environ, command_line=command_line)
@@ -53,6 +53,6 @@ def _latest(root: Path, pattern: str) -> Path:
             "there is no run here",
             where=str(root.absolute()),
             expected="the state directory of a run",
-            next_step="go to the folder it ran in, or name it: --state-dir DIR",
+            next_step="go to the folder where it was started, or name it: --state-dir DIR",
         )
     return max(runs, key=lambda run: run.stat().st_mtime)

@@ -76,7 +76,7 @@ def _state_dir(place: str | None, state_dir: Path | None, settings: Sequence[str
         topology, _ = load_target(place, settings)
     except ConfigError as error:
         way_out = Finding(
-            "to look at a run, its state directory is enough",
+            "a state directory is enough to look at a run",
             got=place,
             expected="a state directory, or a target whose latest run is meant",
             next_step="tupletree state DIR, or --state-dir DIR: the one that `tupletree run` showed",
@@ -121,11 +121,11 @@ def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
     )
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
     if limit and keys > limit:
-        print(f"... and {keys - limit} more: --limit 0 shows them all, --export FILE writes them down")
+        print(f"... and {keys - limit} more: --limit 0 shows them all, --export FILE writes them to a file")
 
 
 def _export(path: Path, components: Sequence[ComponentState]) -> int:
-    """Write every key as a row, whole or not at all; returns how many."""
+    """Write every key as a row, atomically; returns how many."""
     writers = {".jsonl": _write_jsonl, ".parquet": _write_parquet}
     if path.suffix not in writers:
         raise ConfigError(
@@ -133,7 +133,7 @@ def _export(path: Path, components: Sequence[ComponentState]) -> int:
         )
     if os.path.lexists(path):
         raise _is_there(path)
-    # A name that nobody can know before, and link(2), which replaces nothing: what is there stays.
+    # A name that cannot be known before, and link(2), which replaces nothing: an existing file stays.
     draft = path.with_name(f"_{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
@@ -203,7 +203,7 @@ def _batches(components: Sequence[ComponentState]) -> Iterator[list[tuple[str, E
 
 
 def _kind_of(values: Iterator[Any]) -> Any:
-    """The Arrow type of values that are all numbers, texts, truths or bytes; None if they are not."""
+    """The Arrow type of values that are all numbers, texts, booleans or bytes; None otherwise."""
     import pyarrow as pa
 
     known = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary()}

@@ -22,7 +22,7 @@ __all__ = ["print_status", "status_command"]
 
 
 def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Show where a run stands: its state, who runs it, and the account of its messages.
+    """Show where a run stands: its state, who runs it, and the numbers of its messages.
 
     Exit code: 0 a process runs it, or it has ended; 1 it failed, or its process is gone.
     """
@@ -42,7 +42,7 @@ def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
 
 
 def print_status(place: Path, status: Status) -> None:
-    """A few lines: whose process, and every number that the live display of `run` has."""
+    """Print a few lines: the process, and every number that the live display of `run` has."""
     from tupletree.cli.progress import cells
     from tupletree.runtimes.control import progress_in
 
@@ -75,7 +75,7 @@ def _state(status: Status, state: str) -> str:
     when = _time(status.updated_s)
     if status.ended:
         return f"{state}, ended {when}"
-    return f"no longer there: last heard of {when} ({state})"
+    return f"crashed, last heartbeat {when} ({state})"
 
 
 def _time(seconds: float) -> str:

@@ -39,9 +39,9 @@ def summary_json(summary: Summary) -> str:
 
 
 def open_text(summary: Summary) -> str:
-    """What a run that was stopped says of the messages that it leaves open, and what becomes of them."""
+    """The text about messages that a stopped run leaves open, and what happens to them next."""
     if summary.runtime == "local":
-        then = "their sources were told; a local run cannot be resumed"
+        then = "they were failed to their sources; a local run cannot be resumed"
     else:
         then = f"start it again with --state-dir {summary.state_dir}: it goes on with them"
     return f"{summary.open:,} messages are open: {summary.left.text() or 'in flight'}\n  next: {then}"
@@ -57,7 +57,7 @@ def summary_text(summary: Summary) -> str:
         f"  failed attempts {summary.failed:,}, retried {summary.retried:,}",
     ]
     if summary.untracked or summary.untracked_failed:
-        lines.append(f"  untracked {summary.untracked:,}, tuples of none that failed {summary.untracked_failed:,}")
+        lines.append(f"  untracked {summary.untracked:,}, failed tuples of no message {summary.untracked_failed:,}")
     if summary.joined:
         lines.append(f"  delivered again while they were open {summary.joined:,}")
     if summary.outputs:

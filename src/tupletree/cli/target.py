@@ -1,6 +1,6 @@
 """From TARGET on the command line to a topology: find the module, import it under a name that workers can use too.
 
-Owns the syntax of TARGET, the import, and the words of each fault. It neither checks nor runs the topology.
+Owns the syntax of TARGET, the import, and the text of each error. It neither checks nor runs the topology.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load_target(target: str, settings: Sequence[str] = ()) -> tuple[Topology, Ta
         module, folder = _import_module(matched["place"])
     else:
         raise ConfigError(
-            "this is no target",
+            "this is not a target",
             got=target,
             expected="file.py[:name] or package.module[:name]",
             next_step=f"{target} is a folder: name a file in it" if Path(target).is_dir() else "",
@@ -85,7 +85,7 @@ def check_module_name(name: str, path: Path) -> None:
             next_step="choose another name",
         )
     other = _spec_of(name)
-    # A namespace package (a mere folder) has no origin and would lose to the file anyway.
+    # A namespace package (only a folder) has no origin, and the file is found before it anyway.
     if name in sys.stdlib_module_names or (
         other is not None and other.origin is not None and Path(other.origin).resolve() != path
     ):
@@ -166,14 +166,17 @@ def _topology_of(
         return found, {}
     if not callable(found):
         raise ConfigError(
-            "this is no topology", where=where, got=_kind(found), expected="a Topology, or a function that returns one"
+            "this is not a topology",
+            where=where,
+            got=_kind(found),
+            expected="a Topology, or a function that returns one",
         )
     parameters = bind_parameters(found, settings, where=where)
     return _call(found, parameters, where, folder), parameters
 
 
 def _may_be_topology(value: object, module: ModuleType) -> bool:
-    """Whether a target may name it: a topology, or a function of the module that says it returns one, or not what."""
+    """Whether it may be a target: a topology, or a function of this module that may return one, by its annotation."""
     from tupletree.topology.builder import Topology
 
     if isinstance(value, Topology):
@@ -191,7 +194,7 @@ def _call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, f
         built = factory(**parameters)
     except TupletreeError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is told as that code's fault
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is reported as an error of that code
         _blame("building the topology failed", error, folder)
     if not isinstance(built, Topology):
         raise ConfigError("the function returned no topology", where=where, got=_kind(built), expected="a Topology")
@@ -208,7 +211,7 @@ def _blame(what: str, error: BaseException, folder: Path) -> NoReturn:
         where = f"{error.filename}:{error.lineno}"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        # An environment of packages often lies in the project's folder.
+        # A virtual environment is often in the project's folder.
         own = [
             frame
             for frame in frames
@@ -219,5 +222,5 @@ def _blame(what: str, error: BaseException, folder: Path) -> NoReturn:
         what,
         where=where,
         got=f"{type(error).__name__}: {error}",
-        next_step="mend that line; --debug shows the whole traceback",
+        next_step="fix that line; --debug shows the whole traceback",
     ) from error

@@ -1,4 +1,4 @@
-"""`tupletree version`: which versions these are."""
+"""`tupletree version`: the installed versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def version_command() -> None:
 
 
 def show_and_exit(asked: bool) -> None:
-    """Do it for `--version`, before any command is looked at."""
+    """Show them for `--version`, before any command is parsed."""
     if asked:
         version_command()
         raise typer.Exit

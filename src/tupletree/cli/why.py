@@ -17,7 +17,7 @@ from tupletree.escaping import escape, escape_json
 if TYPE_CHECKING:
     from tupletree.runtimes.inspect import HistoryEvent
 
-__all__ = ["print_story", "why_command"]
+__all__ = ["print_history", "why_command"]
 
 
 def why_command(
@@ -25,7 +25,7 @@ def why_command(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Tell the whole story of one message: each attempt, what failed it, and where it stands."""
+    """Show the whole history of one message: each attempt, what failed it, and where it is now."""
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import run
 
@@ -33,21 +33,21 @@ def why_command(
     events = run.why(place, message)
     if not events:
         raise ConfigError(
-            "nothing is known of this message",
+            "no such message",
             where=str(place),
             got=message,
             expected="an id that the source gave (text as it is, anything else as JSON)",
-            next_step="an old message may have left the history (option history_max_bytes)",
+            next_step="the history keeps old messages only for a while (option history_max_bytes)",
         )
     if as_json:
         for event in events:
             print(escape_json(json.dumps(_plain(event))))
     else:
-        print_story(events)
+        print_history(events)
 
 
-def print_story(events: Iterable[HistoryEvent]) -> None:
-    """What happened to a message, one line per event; on a terminal a table, because most of them would not fit."""
+def print_history(events: Iterable[HistoryEvent]) -> None:
+    """What happened to a message, one line per event; on a terminal a table, because most lines would not fit."""
     if sys.stdout.isatty():
         _print_table(events)
         return
