@@ -1,4 +1,4 @@
-"""Async components on the local runtime: they end with the run, cleanly, whatever they are at."""
+"""Async components on the local runtime: they end cleanly with the run, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one_bolt(body: object, script: Script) -> Topology:
 
 
 class Waiting(Bolt[Line]):
-    """Waits for ever, and says what it goes through."""
+    """Waits for ever, and records what happens to it."""
 
     concurrency = 5
     story: list[str]
@@ -124,7 +124,7 @@ def test_a_task_that_a_call_starts_and_that_raises_system_exit_ends_no_other_cal
     script = Script([lines("a", "destinations", "b")])
     summary = run(one_bolt(starts, script), tmp_path / "state", max_attempts=1)
     assert (summary.acked, summary.dead) == (2, 1)
-    assert "raised what ends a program" in caplog.text
+    assert "raised an exception that would end the program" in caplog.text
 
 
 def test_a_call_that_never_ends_keeps_a_finite_run_no_longer_than_a_drain_may_take(

@@ -75,7 +75,7 @@ class Queue(AsyncSpout[Line]):
             loop.call_soon_threadsafe(queue.put_nowait, text)
 
 
-def test_messages_go_through_as_they_come_until_the_end(tmp_path: Path) -> None:
+def test_messages_are_emitted_as_they_come_until_the_end(tmp_path: Path) -> None:
     source = Queue()
     handle = begin(sourced(source), tmp_path / "state")
     source.put("a", "b")
@@ -94,7 +94,7 @@ def test_a_stop_cancels_a_next_that_waits(tmp_path: Path) -> None:
     assert source.story == ["open", "cancelled", "close"]
 
 
-def test_what_a_next_gives_although_it_was_cancelled_is_failed_to_the_source(tmp_path: Path) -> None:
+def test_what_a_cancelled_next_gives_is_failed_to_the_source(tmp_path: Path) -> None:
     class Stubborn(Queue):
         async def next(self) -> Emit[Line] | None:
             try:
@@ -138,7 +138,7 @@ def test_one_that_cannot_be_opened_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["next", "ack"])
-def test_one_that_breaks_is_closed_and_opened_again_where_it_was(tmp_path: Path, place: str) -> None:
+def test_one_that_breaks_is_closed_and_opened_again_at_its_position(tmp_path: Path, place: str) -> None:
     story: list[str] = []
 
     class Counting(AsyncSpout[Line]):
@@ -182,7 +182,7 @@ def test_one_that_breaks_is_closed_and_opened_again_where_it_was(tmp_path: Path,
     assert story == ["open", "close", "open", "close"]
 
 
-def test_an_ack_that_never_ends_is_named_and_cannot_keep_a_stop_waiting(
+def test_an_ack_that_never_ends_is_named_and_does_not_block_a_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CallRunner.settle, "__defaults__", (0.4,))
@@ -199,7 +199,7 @@ def test_an_ack_that_never_ends_is_named_and_cannot_keep_a_stop_waiting(
     assert reached.wait(HANG_S)
     handle.stop(drain_timeout_s=0.1)
     handle.wait(HANG_S)
-    assert "what is due of async components has not ended" in caplog.text
+    assert "callbacks of async components have not ended" in caplog.text
     assert source.story[-1] == "close"
 
 

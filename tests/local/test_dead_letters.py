@@ -1,4 +1,4 @@
-"""Dead letters when the disk, or the source, does not do its part: none is lost, none is stored twice."""
+"""Dead letters when the disk, or the source, fails: none is lost, none is stored twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tupletree.tracking.records import Died
 
 
 class Told(Script):
-    """Writes down how many letters were stored each time that it hears of one."""
+    """Records how many letters are stored each time that a message is failed to it."""
 
     def __init__(self, state: Path) -> None:
         super().__init__([lines("a", "bad", "b", "bad")])
@@ -64,7 +64,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
 
 
-def test_letters_that_could_not_be_stored_are_stored_once_they_can_be_and_the_source_hears_then(
+def test_letters_that_could_not_be_stored_are_stored_once_they_can_be_and_then_the_source_is_told(
     tmp_path: Path,
 ) -> None:
     script = Told(tmp_path / "state")
@@ -95,12 +95,12 @@ def test_letters_that_can_never_be_stored_end_the_run_and_their_messages_are_nam
     with pytest.raises(TupletreeError, match="dead letters' waited for"):
         handle.wait(HANG_S)
     assert script.failed == []
-    assert "lines: 2 messages were not done, and their source was not told: 1, 3" in caplog.text
+    assert "lines: 2 messages were not finished, and their source was not told: 1, 3" in caplog.text
 
 
 def test_a_source_that_could_not_be_told_of_stored_letters_is_told_after_the_restart(tmp_path: Path) -> None:
     script = Told(tmp_path / "state")
-    script.to_raise += [OSError("the broker is away"), OSError("the broker is still away")]
+    script.to_raise += [OSError("the broker is not available"), OSError("the broker is still not available")]
     summary = run(failing(script, breaks_folder=False), tmp_path / "state", max_attempts=1, max_spout_pending=128)
     assert (summary.acked, summary.dead, summary.open) == (2, 2, 0)
     assert sorted(letter.message_id for letter in deadletters.read(tmp_path / "state")) == [1, 3]
@@ -108,7 +108,7 @@ def test_a_source_that_could_not_be_told_of_stored_letters_is_told_after_the_res
     assert script.life.count("open") == 2
 
 
-def test_a_source_that_replays_by_itself_hears_after_a_restart_again_what_it_is_to_emit_again(tmp_path: Path) -> None:
+def test_a_source_that_replays_by_itself_is_asked_again_after_a_restart(tmp_path: Path) -> None:
     lives: list[Forgetful] = []
 
     class Forgetful(Script):
@@ -141,7 +141,7 @@ def test_a_source_that_replays_by_itself_hears_after_a_restart_again_what_it_is_
     assert len(lives) == 2
 
 
-def test_whoever_waits_for_an_answer_hears_that_the_executor_ended_while_it_carried_out_the_effects(
+def test_a_caller_that_waits_is_told_when_the_executor_ends_while_it_carries_out_effects(
     tmp_path: Path,
 ) -> None:
     script = Told(tmp_path / "state")
@@ -153,7 +153,7 @@ def test_whoever_waits_for_an_answer_hears_that_the_executor_ended_while_it_carr
     assert assembly is not None
     (spout,) = assembly.spouts()
     executor = assembly.owners[spout.task.task_id]
-    script.to_raise.append(OSError("the broker is away"))
+    script.to_raise.append(OSError("the broker is not available"))
     letter = Died(spout.task.task_id, "lines", 7, Line("x"), Failure(kind=FailureKind.ERROR, error="x"), 1, 0.0, 0.0, 9)
     broken = executor.submit(lambda _, out: out.died.append(letter))
     after = executor.submit(lambda _, __: None)

@@ -26,7 +26,7 @@ def test_a_call_that_waits_is_cancelled_when_everything_ends() -> None:
     assert [(one.call, type(one.error)) for one in told] == [(1, asyncio.CancelledError)]
 
 
-def test_a_call_that_blocks_the_event_loop_is_named_and_cannot_keep_the_end_waiting(
+def test_a_call_that_blocks_the_event_loop_is_named_and_does_not_block_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     started, go, ended = threading.Event(), threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The collector's threshold belongs to the process: it is borrowed and given back."""
+"""The collector's threshold belongs to the process: it is raised and restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_threshold() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_the_last_user_puts_back_what_was_there_whoever_ends_first() -> None:
+def test_the_last_user_restores_it_in_any_order() -> None:
     first, second = rarer_collections(5_000), rarer_collections(9_000)
     first.__enter__()
     assert gc.get_threshold() == (5_000, 10, 10)
@@ -39,7 +39,7 @@ def test_the_last_user_puts_back_what_was_there_whoever_ends_first() -> None:
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (50_000, 5, 5)], ids=["off", "higher"])
-def test_a_collector_that_is_off_or_rarer_already_is_left_alone(own: tuple[int, int, int]) -> None:
+def test_a_collector_that_is_off_or_rarer_already_is_not_changed(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
     with rarer_collections(9_000):
         assert gc.get_threshold() == own
@@ -47,7 +47,7 @@ def test_a_collector_that_is_off_or_rarer_already_is_left_alone(own: tuple[int, 
 
 
 @pytest.mark.parametrize("threshold", [0, 9_000])
-def test_a_run_borrows_the_threshold_that_its_option_names(tmp_path: Path, threshold: int) -> None:
+def test_a_run_sets_the_threshold_of_its_option(tmp_path: Path, threshold: int) -> None:
     seen = []
     t = Topology("t")
     t.sink("out", foreach(lambda _: seen.append(gc.get_threshold()[0]))).shuffle(t.spout("in", items([Item(1)])))
@@ -56,7 +56,7 @@ def test_a_run_borrows_the_threshold_that_its_option_names(tmp_path: Path, thres
     assert gc.get_threshold() == OWN
 
 
-def test_a_run_that_fails_gives_it_back(tmp_path: Path) -> None:
+def test_a_run_that_fails_restores_it(tmp_path: Path) -> None:
     def refuse(_: object) -> None:
         raise OSError("no")
 

@@ -23,7 +23,7 @@ def word(line: Line) -> Word:
 
 @bolt(auto_ack=False)
 def keep(line: Line, out: Collector[Word]) -> None:
-    """Never say what became of it."""
+    """Never settle the tuple."""
 
 
 class Impatient:
@@ -108,7 +108,7 @@ def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, mo
     assert script.life.count("close") == 2
 
 
-def test_messages_outlive_a_restart_in_which_a_sink_cannot_be_opened(
+def test_messages_survive_a_restart_in_which_a_sink_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
@@ -205,7 +205,7 @@ def test_messages_that_a_final_fault_leaves_open_are_named(
     else:
         with pytest.raises(ConnectorError, match="broken pipe"):
             handle.wait(HANG_S)
-    assert "lines: 3 messages were not done, and their source was not told: 0, 1, 2" in caplog.text
+    assert "lines: 3 messages were not finished, and their source was not told: 0, 1, 2" in caplog.text
 
 
 def test_a_restart_leaves_paused_spouts_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def test_a_full_ring_takes_more_and_says_so_until_the_consumer_has_caught_up() -
     assert ring.depth == 0
 
 
-def test_the_control_lane_is_read_apart_from_data() -> None:
+def test_the_control_lane_is_read_separately() -> None:
     ring = Ring(1)
     ring.publish([frame(1, tuples=99)])
     ring.send((7, "stop"))

@@ -70,7 +70,7 @@ def test_retries_and_dead_letters_are_counted_and_stored(tmp_path: Path) -> None
     assert letter.failure.component == "split"
 
 
-def test_dead_letters_are_on_the_disk_before_the_source_hears_of_them(tmp_path: Path) -> None:
+def test_dead_letters_are_on_the_disk_before_the_source_is_told(tmp_path: Path) -> None:
     stored: list[int] = []
 
     class Asking(Script):
@@ -122,7 +122,7 @@ def test_a_start_that_is_refused_leaves_no_state_directory(tmp_path: Path) -> No
 
 def test_a_used_state_directory_is_refused_and_says_why(tmp_path: Path) -> None:
     run(word_count(["a"], tmp_path / "out"), tmp_path / "state")
-    with pytest.raises(CheckpointError, match="resumes nothing"):
+    with pytest.raises(CheckpointError, match="cannot resume a run"):
         run(word_count(["a"], tmp_path / "out2"), tmp_path / "state")
 
 
@@ -207,7 +207,7 @@ def test_what_a_drain_leaves_is_failed_to_its_source_and_named(
     handle.stop(0.0)
     assert handle.wait(HANG_S).open == 1
     assert [(message_id, failure.kind) for message_id, failure in script.failed] == [(0, FailureKind.STOPPED)]
-    assert "1 messages were not done" in caplog.text
+    assert "1 messages were not finished" in caplog.text
     assert "0 (root " in caplog.text
 
 
@@ -297,7 +297,7 @@ def test_stop_and_start_a_hundred_times_leaves_no_thread(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ackers", [0, 1])
-def test_untracked_messages_are_worked_off_before_the_end(tmp_path: Path, ackers: int) -> None:
+def test_untracked_messages_are_worked_before_the_end(tmp_path: Path, ackers: int) -> None:
     sink: list[Word] = []
     t = Topology("untracked")
     emits = [Emit(Line(f"w{number}")) for number in range(5_000)]
@@ -439,7 +439,7 @@ def test_a_drain_waits_for_the_spouts_of_every_executor(tmp_path: Path) -> None:
     assert (slow.acked, slow.failed, quick.failed) == ([0, 1], [], [])
 
 
-def test_what_the_runtime_cannot_do_is_said_at_once_and_all_together(tmp_path: Path) -> None:
+def test_everything_that_the_runtime_does_not_support_is_refused_at_once(tmp_path: Path) -> None:
     @batch_bolt(size=2)
     async def awaited(rows: list[Line]) -> list[Word]:
         """Not yet."""
@@ -460,7 +460,7 @@ def test_what_the_runtime_cannot_do_is_said_at_once_and_all_together(tmp_path: P
 
 
 @pytest.mark.parametrize("error", [TimeoutError("t"), StopIteration(), GeneratorExit(), SystemExit(3), KeyError("k")])
-def test_whatever_a_bolt_raises_fails_its_message_alone(tmp_path: Path, error: BaseException) -> None:
+def test_whatever_a_bolt_raises_fails_only_its_message(tmp_path: Path, error: BaseException) -> None:
     @bolt
     def bad(line: Line) -> None:
         if line.text == "bad":

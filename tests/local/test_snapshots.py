@@ -1,4 +1,4 @@
-"""A snapshot of a local run: the next run goes on from the state in it, or says why it cannot."""
+"""A snapshot of a local run: the next run continues from the state in it, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def number(word: Word, total: TaskState[int]) -> Seen:
 def run(
     tmp_path: Path, body: Any, values: list[Any], field: str = "word", *, tasks: int = 3, **options: Any
 ) -> list[tuple[str, str]]:
-    """One run with the snapshot; what came of it."""
+    """One run with the snapshot; its result."""
     out: list[tuple[str, str]] = []
     t = Topology("remembering")
     source = t.spout("source", items(values))

@@ -1,4 +1,4 @@
-"""The watch of a run: messages that nobody will ever settle are named."""
+"""The watchdog of a run: messages that can never be settled are logged."""
 
 from __future__ import annotations
 

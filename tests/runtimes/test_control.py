@@ -32,7 +32,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Endless(Spout[Tick]):
-    """Gives a message whenever it is asked, and notes whether it is active."""
+    """Gives a message at each call, and records whether it is active."""
 
     def __init__(self) -> None:
         self.given = 0
@@ -59,13 +59,13 @@ def endless(tmp_path: Path) -> tuple[RunHandle, Endless, Path]:
     return run.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state"), source, tmp_path / "state"
 
 
-def before_attending(prepare: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something to a state directory that a run has made its own, before anything else is written to it."""
+def before_control_begins(prepare: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change a state directory that a run has claimed, before anything else is written to it."""
     begin = RunControl.begin
 
-    def begin_late(attendant: RunControl) -> None:
+    def begin_late(control: RunControl) -> None:
         prepare()
-        begin(attendant)
+        begin(control)
 
     monkeypatch.setattr(RunControl, "begin", begin_late)
 
@@ -74,7 +74,7 @@ def wait_until(state_dir: Path, holds: Callable[[Status], Any]) -> Status:
     until_s = time.monotonic() + HANG_S
     while not holds(status := status_of(state_dir)):
         assert time.monotonic() < until_s, status
-        time.sleep(0.01)  # another thread writes it; this is no part of what is tested
+        time.sleep(0.01)  # another thread writes it; waiting is not what is tested
     return status
 
 
@@ -114,7 +114,7 @@ def test_a_run_is_paused_resumed_and_drained_from_another_process(tmp_path: Path
 
 
 @pytest.mark.parametrize("control_request", ["pause", "resume", "drain"])
-def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, control_request: str) -> None:
+def test_a_run_without_a_process_takes_no_request(tmp_path: Path, control_request: str) -> None:
     handle, _, state_dir = endless(tmp_path)
     handle.stop()
     wait_until(state_dir, lambda status: status.ended)
@@ -126,31 +126,31 @@ def test_a_run_that_nobody_runs_is_asked_for_nothing(tmp_path: Path, control_req
     assert not list((state_dir / "control").glob("*"))
 
 
-def test_a_wish_that_nobody_takes_up_is_taken_back(tmp_path: Path) -> None:
+def test_a_request_that_is_not_accepted_is_withdrawn(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time())
     with pytest.raises(RuntimeUnavailableError, match="no process runs this") as caught:
-        send_request(tmp_path, "pause", patience_s=0.0)
+        send_request(tmp_path, "pause", wait_s=0.0)
     assert f"tupletree run TARGET --state-dir {tmp_path}" in str(caught.value)  # a run on Spark can be resumed
     assert list((tmp_path / "control").iterdir()) == []
 
 
-def test_a_status_without_news_was_left_by_a_process_that_is_gone(tmp_path: Path) -> None:
+def test_an_old_status_means_a_process_that_crashed(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time() - STALE_AFTER_S - 1)
     assert not status_of(tmp_path).is_alive(time.time())
     said = command("status", "--state-dir", tmp_path)
     assert "crashed, last heartbeat" in said.stdout
 
 
-def test_a_status_from_the_future_was_left_before_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_a_status_from_the_future_was_written_before_the_clock_was_set_back(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time() + 3600.0)
     assert not status_of(tmp_path).is_alive(time.time())
 
 
-def test_what_is_in_the_way_of_a_wish_is_named(tmp_path: Path) -> None:
+def test_what_is_in_the_place_of_a_request_is_named(tmp_path: Path) -> None:
     write_status(tmp_path, updated_s=time.time())
     (tmp_path / "control").touch()
-    with pytest.raises(CheckpointError, match="cannot be asked") as caught:
-        send_request(tmp_path, "pause", patience_s=0.0)
+    with pytest.raises(CheckpointError, match="request cannot be written") as caught:
+        send_request(tmp_path, "pause", wait_s=0.0)
     assert str(tmp_path / "control") in str(caught.value)
 
 
@@ -161,7 +161,7 @@ def test_a_drain_may_take_longer_than_a_thread_can_wait(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_process_was_killed_is_gone_at_once(tmp_path: Path) -> None:
-    # It lives until its input is closed, which leaving the block does, however the test ends.
+    # It runs until its input is closed, at the end of the block.
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
         written: dict[str, Any] = {
             "process": process.pid,
@@ -176,7 +176,7 @@ def test_a_run_whose_process_was_killed_is_gone_at_once(tmp_path: Path) -> None:
         process.kill()
     assert not status_of(tmp_path).is_alive(time.time())
     write_status(tmp_path, updated_s=time.time(), **{**written, "host": "elsewhere"})
-    assert status_of(tmp_path).is_alive(time.time()), "nobody can tell of another machine"
+    assert status_of(tmp_path).is_alive(time.time()), "the processes of another machine are unknown"
 
 
 def test_an_error_of_several_lines_is_shown_as_one_block_of_the_status(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_error_of_several_lines_is_shown_as_one_block_of_the_status(tmp_path:
     assert "\n  error: cannot read\n    got: a folder\n" in said.stdout
 
 
-def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(
+def test_requests_to_an_earlier_process_and_unknown_requests_are_not_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = tmp_path / "state" / "control"
@@ -194,7 +194,7 @@ def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(
         control.mkdir()
         (control / "0a.json").write_text('{"request": "drain"}')
 
-    before_attending(prepare, monkeypatch)
+    before_control_begins(prepare, monkeypatch)
     handle, source, state_dir = endless(tmp_path)
     try:
         assert not (control / "0a.json").exists()
@@ -213,7 +213,7 @@ def test_wishes_of_an_earlier_time_and_wishes_nobody_knows_are_not_carried_out(
         handle.stop()
 
 
-def test_a_wish_that_fails_or_cannot_be_removed_is_carried_out_once_and_later_ones_are_heard(
+def test_a_request_that_fails_or_cannot_be_removed_is_executed_once_and_later_ones_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle, _, state_dir = endless(tmp_path)
@@ -240,12 +240,12 @@ def test_a_wish_that_fails_or_cannot_be_removed_is_carried_out_once_and_later_on
         send_request(state_dir, "resume")
         assert asked == ["pause", "pause"]
         assert "no pause" in caplog.text
-        assert "stays although it was heard" in caplog.text
+        assert "executed request of another process cannot be removed" in caplog.text
     finally:
         handle.stop(0.0)
 
 
-def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(
+def test_what_is_in_the_place_of_a_status_or_looks_like_a_request_harms_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state_dir = tmp_path / "state"
@@ -254,7 +254,7 @@ def test_what_is_in_the_way_of_a_status_or_looks_like_a_wish_harms_no_run(
         for folder in ("status.json", "control/0a.json"):
             (state_dir / folder).mkdir(parents=True)
 
-    before_attending(prepare, monkeypatch)
+    before_control_begins(prepare, monkeypatch)
     handle, _, _ = endless(tmp_path)
     (state_dir / "control" / "0b.json").write_text('{"request": "drain"}')
     assert handle.wait(HANG_S).acked > 0

@@ -1,4 +1,4 @@
-"""Each task has an object of its own; what a single one holds stays its maker's."""
+"""Each task has an object of its own; a single one shares what the user's object holds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ EITHER = pytest.mark.parametrize(("make", "kind"), [(with_spout, "spout"), (with
 
 
 @EITHER
-def test_what_a_single_task_holds_is_its_makers_and_several_have_their_own(make: Callable[..., Any], kind: str) -> None:
+def test_a_single_task_shares_what_the_users_object_holds_and_several_have_their_own(
+    make: Callable[..., Any], kind: str
+) -> None:
     held: list[int] = []
     component = make(held, 1).build().components[kind]
     shared, copied = (own_instance(component, shared=one) for one in (True, False))
@@ -68,7 +70,9 @@ def test_a_single_task_may_hold_what_cannot_be_copied(make: Callable[..., Any], 
 
 
 @EITHER
-def test_what_cannot_be_copied_for_several_tasks_is_named_with_the_way_out(make: Callable[..., Any], kind: str) -> None:
+def test_what_cannot_be_copied_for_several_tasks_is_named_with_the_next_step(
+    make: Callable[..., Any], kind: str
+) -> None:
     with pytest.raises(TopologyError) as raised:
         run.run(make(threading.Lock(), 2), runtime="local").wait(30.0)
     said = str(raised.value)

@@ -1,4 +1,4 @@
-"""Finding a Java: order, what is passed over, the shim, and the one error at the end."""
+"""Finding a Java: order, what is skipped, the shim, and the one error at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_java_home_comes_before_path(make_java: MakeJava, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16"])
-def test_a_java_too_old_is_passed_over(make_java: MakeJava, tmp_path: Path, version: str) -> None:
+def test_a_java_too_old_is_skipped(make_java: MakeJava, tmp_path: Path, version: str) -> None:
     found = find_java(
         environment(home=make_java("old", version), path=make_java("new", "17")), cache_dir=tmp_path / "cache"
     )
@@ -66,7 +66,7 @@ def test_a_java_too_old_is_passed_over(make_java: MakeJava, tmp_path: Path, vers
     assert version in found.java_home_fault
 
 
-def test_a_broken_java_is_passed_over(make_java: MakeJava, tmp_path: Path) -> None:
+def test_a_broken_java_is_skipped(make_java: MakeJava, tmp_path: Path) -> None:
     broken = make_java("broken", "17")
     (broken / "bin" / "java").write_text("#!/bin/sh\necho 'cannot map library' >&2\nexit 127\n")
     found = find_java(environment(home=broken, path=make_java("new", "25-ea")), cache_dir=tmp_path / "cache")
@@ -74,7 +74,7 @@ def test_a_broken_java_is_passed_over(make_java: MakeJava, tmp_path: Path) -> No
     assert "cannot map library" in found.java_home_fault
 
 
-def test_a_java_home_without_java_is_passed_over(make_java: MakeJava, tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_skipped(make_java: MakeJava, tmp_path: Path) -> None:
     found = find_java(environment(home=tmp_path / "gone", path=make_java("new", "17")), cache_dir=tmp_path / "cache")
     assert found.source == "PATH"
     assert "no bin/java" in found.java_home_fault
@@ -130,7 +130,7 @@ def test_a_java_home_that_is_the_shim_stays_the_shim(make_java: MakeJava, tmp_pa
     assert find_java(environment(home=shim), cache_dir=tmp_path / "cache").home == shim
 
 
-def test_a_damaged_shim_is_mended(make_java: MakeJava, tmp_path: Path) -> None:
+def test_a_damaged_shim_is_written_again(make_java: MakeJava, tmp_path: Path) -> None:
     real = make_java("trimmed", "17.0.9", without_vector=True)
     shim = find_java(environment(home=real), cache_dir=tmp_path / "cache").home / "bin" / "java"
     intact = shim.read_text()
@@ -182,14 +182,14 @@ def versions(**changed: str | None) -> Callable[[str], str | None]:
     return (suited | changed).get
 
 
-def test_suited_packages_give_no_finding() -> None:
+def test_supported_packages_give_no_finding() -> None:
     assert check_packages(versions()) == []
 
 
 @pytest.mark.parametrize(
     ("package", "version"), [("pandas", "2.1.4"), ("pyspark", "4.4.0"), ("pyspark", "3.5.1"), ("pyarrow", "17.0.0")]
 )
-def test_an_unsuited_package_is_named_with_what_would_suit(package: str, version: str) -> None:
+def test_an_unsupported_package_is_named_with_the_supported_versions(package: str, version: str) -> None:
     [finding] = check_packages(versions(**{package: version}))
     assert (finding.where, finding.got) == (package, version)
     assert "or newer" in finding.expected
@@ -207,5 +207,5 @@ def test_pandas_3_works_and_says_its_drawback() -> None:
     assert "warns" in pandas.note
 
 
-def test_the_packages_of_this_environment_suit() -> None:
+def test_the_packages_of_this_environment_are_supported() -> None:
     assert check_packages() == []

@@ -1,4 +1,4 @@
-"""Prometheus reads a run: counters that only grow, gauges of now, served on the loopback address alone."""
+"""Prometheus reads a run: counters that only grow, gauges, served on the loopback address only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ended_run(tmp_path: Path) -> RunHandle:
     return handle
 
 
-def test_the_account_of_a_run_can_be_scraped(tmp_path: Path) -> None:
+def test_the_numbers_of_a_run_can_be_scraped(tmp_path: Path) -> None:
     with serve_metrics(ended_run(tmp_path), "words", "local", 0) as port:
         text = urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=10).read().decode()
     own = {"topology": "words", "runtime": "local"}

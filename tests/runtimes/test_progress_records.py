@@ -1,4 +1,4 @@
-"""Progress records: what a run came to, piece by piece, for listeners, a file and other processes."""
+"""Progress records: the numbers of a run, part by part, for listeners, a file and other processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def told(file: Path | None, *listeners: Callable[[ProgressRecord], None], record
     return reporter
 
 
-def test_a_listener_that_raises_is_named_in_the_log_and_the_others_hear_every_record(
+def test_a_listener_that_raises_is_named_in_the_log_and_the_others_get_every_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     heard: list[int] = []
@@ -65,7 +65,7 @@ def test_records_are_appended_to_a_private_file_as_lines_of_json(tmp_path: Path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     told(tmp_path / "nowhere" / "progress.jsonl")
     assert [one.getMessage().partition(":")[0] for one in caplog.records] == ["t"]
     assert "progress cannot be written" in caplog.text

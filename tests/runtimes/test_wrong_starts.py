@@ -1,4 +1,4 @@
-"""A start that no repetition can help ends with code 2, so that a service manager leaves it alone."""
+"""A start that fails again each time ends with code 2, so that a service manager does not repeat it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_directory_that_a_run_has_used_is_a_wrong_start_locally(tmp_path: Path
         LocalStateDirectory.make(tmp_path, "words")
 
 
-def test_a_directory_in_use_or_damaged_is_worth_another_try_or_a_look(tmp_path: Path) -> None:
+def test_a_directory_in_use_or_damaged_is_no_wrong_start(tmp_path: Path) -> None:
     held = StateDirectory.open(tmp_path, "words", COUNT)
     with pytest.raises(CheckpointError, match="another run") as caught:
         StateDirectory.open(tmp_path, "words", COUNT)
@@ -57,7 +57,7 @@ def test_a_directory_in_use_or_damaged_is_worth_another_try_or_a_look(tmp_path: 
 
 
 @pytest.mark.parametrize("in_the_way", ["", "generations", "state", "lock"])
-def test_a_start_that_the_disk_refuses_names_the_place_and_lets_go_of_it(tmp_path: Path, in_the_way: str) -> None:
+def test_a_start_that_the_disk_refuses_names_the_place_and_releases_it(tmp_path: Path, in_the_way: str) -> None:
     folder = tmp_path / "run"
     path = folder / in_the_way
     if in_the_way:

@@ -93,10 +93,10 @@ def test_requests_are_read_by_the_names_of_their_files_oldest_first(tmp_path: Pa
         ("a.json", '{"what": "x", "more": 1}', "unknown field"),
         ("a.json", '{"what": "' + "x" * 100 + '"}', "more than 100 bytes"),
         ("a.json", "", "truncated"),
-        ("..json", '{"what": "x"}', "no id"),
-        ("a b.json", '{"what": "x"}', "no id"),
-        ("a\nb.json", '{"what": "x"}', "no id"),
-        ("x" * 65 + ".json", '{"what": "x"}', "no id"),
+        ("..json", '{"what": "x"}', "not an id"),
+        ("a b.json", '{"what": "x"}', "not an id"),
+        ("a\nb.json", '{"what": "x"}', "not an id"),
+        ("x" * 65 + ".json", '{"what": "x"}', "not an id"),
     ],
 )
 def test_what_is_no_request_is_moved_aside_once_and_named(
@@ -153,7 +153,7 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path, target: Path) -> None:
     away = str(target / "precious")
     (tmp_path / "inbox" / "a.json").write_text(json.dumps({"id": away, "letters": []}))
     assert deadletters.inbox_of(tmp_path).take() == {}
-    with pytest.raises(ValueError, match="no id"):
+    with pytest.raises(ValueError, match="not an id"):
         deadletters.carried_out(tmp_path, away, [])
     assert (target / "precious.json").exists()
 
@@ -236,6 +236,6 @@ def test_ten_thousand_hostile_files_end_no_run_and_remove_nothing_outside(
     deadletters.letters_of(place, lambda _: None)
     wait_until_gone([path for path in (place / "control").iterdir() if path.suffix == ".json" and path.name[0] != "_"])
 
-    assert send_request(place, "pause", patience_s=HANG_S).is_alive(time.time())
+    assert send_request(place, "pause", wait_s=HANG_S).is_alive(time.time())
     assert [path.name for path in target.iterdir()] == ["precious.json"]
     assert (target / "precious.json").read_text() == "mine"

@@ -219,7 +219,7 @@ def test_packages_that_do_not_suit_are_refused_together_before_anything_starts(
     monkeypatch.setattr(importlib.metadata, "version", lambda name: old.get(name) or real(name))
     t = Topology("old-packages")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Number(1)])))
-    with pytest.raises(RuntimeUnavailableError, match=r"pandas: unsuited[\s\S]*1\.5\.3[\s\S]*pyarrow: unsuited"):
+    with pytest.raises(RuntimeUnavailableError, match=r"pandas: unsupported[\s\S]*1\.5\.3[\s\S]*pyarrow: unsupported"):
         run.run(t, state_dir=tmp_path / "state")
     assert not (tmp_path / "state").exists()
 

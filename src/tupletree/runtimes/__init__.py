@@ -1,1 +1,1 @@
-"""The runtimes: what carries a topology out, what both share, and the one way in (`run`)."""
+"""The runtimes: the two that run topologies, what they share, and the way to start one (`run`)."""

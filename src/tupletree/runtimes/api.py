@@ -1,4 +1,4 @@
-"""The narrow interface of a runtime, and `run`, the one way to start a topology.
+"""The interface of a runtime: the handle of a run, its progress and its summary, and what a runtime is asked for.
 
 Owns the run handle's contract, progress and summary. A runtime is imported only when it is asked for, so that
 `import tupletree` starts no JVM.
@@ -29,7 +29,7 @@ OWN_THREADS = "tupletree-"
 """What the names of a run's threads begin with."""
 
 Redact = Callable[[DeadLetter], DeadLetter]
-"""Called for each dead letter before it is stored: takes out what must not be written down.
+"""Called for each dead letter before it is stored: removes what must not be stored.
 
 Dead letters only: epoch logs, state, history and kept frames hold payloads as they are, and logs what errors say.
 """
@@ -37,7 +37,7 @@ Dead letters only: epoch logs, state, history and kept frames hold payloads as t
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. Totals are over the life of the state directory; the rest is about this process.
+    """The numbers of a run so far. Totals are over the life of the state directory; the rest is about this process.
 
     Attributes:
         emitted, acked, dead, open: distinct messages.
@@ -53,7 +53,7 @@ class Progress:
         state: created, activated, processing, paused, waiting, draining, stopping, restarting, stopped or failed. It is
             waiting while a component waits for the end of an outage; others may go on meanwhile.
         outages: what waits for something outside that is not available, the longest wait first.
-        outage_counts: component → outages that this process met.
+        outage_counts: component → outages in this process.
     """
 
     emitted: int = 0
@@ -118,9 +118,9 @@ class RunHandle(ABC):
         self.reports = reports
 
     def on_progress(self, listener: Listener) -> None:
-        """Have it called with each `ProgressRecord` from now on: one per epoch (Spark), one per second (local).
+        """Have a listener called with each `ProgressRecord` from now on: one per epoch (Spark), one per second (local).
 
-        A thread of its own calls it: it may take its time, and what it raises is logged and changes nothing.
+        It is called from a thread of its own: it may take long, and what it raises is logged and changes nothing.
         """
         self.reports.add(listener)
 
@@ -131,11 +131,11 @@ class RunHandle(ABC):
     @property
     @abstractmethod
     def state_dir(self) -> Path:
-        """Where it keeps what is known of it, absolute."""
+        """Its state directory, an absolute path."""
 
     @abstractmethod
     def progress(self) -> Progress:
-        """Where it stands now."""
+        """Its numbers now."""
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> Summary:
@@ -171,12 +171,12 @@ class RunHandle(ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Undo `pause`, or activate what was started inactive; does nothing once a stop was asked for."""
+        """Undo `pause`, or activate what was started inactive; does nothing after a stop was requested."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Everything a runtime is told. See `run` for the fields."""
+    """Everything a runtime needs to start a run. See `run` for the fields."""
 
     topology: Topology
     options: Options

@@ -1,8 +1,8 @@
-"""Looking at a run, and speaking to it, from another process: through two places in its state directory.
+"""Status and control of a run from another process, through two places in its state directory.
 
-`status.json` says where the run stands; its process writes it anew every second. `control/ID.json` is a wish: pause,
+`status.json` has the run's status; its process writes it every second. `control/ID.json` is a request: pause,
 resume or drain; the process carries it out and takes the file away, which is the answer. Both are about the process
-that runs now, not about the run's whole life: nothing in here is durable, and a wish that nobody took up is forgotten
+that runs now, not about the whole run: nothing in here is durable, and a request that was not accepted is dropped
 at the next start. Replays, which are durable, have an inbox of their own (`deadletters`).
 """
 
@@ -35,16 +35,16 @@ logger = logging.getLogger("tupletree.runtimes")
 LOOK_EVERY_S = 0.25
 WRITE_EVERY_S = 1.0
 STALE_AFTER_S = 10.0
-"""A status that is older was left by a process that was killed, or that is stuck."""
+"""The process of an older status was killed, or is stuck."""
 
 SHOWN_RECORDS = 20
 """Progress records in a status."""
 
 REQUEST_MAX_BYTES = 4096
-"""Nothing longer is a wish, so a file that somebody dropped there costs no memory."""
+"""Nothing longer is a request, so another file in that folder costs no memory."""
 
 MAX_DRAIN_S = 31_536_000.0
-"""A year: as long as a wait may be asked for."""
+"""A year: the longest drain that may be requested."""
 
 STATUS_MAX_BYTES = 64 * 1024 * 1024
 
@@ -54,12 +54,12 @@ ControlRequest = Literal["pause", "resume", "drain"]
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """Where a run stands.
+    """The status of a run.
 
     Attributes:
         topology, runtime: what runs where.
-        process, host: who runs it.
-        process_began: when that process began, in clock ticks of its machine; 0 where that cannot be known.
+        process, host: which process runs it.
+        process_began: when that process began, in clock ticks of its machine; 0 where that is unknown.
         started_s, updated_s: of this process and of this status, since the Unix epoch.
         ended: whether the process has ended the run; the numbers are final then.
         error: what made the run fail; empty if nothing did.
@@ -81,13 +81,13 @@ class Status(msgspec.Struct, kw_only=True):
     format: int = FORMAT
 
     def is_alive(self, now_s: float) -> bool:
-        """Whether a process that writes it is there; on this machine its process is looked at, too."""
+        """Whether its process is still there; on this machine the process itself is checked, too."""
         if self.ended:
             return False
         if self.host == socket.gethostname() and self.process_began:
-            # Whatever its clock says, or was set to. Another process that has its number now began at another time.
+            # Independent of the clock. Another process that has the same number now began at another time.
             return began(self.process) == self.process_began
-        # One from the future was left before the clock was set back: a process that is there has written it anew.
+        # One from the future was written before the clock was set back: a living process would have written it again.
         return abs(now_s - self.updated_s) < STALE_AFTER_S
 
 
@@ -111,10 +111,10 @@ def _control_of(state_dir: Path) -> RequestFolder[_StoredRequest]:
 
 
 class RunControl:
-    """Writes the status of a run and carries out wishes, on a thread of its own from `begin` to `finish`.
+    """Writes the status of a run and executes requests, on a thread of its own from `begin` to `finish`.
 
     Args:
-        handle: the run; its methods are called from the attendant's thread.
+        handle: the run; its methods are called from that thread.
         topology, runtime: for the status.
     """
 
@@ -124,40 +124,40 @@ class RunControl:
         self._runtime = runtime
         self._started_s = time.time()
         self._next_write_s = 0.0
-        self._complained = False
+        self._warned = False
         self._control = _control_of(handle.state_dir)
-        self._taken_up: set[str] = set()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-attendant", daemon=True)
+        self._accepted: set[str] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-control", daemon=True)
 
     def begin(self) -> None:
-        """Forget what others wanted of a process before this one, and start."""
+        """Drop requests that were meant for an earlier process, and start."""
         for request_id in self._control.take():
             self._forget(request_id)
         self._write()
         self._thread.start()
 
     def finish(self, error: BaseException | None) -> None:
-        """Write the last status: the run has ended, by this error if it failed. To be called before anybody hears."""
-        self._over.set()
+        """Write the last status: the run has ended, by this error if it failed. To be called before `wait` returns."""
+        self._ended.set()
         self._thread.join()
         self._write(ended=True, error="" if error is None else str(error))
 
     def _main(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
+        while not self._ended.wait(LOOK_EVERY_S):
             try:
                 self._look_around()
-            except Exception:  # the thread must be there for the next request
+            except Exception:  # the thread must go on for the next request
                 logger.exception("looking for requests of other processes failed")
 
     def _look_around(self) -> None:
         for request_id, request in self._control.take().items():
-            if request_id not in self._taken_up:
-                self._carry_out(request_id, request)
+            if request_id not in self._accepted:
+                self._handle_request(request_id, request)
         if time.monotonic() >= self._next_write_s:
             self._write()
 
-    def _carry_out(self, request_id: str, request: _StoredRequest) -> None:
+    def _handle_request(self, request_id: str, request: _StoredRequest) -> None:
         logger.info("another process asked to %s", request.request)
         try:
             self._execute(request)
@@ -167,19 +167,19 @@ class RunControl:
 
     def _execute(self, request: _StoredRequest) -> None:
         if request.request == "drain":
-            # It waits for the end, and so does the main loop.
+            # `drain` waits for the end of the run, and `finish` for this thread.
             limit_s = request.drain_timeout_s
             threading.Thread(target=self._handle.drain, args=(limit_s,), name="tupletree-drain", daemon=True).start()
         else:
             (self._handle.pause if request.request == "pause" else self._handle.resume)()
 
     def _forget(self, request_id: str) -> None:
-        """A wish is carried out at most once, even if it cannot be removed."""
-        self._taken_up.add(request_id)
+        """Remove a request; it is executed at most once, even if it cannot be removed."""
+        self._accepted.add(request_id)
         try:
             self._control.remove(request_id)
         except OSError as error:
-            logger.warning("a wish of another process stays although it was heard: %s", error)
+            logger.warning("an executed request of another process cannot be removed: %s", error)
 
     def _write(self, *, ended: bool = False, error: str = "") -> None:
         self._next_write_s = time.monotonic() + WRITE_EVERY_S
@@ -199,26 +199,26 @@ class RunControl:
         try:
             _replace(self._handle.state_dir / "status.json", json_bytes(status))
         except OSError as fault:
-            if not self._complained:
-                self._complained = True
-                logger.warning("its status cannot be written, so `tupletree status` is blind: %s", fault)
+            if not self._warned:
+                self._warned = True
+                logger.warning("the status cannot be written, so `tupletree status` shows an old one: %s", fault)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Whole or not at all for readers, and not flushed to the disk: after a crash nobody wants it."""
+    """Write a file atomically, and do not flush it to the disk: after a crash it is of no use."""
     draft = path.with_name(f"_{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
         with os.fdopen(create_new(draft), "wb") as file:
             file.write(data)
         draft.replace(path)
     except OSError:
-        with contextlib.suppress(OSError):  # where nothing can be written, maybe nothing can be removed
+        with contextlib.suppress(OSError):  # where writing fails, removing may fail too
             draft.unlink(missing_ok=True)
         raise
 
 
 def began(process: int) -> int:
-    """When a process of this machine began, in clock ticks since its start; 0: it is not there, or no /proc is."""
+    """When a process of this machine began, in clock ticks since its start; 0: no such process, or no /proc."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -230,7 +230,7 @@ def began(process: int) -> int:
 
 
 def status_of(state_dir: Path) -> Status:
-    """Where a run stands, or stood when its last process was heard of.
+    """The status of a run, or the last one of its last process.
 
     Raises:
         ConfigError: this is no state directory of a run.
@@ -257,7 +257,7 @@ def send_request(
     request: ControlRequest,
     *,
     drain_timeout_s: float | None = None,
-    patience_s: float = 10.0,
+    wait_s: float = 10.0,
 ) -> Status:
     """Ask the process of a run for something, and wait until it has accepted it.
 
@@ -265,22 +265,22 @@ def send_request(
         state_dir: of the run.
         request: what to do.
         drain_timeout_s: how long a drain may take; None: as its options say.
-        patience_s: how long to wait for the process to take it up.
+        wait_s: how long to wait until the process has accepted it.
 
     Raises:
         ConfigError: the time is out of bounds, or this is no state directory of a run.
-        RuntimeUnavailableError: no process runs it, or it does not answer; the wish is taken back.
+        RuntimeUnavailableError: no process runs it, or it does not answer; the request is withdrawn.
         CheckpointError: nothing can be written there.
     """
     if drain_timeout_s is not None and not 0 <= drain_timeout_s <= MAX_DRAIN_S:
         raise ConfigError(
-            "this is no time that a drain may take",
+            "this is not a time that a drain may take",
             got=f"{drain_timeout_s:g} s",
-            expected=f"0 to {MAX_DRAIN_S:.0f} s, a year",
+            expected=f"0 to {MAX_DRAIN_S:.0f} s (a year)",
         )
     status = status_of(state_dir)
     if not status.is_alive(time.time()):
-        raise _nobody(state_dir, status)
+        raise _no_process(state_dir, status)
     folder = state_dir / "control"
     path = _control_of(state_dir).path_of(uuid.uuid4().hex)
     try:
@@ -288,24 +288,24 @@ def send_request(
         _replace(path, msgspec.json.encode(_StoredRequest(request, drain_timeout_s)))
     except OSError as error:
         raise CheckpointError(
-            "the run cannot be asked",
+            "the request cannot be written",
             where=str(folder),
             got=str(error),
             expected="a folder that this user may write to",
-            next_step="use the user that runs it; move away what is in the place of the folder",
+            next_step="use the user that runs it; remove what is in the place of the folder",
         ) from error
-    until_s = time.monotonic() + patience_s
+    until_s = time.monotonic() + wait_s
     while path.exists():
         if time.monotonic() >= until_s:
             path.unlink(missing_ok=True)
-            raise _nobody(state_dir, status_of(state_dir))
-        time.sleep(LOOK_EVERY_S / 5)  # until another process has looked, which tells nobody: the file just goes
+            raise _no_process(state_dir, status_of(state_dir))
+        time.sleep(LOOK_EVERY_S / 5)  # the other process removes the file; there is no other sign
     return status_of(state_dir)
 
 
-def _nobody(state_dir: Path, status: Status) -> TupletreeError:
+def _no_process(state_dir: Path, status: Status) -> TupletreeError:
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.updated_s))
-    ended = "ended" if status.ended else "was last heard of"
+    ended = "ended" if status.ended else "had its last heartbeat"
     return RuntimeUnavailableError(
         "no process runs this topology now",
         where=str(state_dir),
@@ -319,7 +319,7 @@ def _nobody(state_dir: Path, status: Status) -> TupletreeError:
 
 
 def progress_in(status: Status) -> Progress:
-    """The numbers of a status; what another version wrote beyond them is left out."""
+    """The numbers of a status; those that only another version knows are left out."""
     known = Progress.__dataclass_fields__
     found = {name: value for name, value in status.progress.items() if name in known}
     outages = msgspec.convert(found.get("outages", []), list[ShownOutage])

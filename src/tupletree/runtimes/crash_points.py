@@ -1,8 +1,8 @@
 """Named points where a test may kill the process: at each step whose order the guarantee depends on.
 
 `TT_CRASH_AT=point` kills at the first pass of that point, `point:3` at the third. Without the variable a pass
-costs one dictionary look-up. The kill is SIGKILL: nothing is flushed, closed or undone. It is heard only in processes
-that pytest started, so a variable that is left over ends no run.
+costs one dictionary look-up. The kill is SIGKILL: nothing is flushed, closed or undone. It works only in processes
+that pytest started, so a variable that was left set ends no run.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ CRASH_POINTS: Final = (
 _passes: dict[str, int] = {}
 
 on_reached: Callable[[str], None] | None = None
-"""What a test in this process puts here hears of each point that is reached; it may raise, in the place of a kill."""
+"""A function that a test in this process sets: called at each point that is reached; it may raise instead of a kill."""
 
 
 def crash_point(name: str) -> None:
-    """Die here if the environment asks for it."""
+    """Kill this process here if the environment says so."""
     if on_reached is not None:
         on_reached(name)
     wanted = os.environ.get(VARIABLE)

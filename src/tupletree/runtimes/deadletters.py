@@ -1,7 +1,7 @@
 """Dead letters on disk, and the inbox by which other processes ask a run to replay them.
 
 A state directory has `dead/EPOCH.jsonl` (one letter a line, written after the epoch was committed), `inbox/ID.json`
-(requests not yet taken up) and `dead/replayed/ID.json` (requests carried out). Files are private (mode 0600): letters
+(requests not yet accepted) and `dead/replayed/ID.json` (requests carried out). Files are private (mode 0600): letters
 hold payloads.
 """
 
@@ -38,10 +38,10 @@ __all__ = [
 LETTER_FORMAT = 1
 
 MAX_LETTERS = 50_000
-"""Letters of one request; who asks for more asks several times."""
+"""Letters of one request; more are several requests."""
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
-"""Of a file that is a request: more than that many letters take."""
+"""Size of a request's file: more than that many letters need."""
 
 
 class _Line(msgspec.Struct):
@@ -77,7 +77,7 @@ def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | No
 
     Args:
         state_dir: of a run.
-        complain: hears of what cannot be read, which is left out; None: it is raised.
+        complain: called with the error of each file that cannot be read, which is left out; None: it is raised.
     """
     refuse = _raise if complain is None else complain
     replayed = {letter for one in _replayed(state_dir).read(refuse).values() for letter in one.letters}
@@ -96,7 +96,7 @@ def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | No
                 "a dead letter cannot be read",
                 where=f"{path}:{number}",
                 got=str(error),
-                next_step="restore the file from a backup; without it its letters are gone, and nothing else",
+                next_step="restore the file from a backup; without it only its letters are lost",
             )
             fault.__cause__ = error
             refuse(fault)
@@ -113,9 +113,9 @@ def read(state_dir: Path) -> list[DeadLetter]:
 
 
 def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
-    """Ask the run of this state directory to replay letters; returns the id of the request, of several the last.
+    """Ask the run of this state directory to replay letters; returns the id of the request, or of the last of several.
 
-    A running topology takes it up by itself, a stopped one at its next start. Letters that an earlier request waits for
+    A running topology accepts it by itself, a stopped one at its next start. Letters that an earlier request waits for
     are not asked for again; if it waits for all of them, its id is returned.
 
     Args:
@@ -132,7 +132,7 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
             "a local run replays no dead letters",
             where=str(state_dir),
             expected="the --state-dir of a Spark run",
-            next_step="`tupletree dead show` has the payloads: mend the cause, and give them to a new run",
+            next_step="`tupletree dead show` has the payloads: fix the cause, and send them to a new run",
         )
     chosen = list(letters) if selectors is None else _select(letters, selectors)
     if not chosen:
@@ -153,7 +153,7 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
 
 
 def _pass_over(_: CheckpointError) -> None:
-    """The run complains of requests that cannot be read."""
+    """Ignore requests that cannot be read: the run reports them."""
 
 
 def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[str]:
@@ -174,7 +174,7 @@ def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[st
 
 
 def id_text(stored_id: Any) -> str:
-    """How a stored message id is shown: text as it is, everything else as JSON; so also text that is not UTF-8."""
+    """How a stored message id is shown: text as it is, everything else as JSON, and so is text that is not UTF-8."""
     return stored_id if isinstance(stored_id, str) else json.dumps(_readable(stored_id))
 
 
@@ -191,7 +191,7 @@ def _readable(stored_id: Any) -> Any:
 def spellings_of(selector: str) -> list[str]:
     """What an `ID` or `SPOUT/ID` may stand for: itself, and its JSON as `id_text` writes it.
 
-    Blanks and escapes of the JSON are those of whoever typed it.
+    Blanks and escapes of the JSON may be written in any way.
     """
     spellings = [selector]
     spout, slash, rest = selector.partition("/")
@@ -219,12 +219,12 @@ def inbox_of(state_dir: Path) -> RequestFolder[Request]:
 
 
 def _replayed(state_dir: Path) -> RequestFolder[Request]:
-    """What was carried out of them, which only the process of a run writes."""
+    """Requests that were executed; only the process of a run writes there."""
     return RequestFolder(
         state_dir / "dead" / "replayed",
         Request,
         MAX_REQUEST_BYTES,
-        next_step="restore the file from a backup, or remove it: its letters are dead again then",
+        next_step="restore the file from a backup, or remove it: then its letters are dead again",
         fault_of=_fault_of,
     )
 
@@ -234,14 +234,14 @@ def _fault_of(name: str, request: Request) -> str:
 
 
 def requests(state_dir: Path, complain: Callable[[CheckpointError], None]) -> list[Request]:
-    """Requests that wait in the inbox, oldest first; `complain` hears of files that are none. Changes nothing."""
+    """Requests that wait in the inbox, oldest first; `complain` is called for files that are none."""
     return list(inbox_of(state_dir).read(complain).values())
 
 
 def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> None:
     """Move a request out of the inbox once a settled epoch names it; harmless when repeated.
 
-    `letters` are those of its letters that were brought back, by letter id: they are no dead letters any more.
+    `letters` are its letters that are replayed, by letter id: they are no longer dead letters.
     """
     target = _replayed(state_dir).path_of(request_id)
     private_folder(private_folder(state_dir / "dead") / "replayed")

@@ -24,7 +24,7 @@ class ComponentState:
         name: the component.
         segments: its open segments, by file name.
         version: which of them count, oldest first.
-        now_s: the moment of the version, since the Unix epoch: what expired by then is not in it.
+        now_s: the time of the version, since the Unix epoch: expired entries are left out.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ComponentState:
 
 
 class HistoryEvent(msgspec.Struct, frozen=True):
-    """One thing that happened to a message: acked, failed, dead, put back, open, or in flight.
+    """One thing that happened to a message: acked, failed, dead, deferred, open, or in flight.
 
     `message_id` is as `tracking.identity.plain_id` writes it, `time_s` since the Unix epoch.
     """

@@ -1,4 +1,4 @@
-"""Instances: the object of a spout or sink that one task works with, alike on every runtime."""
+"""Instances: the object of a spout or sink that one task works with, the same on every runtime."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["own_instance"]
 
 
 def own_instance(component: ComponentSpec, *, shared: bool) -> Any:
-    """An object for one task of a spout or sink, made anew for each life of the topology.
+    """A new object for one task of a spout or sink, made at each start of the topology.
 
     Args:
         component: the spout or sink.
-        shared: what it holds (queues, clients) stays its maker's: for a component with a single task. Tasks of several
-            get copies, all the way down.
+        shared: it shares what it holds (queues, clients) with the user's object: for a single task. Several tasks
+            get deep copies.
 
     Raises:
         TopologyError: it cannot be copied.

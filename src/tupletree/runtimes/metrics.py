@@ -1,7 +1,7 @@
 """Prometheus metrics of a run: a collector for any registry, and an HTTP server on the loopback address.
 
-Needs the extra `metrics` (prometheus-client). Numbers are read from the run when they are asked for, so nothing is paid
-in between. Totals are over the life of the state directory, as in `Progress`.
+Needs the extra `metrics` (prometheus-client). Numbers are read from the run when they are asked for, and cost
+nothing in between. Totals are over the life of the state directory, as in `Progress`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ logger = logging.getLogger("tupletree.runtimes")
 
 
 class RunCollector(Collector):
-    """Metrics of one run; register it in a registry of yours, or let `serve_metrics` do it.
+    """Metrics of one run; register it in a registry of your own, or let `serve_metrics` do it.
 
     Args:
         handle: the run.
@@ -64,7 +64,7 @@ class RunCollector(Collector):
         self._labels = {"topology": topology, "runtime": runtime}
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering asks no run for its numbers."""
+        """Nothing, so that registering does not read the run's numbers."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -78,7 +78,9 @@ class RunCollector(Collector):
         for what, count in (("failed", progress.failed), ("retried", progress.retried)):
             attempts.add_metric([*self._labels.values(), what], count)
         yield attempts
-        others = self._counter("tupletree_other_messages", "What stands in no account of a message.", "what")
+        others = self._counter(
+            "tupletree_other_messages", "Messages and failed tuples that are in no other count.", "what"
+        )
         for what, count in (
             ("untracked", progress.untracked),
             ("untracked_failed", progress.untracked_failed),
@@ -91,7 +93,9 @@ class RunCollector(Collector):
             rows.add_metric([*self._labels.values(), sink], count)
         yield rows
         yield self._gauge("tupletree_open_messages", "Messages without an outcome.", progress.open)
-        yield self._gauge("tupletree_acked_per_second", "Messages acked per second, lately.", progress.rate_per_s)
+        yield self._gauge(
+            "tupletree_acked_per_second", "Messages acked per second, over the last seconds.", progress.rate_per_s
+        )
         if progress.epoch >= 0:
             yield self._gauge("tupletree_epoch", "The last settled epoch.", progress.epoch)
         latency = GaugeMetricFamily(
@@ -127,16 +131,20 @@ class RunCollector(Collector):
         yield lasting
 
     def _of_last_record(self) -> Iterator[Metric]:
-        """See `ProgressRecord`: what the last epoch, or second, came to."""
+        """See `ProgressRecord`: the numbers of the last epoch, or second."""
         records = self._handle.recent_progress()
         if not records:
             return
         last = records[-1]
-        yield self._gauge("tupletree_open_trees", "Messages whose tree is open.", last.open_trees)
+        yield self._gauge("tupletree_open_trees", "Messages whose tuple tree is open.", last.open_trees)
         yield self._gauge("tupletree_oldest_message_seconds", "Age of the oldest open message.", last.oldest_s or 0.0)
         if last.epoch >= 0:
             yield self._gauge("tupletree_epoch_runs", "Runs that the last epoch took.", last.runs)
-        yield self._gauge("tupletree_late_tuples", "Tuples that came too late, in the last epoch or second.", last.late)
+        yield self._gauge(
+            "tupletree_late_tuples",
+            "Tuples that were too late for their window or join, in the last epoch or second.",
+            last.late,
+        )
         for name, text, label, values in (
             (
                 "tupletree_epoch_step_seconds",
@@ -167,7 +175,7 @@ class RunCollector(Collector):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers a few requests at a time; what comes beyond is closed at once, so that nobody makes it start threads."""
+    """Answers a few requests at a time and closes further ones at once, so that its threads are few."""
 
     daemon_threads = True
 
@@ -188,25 +196,25 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away or says nothing is no news."""
+        """Log nothing for a client that disconnects or sends nothing."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class has this name
-        """Scrapes are no news."""
+        """Log nothing for scrapes."""
 
 
 def _for_this_host(answer: Any) -> Any:
-    """Refuse requests to another host's name: a page in a browser can have its name lead to the loopback address."""
+    """Refuse requests to another host's name: a web page can have its name resolve to the loopback address."""
 
     def checked(environment: dict[str, Any], start_response: Any) -> Any:
         host = environment.get("HTTP_HOST", LOOPBACK)
         if host.rpartition(":")[0] in HOSTS or host in HOSTS:
             return answer(environment, start_response)
         start_response("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"metrics are for this host: ask 127.0.0.1 or localhost\n"]
+        return [b"metrics are for this host only: use 127.0.0.1 or localhost\n"]
 
     return checked
 
@@ -220,8 +228,8 @@ def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int, hos
         topology: a label of every metric.
         runtime: another one.
         port: 0 takes a free one.
-        host: an address of this machine. Whoever reaches it can read the metrics: there is no password, so another
-            than loopback is named in a warning.
+        host: an address of this machine. Every client that reaches it can read the metrics: there is no password, so
+            any other than loopback is named in a warning.
 
     Yields:
         The port.
@@ -242,7 +250,7 @@ def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int, hos
             next_step="choose another port or address",
         ) from error
     if not _is_loopback(host):
-        logger.warning("metrics are served on %s: whoever reaches this machine can read them", host)
+        logger.warning("metrics are served on %s: every host that reaches this machine can read them", host)
     thread = threading.Thread(target=server.serve_forever, name=f"tupletree-{topology}-metrics", daemon=True)
     thread.start()
     try:

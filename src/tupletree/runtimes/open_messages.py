@@ -1,4 +1,4 @@
-"""Messages without an outcome, by what they wait for: what a run that was stopped says of them."""
+"""Messages without an outcome, by what they wait for: what the summary of a stopped run says about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OpenMessages:
     """How many messages are open, and why.
 
     Attributes:
-        in_flight: those with an attempt out.
+        in_flight: those with an attempt under way.
         waiting: those that wait for their next attempt.
         awaited: those that their source was asked to emit again.
         next_attempt_s: when the first of `waiting` is due, since the Unix epoch; None if none waits.
@@ -34,7 +34,7 @@ class OpenMessages:
         return self.in_flight + self.waiting + self.awaited
 
     def of_all(self, count: int) -> OpenMessages:
-        """The same for so many messages: what came after the count was in flight."""
+        """The same for so many messages; those that were not counted are in flight."""
         return replace(self, in_flight=max(0, count - self.waiting - self.awaited)) if count else NOTHING_OPEN
 
     def text(self) -> str:
@@ -53,20 +53,20 @@ NOTHING_OPEN = OpenMessages()
 
 
 def open_messages(
-    books: Mapping[int, Pending], now_s: float, wall_s: float, rows: Mapping[int, int] | None = None
+    accounts: Mapping[int, Pending], now_s: float, wall_s: float, rows: Mapping[int, int] | None = None
 ) -> OpenMessages:
-    """What is open in these accounts.
+    """Count the open messages.
 
     Args:
-        books: spout task → the accounts that its messages are in.
+        accounts: spout task → the accounts that its messages are in.
         now_s: monotonic.
         wall_s: the same moment, since the Unix epoch.
-        rows: spout task → rows in flight that stand in no account.
+        rows: spout task → rows in flight that are in no account.
     """
-    open_now = sum(pending.open_count(task) for task, pending in books.items())
-    in_flight = sum(pending.in_flight(task) for task, pending in books.items())
-    awaited = sum(pending.awaiting_source(task) for task, pending in books.items())
-    dues_s = [due_s for pending in books.values() if (due_s := pending.next_due_s()) is not None]
+    open_now = sum(pending.open_count(task) for task, pending in accounts.items())
+    in_flight = sum(pending.in_flight(task) for task, pending in accounts.items())
+    awaited = sum(pending.awaiting_source(task) for task, pending in accounts.items())
+    dues_s = [due_s for pending in accounts.values() if (due_s := pending.next_due_s()) is not None]
     waiting = open_now - in_flight
     due_s = min(dues_s, default=None) if waiting else None
     next_s = None if due_s is None else wall_s + (max(0.0, due_s - now_s) if math.isfinite(due_s) else 0.0)

@@ -1,6 +1,6 @@
-"""Progress records: what one epoch, or one second of a local run, came to; for listeners, a file, and other processes.
+"""Progress records: the numbers of one epoch, or of one second of a local run; for listeners, a file, other processes.
 
-Owns the record, and the thread that carries records to whoever wants them, so that a slow listener holds up no epoch.
+Owns the record, and the thread that delivers records, so that a slow listener delays no epoch.
 The runtimes fill records from their own accounts. Nothing here is durable.
 """
 
@@ -35,30 +35,31 @@ PATIENCE_S = 5.0
 
 
 class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """What one epoch came to (Spark), or the time since the record before (local, about a second).
+    """The numbers of one epoch (Spark), or of the time since the last record (local, about a second).
 
     Attributes:
-        topology, runtime, run_id: of what.
+        topology, runtime, run_id: which run.
         epoch: its number; -1 locally.
         generation: the start of the run that settled it, from 1; 0 locally.
         runs: how often its plan was run until a run counted; 0 locally.
         time_s: when the record was made, since the Unix epoch.
         seconds: since the record before, or since the process started on the run.
-        emitted, acked, dead: messages that came in, were acked, died.
+        emitted, acked, dead: messages that were emitted, were acked, died.
         failed, retried: attempts that failed, and that were made again.
         emitted_per_s, acked_per_s: the same by `seconds`.
         outputs: rows published, by sink.
-        step_ms: what took how long, in milliseconds. Of a Spark epoch: `intake` (asking spouts, dealing), `log` (making
-            its log durable), `run` (Spark, all runs, and judging them), `settle` (verdicts and the entry), `publish`
-            (files, sinks, letters), `callbacks` (of spouts). Steps of different epochs overlap. Empty locally.
+        step_ms: how long each step took, in milliseconds. Of a Spark epoch: `intake` (asking spouts, routing), `log`
+            (making its log durable), `run` (Spark, all runs and their reports), `settle` (verdicts and the entry),
+            `publish` (files, sinks, letters), `callbacks` (of spouts). Steps of different epochs overlap. Empty
+            locally.
         state_rows_read, state_rows_written, state_bytes_read, state_bytes_written: of keyed and task state in the run
-            that counts, by tasks that changed some of it. What is merged on the way is written, too.
+            that counts, by tasks that changed some of it. Includes what is merged.
         open_trees: messages whose tree is open after it.
         pending: messages without an outcome: in flight, waiting, or awaited from their source.
         oldest_s: how long ago the oldest of them was first emitted; None: there is none.
         late: tuples that came too late for their window or join.
         watermarks: by bolt, how far event time has come in its slowest task, since the Unix epoch.
-        positions: by spout task, where it stands, in short.
+        positions: by spout task, its position, shortened.
         outages: what waits for something outside that is not available, the longest wait first.
     """
 
@@ -94,7 +95,7 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Totals(Protocol):
-    """Counters that only grow, of a runtime's own making."""
+    """Counters that only grow; each runtime has its own class of them."""
 
     @property
     def emitted(self) -> int: ...
@@ -154,7 +155,7 @@ class Steps:
 
 
 class Reporter:
-    """Takes records on any thread and tells them on its own, in order, from `begin` to `finish`.
+    """Takes records on any thread and delivers them on its own thread, in order, from `begin` to `finish`.
 
     Args:
         topology: for names.
@@ -173,11 +174,11 @@ class Reporter:
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{topology}-progress", daemon=True)
 
     def begin(self) -> None:
-        """Start telling."""
+        """Start delivering."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Tell what is left. A listener that takes too long is left behind."""
+        """Deliver what is left. A listener that takes too long is not waited for."""
         self._queue.put(None)
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""The meter of a run: how fast messages are acked, and how long they take."""
+"""Rates of a run: how fast messages are acked, and how long they take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLES_PER_EPOCH = 200
 
 
 class Rates:
-    """Fed by one thread, read by any other; reads may be a moment old."""
+    """Written by one thread, read by any other; reads may be a moment old."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Rates:
         self._acked: deque[tuple[float, int]] = deque(maxlen=1_000)
 
     def settled(self, acked: list[Acked], more: int = 0, more_s: float = 0.0) -> None:
-        """Note acks that came together, and so many more that are known by their number only, each this old."""
+        """Count acks that came together: some with their latency, and more that all have the same one."""
         self._acked.append((self._clock.monotonic(), len(acked) + more))
         self._latencies.extend([more_s] * min(more, SAMPLES_PER_EPOCH))
         step = max(1, len(acked) // SAMPLES_PER_EPOCH)

@@ -1,8 +1,9 @@
 """Requests that other processes leave for a run: files `ID.json` in a folder of its state directory.
 
-Whoever may write there may ask; what is asked is data, and bad data ends no thread and no run. The one decoder for all
-of them: the name of the file is the id of the request and is checked, size and depth are bounded, links and devices are
-not opened. What is no request is moved to the folder `refused` beside it, and the log names it. Owns no meaning.
+Every process that may write there may request; a request is data, and bad data ends no thread and no run. The decoder
+for all of them: the name of the file is the id of the request and is checked, size and depth are bounded, links and
+devices are not opened. A file that is no request is moved to the folder `refused` beside it, and the log names it. It
+does not know what requests mean.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ logger = logging.getLogger("tupletree.runtimes")
 REFUSED = "refused"
 SUFFIX = ".json"
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
-"""An id is part of paths: no dots, no slashes, nothing that a shell or a terminal takes for more than a name."""
+"""An id is part of paths: no dots, no slashes, nothing that is special to a shell or a terminal."""
 
 MAX_AT_A_TIME = 1_000
-"""Files looked at in one reading; the others wait for the next."""
+"""Files that one call reads; the others wait for the next call."""
 
 T = TypeVar("T")
 
 
 class RequestFolder(Generic[T]):
-    """Such a folder, which need not be there.
+    """A folder of requests, which need not exist.
 
     Args:
         path: the folder.
         shape: a struct that forbids unknown fields, so that nothing of unbounded depth is read.
         max_bytes: nothing longer is a request.
-        next_step: what an error tells to do about a file that is none.
+        next_step: of the error about a file that is none.
         fault_of: what is wrong with a request, given its id; empty if nothing is.
     """
 
@@ -62,7 +63,7 @@ class RequestFolder(Generic[T]):
         self._stuck: set[str] = set()
 
     def read(self, complain: Callable[[CheckpointError], None]) -> dict[str, T]:
-        """The requests that wait, by id, oldest first; `complain` hears of each file that is none. Changes nothing."""
+        """The requests that wait, by id, oldest first; `complain` is called for files that are none."""
         return self._read(lambda _, error: complain(error))
 
     def take(self) -> dict[str, T]:
@@ -73,9 +74,9 @@ class RequestFolder(Generic[T]):
         return self._read(self._move_aside, MAX_AT_A_TIME)
 
     def path_of(self, request_id: str) -> Path:
-        """Where a request lies. Raises ValueError for what is no id."""
+        """The file of a request. Raises ValueError for an invalid id."""
         if not _ID.fullmatch(request_id):
-            raise ValueError(f"{request_id!r} is no id of a request")
+            raise ValueError(f"{request_id!r} is not an id of a request")
         return self._path / f"{request_id}{SUFFIX}"
 
     def remove(self, request_id: str) -> None:
@@ -92,7 +93,7 @@ class RequestFolder(Generic[T]):
                 continue  # taken back
             except (OSError, ValueError, *DECODE_ERRORS) as error:
                 fault = CheckpointError(
-                    "this is no request that can be read",
+                    "this is not a request that can be read",
                     where=str(path),
                     got=str(error),
                     next_step=self._next_step,
@@ -102,7 +103,7 @@ class RequestFolder(Generic[T]):
         return found
 
     def _files(self) -> list[Path]:
-        """Files that say of themselves that they are requests, oldest first."""
+        """Files whose names are those of requests, oldest first."""
         if not is_real_folder(self._path):
             return []
         entries = []
@@ -120,7 +121,7 @@ class RequestFolder(Generic[T]):
         """Raises OSError, ValueError or one of DECODE_ERRORS for what is no request."""
         request_id = path.name.removesuffix(SUFFIX)
         if not _ID.fullmatch(request_id):
-            raise ValueError("its name is no id: at most 64 letters, digits, - and _")
+            raise ValueError("its name is not an id: at most 64 letters, digits, - and _")
         request = msgspec.json.decode(read_file(path, self._max_bytes), type=self._shape)
         if fault := self._fault_of(request_id, request):
             raise ValueError(fault)
@@ -132,7 +133,7 @@ class RequestFolder(Generic[T]):
             private_folder(target.parent)
             path.rename(target)
         except OSError as error:
-            self._stuck.add(path.name)  # it is named once, and not looked at again by this process
+            self._stuck.add(path.name)  # it is logged once, and this process ignores it from now on
             logger.warning("%s; it cannot be moved to %s: %s", fault, target, error)
         else:
             logger.warning("%s; it was moved to %s", fault, target)

@@ -1,4 +1,4 @@
-"""The way in: start a topology on a runtime, and look at what a run left. The only module that names both runtimes."""
+"""Start a topology on a runtime, and read what a run left. The only module that names both runtimes."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def run(
     Args:
         topology: what to run; it is checked, and every fault is reported together.
         runtime: "spark" or "local".
-        options: settings. A dict is put on top of those of the topology and the environment; None takes these alone.
+        options: settings. A dict overrides those of the topology and the environment; None takes only these.
         target: where workers import the topology's module from; None if its module is importable anyway.
-        state_dir: resume what is there (Spark), or start there; None makes a fresh `.tupletree/<name>/<run>`.
+        state_dir: resume what is there (Spark), or start there; None makes a new `.tupletree/<name>/<run>`.
         append: let file sinks write beside what another run wrote.
         master: Spark master, where no session exists yet.
         redact: see `Redact`.
         active: False opens everything and asks no spout for anything until `resume`.
         state_snapshot: local runtime: a file with the state of bolts. It is read at the start if it is there, and
-            written anew when the run ends without an error. Spark keeps state in the state directory.
+            replaced when the run ends without an error. Spark keeps state in the state directory.
 
     Raises:
-        TopologyError, ConfigError: what was asked for cannot run.
-        RuntimeUnavailableError: this machine cannot run it (no Java, unsuited packages).
+        TopologyError, ConfigError: this cannot run.
+        RuntimeUnavailableError: this machine cannot run it (no Java, unsupported packages).
         CheckpointError: the state directory is in use, damaged, or of another topology.
     """
     from tupletree.config import resolve_options
@@ -74,7 +74,7 @@ def run(
     snapshot = None if state_snapshot is None else Path(state_snapshot).absolute()
     if snapshot is not None and (runtime != "local" or not snapshot.parent.is_dir()):
         raise ConfigError(
-            "there cannot be such a snapshot of the state",
+            "the state snapshot cannot be used",
             got=f"{snapshot} with the runtime {runtime}",
             expected="the local runtime, and a file in a folder that exists",
             next_step="on Spark the state is in the state directory" if runtime != "local" else "make the folder",
@@ -98,7 +98,7 @@ def why(state_dir: Path, message: str) -> list[HistoryEvent]:
         raise ConfigError(
             "a local run keeps no history of its messages",
             where=str(state_dir),
-            next_step="tupletree dead list shows those that died; a Spark run tells the story of every message",
+            next_step="tupletree dead list shows those that died; a Spark run keeps the history of every message",
         )
     from tupletree.runtimes.spark.driver.history import all_events
 
@@ -128,7 +128,7 @@ def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
         raise ConfigError(
             "a local run keeps its state in memory",
             where=str(state_dir),
-            next_step="run it with --runtime spark, whose state can be looked at",
+            next_step="run it with --runtime spark, which keeps state in the state directory",
         )
     from tupletree.runtimes.spark.driver.history import committed_state
 

@@ -1,4 +1,4 @@
-"""The folder that a run takes for its state: whose it may be, what may lie in it, and who may write to it.
+"""The state directory as a folder: who may own it, what may be in it, and who may write to it.
 
 Both runtimes claim their state directory by it. It removes nothing.
 """
@@ -15,7 +15,7 @@ from tupletree.errors import ForeignCheckpointError
 __all__ = ["IDENTITY", "prepare_state_folder"]
 
 IDENTITY = "tupletree.json"
-"""The file that makes a folder one of ours."""
+"""The file by which a folder is a state directory."""
 
 _FILE_SYSTEMS_OWN = {"lost+found"}
 _NAMES_SHOWN = 5
@@ -24,8 +24,8 @@ _NAMES_SHOWN = 5
 def prepare_state_folder(path: Path) -> Path:
     """Make the folder, or check the one that is there; returns its absolute path.
 
-    It is private from then on: mode 0700. A folder without `tupletree.json` must be empty, but for what a first start
-    leaves that was killed at once.
+    It is private afterwards: mode 0700. A folder without `tupletree.json` must be empty, except for what a first start
+    that was killed at once leaves.
 
     Raises:
         ForeignCheckpointError: the folder is another user's, other users may write to it, or it is none of ours and
@@ -35,10 +35,12 @@ def prepare_state_folder(path: Path) -> Path:
     """
     path = path.absolute()
     for parent in reversed([one for one in path.parents if not one.exists()]):
-        parent.mkdir(mode=0o755, exist_ok=True)  # not as the umask says: who may write there may exchange the folder
+        parent.mkdir(
+            mode=0o755, exist_ok=True
+        )  # not as the umask says: a user who may write there may replace the folder
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.stat()
-    if status.st_uid not in {os.getuid(), 0}:  # root can do what it likes anyway, and owns volumes that are mounted
+    if status.st_uid not in {os.getuid(), 0}:  # root may do anything in any case, and owns volumes that are mounted
         raise ForeignCheckpointError(
             "the state directory belongs to another user",
             where=str(path),
@@ -58,16 +60,16 @@ def prepare_state_folder(path: Path) -> Path:
             "other users may write to the state directory",
             where=str(path),
             got=f"mode {stat.S_IMODE(status.st_mode):04o}",
-            expected="mode 0700: who can write to it decides what the run does",
-            next_step="see that nobody has put anything in it, then: chmod 700 on it",
+            expected="mode 0700: a user who can write to it controls the run",
+            next_step="check that nothing in it is another user's, then run chmod 700 on it",
         )
     return path
 
 
 def _refuse_filled(path: Path) -> None:
-    """Raise ForeignCheckpointError if there is something in a folder that no run has made its own."""
+    """Raise ForeignCheckpointError if a folder that is no state directory has something in it."""
     found = sorted(one.name for one in path.iterdir() if not _may_be_there(one))
-    if not found or (path / IDENTITY).exists():  # made by another start meanwhile
+    if not found or (path / IDENTITY).exists():  # another start has made it meanwhile
         return
     if any((path / "generations").glob("[0-9]*")):
         raise missing(path / IDENTITY)

@@ -1,4 +1,4 @@
-"""Assembly: from a plan to machines on executors, wired up and not yet started."""
+"""Assembly: from a plan to machines on executors, connected and not yet started."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ GATHER_S = 0.1
 
 @dataclass
 class CarriedOver:
-    """What outlives a restart of the topology.
+    """What is kept over a restart of the topology.
 
     Attributes:
         handovers: spout task → its messages and position.
         cells: bolt task → its keyed state.
         starts: how often the topology was started.
-        rows: sink → rows written by machines that are gone.
-        outages: component → outages that they met.
-        strays: errors there that failed no message.
+        rows: sink → rows written by earlier machines.
+        outages: component → outages of earlier machines.
+        strays: errors of earlier machines that failed no message.
         active: whether spouts may emit.
-        numbers: of values in the order of their making.
+        numbers: numbers values in the order in which they were made.
     """
 
     spout_checkpoints: dict[int, SpoutCheckpoint] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class CarriedOver:
 
 @dataclass
 class Assembly:
-    """Everything that runs.
+    """The machines and executors of one start.
 
     Attributes:
         machines: by task id.
@@ -85,7 +85,7 @@ class Assembly:
 
     @cached_property
     def spout_places(self) -> int:
-        """On how many executors spouts are."""
+        """The number of executors that have spouts."""
         return sum(1 for executor in self.executors if executor.spouts)
 
     def sinks(self) -> list[SinkMachine]:
@@ -93,7 +93,7 @@ class Assembly:
         return [machine for machine in self.machines.values() if isinstance(machine, SinkMachine)]
 
     def waits(self) -> list[OutageWait]:
-        """Whether each task, and each store of dead letters, waits for the end of an outage."""
+        """The waits of each task, and of each store of dead letters, for the end of an outage."""
         return [*(one.wait for one in self.machines.values()), *(executor.letters.wait for executor in self.executors)]
 
     def groups(self) -> list[list[int]]:
@@ -123,8 +123,8 @@ def assemble(
         clock: where time comes from.
         hub: the run.
         run_id: names the run in batch ids.
-        carried_over: what outlives a restart; the assembly takes it over and adds to it.
-        random: draws ids and jitter; every executor draws from a generator of its own, seeded by this one.
+        carried_over: what is kept over a restart; the assembly uses it and adds to it.
+        random: for ids and jitter; every machine has a generator of its own, seeded by this one.
     """
     carried_over.starts += 1
     maker = _Maker(plan, options, clock, run_id, carried_over, random)
@@ -153,7 +153,7 @@ def assemble(
 
 
 def _shared_out(plan: Plan, options: Options) -> Iterable[tuple[str, tuple[int, ...]]]:
-    """Executors as planned; in the cooperative mode one serves all that does not ask for a thread of its own."""
+    """Executors as planned; in the cooperative mode one serves everything that needs no thread of its own."""
     planned = [(executor.name, executor.task_ids) for executor in plan.executors]
     if options.local_threads > 1:
         return planned
@@ -203,7 +203,7 @@ class _Maker:
                 outage_limit_s=self._options.outage_limit_s,
                 was_open=self._carried_over.starts > 1,
             )
-        # A generator per machine: drawing from one of them on several threads would cost a lock or randomness.
+        # A generator per machine: several threads on one generator would need a lock.
         own = Random(self._random.getrandbits(128))
         machine = AsyncSpoutMachine if isinstance(component.body, AsyncSpout) else SpoutMachine
         return machine(
@@ -227,7 +227,7 @@ class _Maker:
             task,
             timeout_s=options.message_timeout_s,
             buckets=options.timeout_buckets,
-            # Each acker may hold all of them: messages are dealt to ackers by the turn, not evenly at any moment.
+            # Each acker may hold all of them: messages go to ackers in turn, but are not spread evenly at every moment.
             high_water=int(options.high_water_factor * pending * len(self._spouts)),
             spout_tasks=self._spouts,
             sink_tasks=[*self._sinks],

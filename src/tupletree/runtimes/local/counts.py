@@ -1,6 +1,6 @@
-"""The numbers of a local run, over all its lives: what its handle, its records and its summary show.
+"""The numbers of a local run, over all its lives: those in its handle, its records and its summary.
 
-Owns reading them while others write: a number may be a moment old, but they fit each other.
+Owns reading them while others write: a number may be a moment old, but they agree with each other.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class RunCounts:
 
     @property
     def assembly(self) -> Assembly | None:
-        """That of the life that goes on; None between lives."""
+        """That of the present life; None between lives."""
         return self._assembly_of_now()
 
     def totals(self) -> tuple[PendingCounters, int]:
         """Sums over all spout tasks, and the messages that are open now."""
-        books = self.books()
+        accounts = self.accounts()
         totals = PendingCounters()
         open_now = 0
-        for task, pending in books.items():
+        for task, pending in accounts.items():
             counters = pending.counters
             totals.emitted += counters.emitted
             totals.untracked += counters.untracked
@@ -55,26 +55,26 @@ class RunCounts:
             totals.retried += counters.retried
             totals.dead += counters.dead
             open_now += pending.open_count(task) + pending.awaiting_source(task)
-        if self.left is not None:  # the end has taken them from the accounts
+        if self.left is not None:  # the shutdown has removed them from the accounts
             open_now = totals.emitted - totals.acked - totals.dead
         return totals, open_now
 
-    def books(self) -> dict[int, Pending]:
+    def accounts(self) -> dict[int, Pending]:
         """Spout task → the accounts of its messages."""
         assembly = self.assembly
-        books: dict[int, Pending] = {
+        accounts: dict[int, Pending] = {
             task: one.pending for task, one in self._carried_over.spout_checkpoints.copy().items()
         }
         if assembly is not None:
-            books.update((spout.task.task_id, spout.pending) for spout in assembly.spouts())
-        return books
+            accounts.update((spout.task.task_id, spout.pending) for spout in assembly.spouts())
+        return accounts
 
     def note_left(self) -> None:
-        """What is open now is what the run leaves."""
-        self.left = open_messages(self.books(), self._clock.monotonic(), self._clock.wall())
+        """Note what is open now: these messages are what the run leaves open."""
+        self.left = open_messages(self.accounts(), self._clock.monotonic(), self._clock.wall())
 
     def strays(self) -> int:
-        """Tuples of no message that failed."""
+        """Failed tuples that belong to no message."""
         assembly = self.assembly
         machines = assembly.machines.values() if assembly else ()
         return self._carried_over.strays + sum(machine.strays for machine in machines)
@@ -96,7 +96,7 @@ class RunCounts:
         return shown_outages((one.current for one in waits), self._clock.monotonic())
 
     def outage_counts(self) -> dict[str, int]:
-        """Component → outages that it met."""
+        """Component → its outages."""
         counts = Counter(self._carried_over.outages)
         assembly = self.assembly
         for wait in assembly.waits() if assembly is not None else ():

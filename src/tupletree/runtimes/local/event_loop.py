@@ -1,4 +1,4 @@
-"""Async calls: one event loop on a thread of its own runs what async components ask for."""
+"""Async calls: one event loop on a thread of its own runs the calls of async components."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END_TIMEOUT_S = 5.0
 
 
 STUCK_S = 10.0
-"""Code that does not let go of the event loop for so long is named with its stack."""
+"""Code that blocks the event loop for so long is named with its stack."""
 
 
 class CallRunner:
@@ -33,21 +33,23 @@ class CallRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._running: dict[int, dict[int, asyncio.Task[None]]] = {}  # by task and number; the loop's thread has it
+        self._running: dict[
+            int, dict[int, asyncio.Task[None]]
+        ] = {}  # by task and number; used on the loop's thread only
         self._endings: set[asyncio.Task[None]] = set()
-        self._asked_s: float | None = None  # when the loop was asked whether it goes on; None: it answered
+        self._asked_s: float | None = None  # when the loop was last probed; None: it has answered
         self._is_stuck = False
 
     def run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
-        """Run a call; `tell` hears of its end, on the loop's thread."""
+        """Run a call; `tell` is called with its result, on the loop's thread."""
         self._submit(self._run(task, number, call, tell))
 
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
-        """Cancel these calls of a task, and run the last one when all of them have ended. See `Outbox.endings`."""
+        """Cancel these calls of a task, and run the ending when all of them have ended. See `Outbox.endings`."""
         self._submit(self._end(task, numbers, call))
 
     def look(self, now_s: float) -> None:
-        """Name, once, a call that keeps the event loop from going on. One thread calls this from time to time."""
+        """Log, once, a call that blocks the event loop. One thread calls this from time to time."""
         with self._starting:
             loop, thread = self._loop, self._thread
         if loop is None or thread is None:
@@ -58,8 +60,8 @@ class CallRunner:
         elif now_s - self._asked_s >= STUCK_S and not self._is_stuck:
             self._is_stuck = True
             logger.warning(
-                "an async component has kept the event loop, and with it all others, for %.0f s: await what takes "
-                "time, or hand it to asyncio.to_thread\n%s",
+                "an async component has blocked the event loop, and all others on it, for %.0f s: await what takes "
+                "time, or use asyncio.to_thread\n%s",
                 now_s - self._asked_s,
                 _stack_of(thread),
             )
@@ -68,7 +70,7 @@ class CallRunner:
         self._asked_s = None
 
     def settle(self, timeout_s: float = END_TIMEOUT_S) -> bool:
-        """Wait until the endings that were asked for are done, and cancel the calls that nobody ends.
+        """Wait until the requested endings are done, and cancel all other calls.
 
         Returns:
             False if something has not ended in time; it is named in the log and left behind.
@@ -91,7 +93,7 @@ class CallRunner:
         return True
 
     def close(self, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Do what `settle` does, and end the thread, unless something is left behind."""
+        """Do what `settle` does, and end the thread unless something is left behind."""
         settled = self.settle(timeout_s)
         with self._starting:
             loop, thread = self._loop, self._thread
@@ -136,34 +138,34 @@ class CallRunner:
                 await asyncio.wait(running.values())
             await call()
         except BaseException:
-            logger.exception("task %d: ending its calls failed; its results stand", task)
+            logger.exception("task %d: ending its calls failed; its results are kept", task)
         finally:
             self._endings.discard(mine)
 
-    async def _settle(self, patience_s: float) -> None:
-        if await self._has_late_endings(patience_s):
+    async def _settle(self, wait_s: float) -> None:
+        if await self._has_late_endings(wait_s):
             logger.warning(
-                "what is due of async components has not ended after %g s and is cancelled: %s",
-                patience_s,
+                "callbacks of async components have not ended after %g s and are cancelled: %s",
+                wait_s,
                 ", ".join(self._named()) or "closing them",
             )
             for one in asyncio.all_tasks() - {_this_task(), *self._endings}:
                 one.cancel()
-            await self._has_late_endings(patience_s)
+            await self._has_late_endings(wait_s)
         others = asyncio.all_tasks() - {_this_task()}
         for one in others:
             one.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    async def _has_late_endings(self, patience_s: float) -> bool:
-        """Wait for what ends components, but not for longer than that."""
+    async def _has_late_endings(self, wait_s: float) -> bool:
+        """Wait for the endings of components at most so long; whether some have not ended."""
         if not self._endings:
             return False
-        _, late = await asyncio.wait(self._endings, timeout=patience_s)
+        _, late = await asyncio.wait(self._endings, timeout=wait_s)
         return bool(late)
 
     def _named(self) -> list[str]:
-        """Calls that run; read from another thread, so it may miss one."""
+        """The calls that run, as text; another thread reads them, so one may be missing."""
         return [f"call {number} of task {task}" for task, calls in [*self._running.items()] for number in [*calls]]
 
 
@@ -182,7 +184,9 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
     while True:
         try:
             loop.run_forever()
-        except BaseException:  # the loop hands these on to whoever runs it
-            logger.exception("a task that an async call started raised what ends a program; it goes on")
+        except BaseException:  # the loop raises these in the code that runs it
+            logger.exception(
+                "a task that an async call started raised an exception that would end the program; the run goes on"
+            )
         else:
             return

@@ -1,8 +1,8 @@
 """An executor: one thread, or one turn of a cooperative loop, that serves the machines of several tasks.
 
-Owns the order of work within a step: mail first, then a bounded number of frames, then what time brings; then all
+Owns the order of work within a step: mail first, then a bounded number of frames, then what is due; then all
 effects are carried out together, so that ackers hear one message per step. Whatever a machine raises ends the executor
-and is told to the supervisor.
+and is reported to the supervising thread.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ TICK = object()
 
 FRAMES_PER_STEP = 64
 STEP_S = 0.02
-"""Quick frames go on for so long before their effects are carried out: edges that are born and acked in one step cost
+"""How long quick frames are worked before their effects are carried out: edges that are born and acked in one step cost
 nothing."""
 
 MAIL_ROUNDS = 4
-"""Enough for a delta to become a verdict, a release, and the word that rows are written."""
+"""Rounds of mail per step: enough for a delta to become a verdict, a write request, and its answer."""
 
 SHORTEST_NAP_S = 0.0005
 LONGEST_NAP_S = 1.0
@@ -56,20 +56,20 @@ SLOW_NEXT_S = 1.0
 
 
 class Hub(Protocol):
-    """What executors need of the run that they belong to. Called from their threads."""
+    """What executors need of their run. Called from their threads."""
 
     @property
     def ending(self) -> bool:
-        """Nothing new will come: let go of what is held back whenever there is nothing else to do."""
+        """Whether nothing new will come: then executors release what is held back whenever they are idle."""
 
     def store_letters(self, died: Sequence[Died]) -> None:
         """Store dead letters durably. Raises ConnectorError if that is not possible now."""
 
     def acked(self, acked: list[Acked]) -> None:
-        """Note acks, for meters."""
+        """Count acks, for the rates."""
 
     def call(self, task: int, number: int, call: AsyncCall) -> None:
-        """Run an async call; its end comes back as mail."""
+        """Run an async call; its result comes back as mail."""
 
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         """See `Outbox.endings`."""
@@ -91,11 +91,11 @@ class Executor:
         acker_tasks: see `Outbox`.
         clock: where time comes from.
         hub: the run.
-        idle_s: longest pause before a spout that had nothing is asked again.
-        outage_limit_s: how long dead letters may wait for room; None: as long as it takes.
+        idle_s: longest pause before a spout without messages is polled again.
+        outage_limit_s: how long dead letters may wait for room; None: without limit.
 
     Attributes:
-        letters: stores dead letters. While that has to wait its spouts emit nothing, for memory is limited.
+        letters: stores dead letters. While they wait its spouts emit nothing, because memory is limited.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Executor:
         self.thread: threading.Thread | None = None
 
     def connect(self, owners: Sequence[Executor], executors: Sequence[Executor]) -> None:
-        """Say which executor serves each task, before anything runs."""
+        """Set which executor serves each task, before anything runs."""
         self._owners = owners
         self._rings = [executor.ring for executor in executors]
         for machine in self.machines.values():
@@ -159,7 +159,7 @@ class Executor:
         self.thread.start()
 
     def submit(self, action: Action[T]) -> Future[T]:
-        """Have something done between two steps, on the executor's thread; its effects are carried out.
+        """Call a function between two steps, on the executor's thread; its effects are carried out.
 
         The future is cancelled if the executor ends before.
         """
@@ -174,7 +174,7 @@ class Executor:
         machine = self.machines[task]
 
         def start(now: Now, out: Outbox) -> None:
-            self._started.append(machine)  # `stop` is due also when `start` raised
+            self._started.append(machine)  # `stop` is called also if `start` raised
             machine.start(now, out)
             if isinstance(machine, SpoutMachine):
                 self._emitting.append(machine)
@@ -190,7 +190,7 @@ class Executor:
         def stop(now: Now, out: Outbox) -> None:
             if machine in self._started:
                 self._started.remove(machine)
-                self._closed.add(task)  # what still comes for it, after a drain that ran out of time, means nothing
+                self._closed.add(task)  # frames that still come for it, after a drain timed out, are ignored
                 for polled in (self._emitting, self._timed):
                     if machine in polled:
                         polled.remove(machine)  # type: ignore[arg-type]  # it is in there
@@ -199,7 +199,7 @@ class Executor:
         return self.submit(stop)
 
     def probe(self) -> Future[tuple[bool, int]]:
-        """(whether nothing is left to work on here, how much was worked on so far)."""
+        """(whether no work is left here, how much was worked so far)."""
         return self.submit(lambda _, __: (self._is_quiet(), self.handled))
 
     def _is_quiet(self) -> bool:
@@ -211,12 +211,12 @@ class Executor:
         return not any(ring.depth for ring in self._rings)
 
     def halt(self) -> None:
-        """End after the step at hand, and close what is still open."""
+        """End after the present step, and close what is still open."""
         self._halted = True
         self.nudge()
 
     def nudge(self) -> None:
-        """Look around again."""
+        """Wake it up."""
         self.ring.send((_nothing, None))
 
     def stack(self) -> str:
@@ -238,7 +238,7 @@ class Executor:
             self._abort()
 
     def step(self) -> bool:
-        """Do one bounded round of work; whether there may be more without anything coming from outside."""
+        """Do one bounded round of work; whether there may be more work without new input."""
         now = Now(self._clock.monotonic(), self._clock.wall())
         worked = self._read_mail(now)
         worked = self._work_frames(now) or worked
@@ -255,11 +255,11 @@ class Executor:
         return False
 
     def _is_at_limit(self) -> bool:
-        """Whether only mail will let its spouts emit more, so that the next turn would be an empty one."""
+        """Whether its spouts can emit more only after mail, so that another step now would do nothing."""
         return bool(self._emitting) and all([spout.is_at_limit for spout in self._emitting])  # noqa: C419 - it is hot
 
     def _read_mail(self, now: Now) -> bool:
-        """Deliver what is on the control lane, and what tasks of this executor write to each other because of it."""
+        """Deliver what is on the control lane, and the mail between tasks of this executor that follows from it."""
         control = self.ring.take_control()
         if not control and not self._mail:
             return False
@@ -284,7 +284,7 @@ class Executor:
         self.handled += len(ticks)
         while self._actions:
             self._act(*self._actions[0], now)
-            self._actions.popleft()  # not before: if its effects cannot be carried out, `_abort` gives the answer
+            self._actions.popleft()  # not earlier: if its effects cannot be carried out, `_abort` answers
         return worked
 
     def _deliver(self, now: Now) -> None:
@@ -379,7 +379,7 @@ class Executor:
         self._carry_out(Now(self._clock.monotonic(), self._clock.wall()))
 
     def _pass_on(self, frames: list[Frame]) -> None:
-        """Own frames to the own line, the others to their rings."""
+        """Queue frames for tasks of this executor, and publish the others on their rings."""
         owners = self._owners
         outgoing: dict[Executor, list[Frame]] = {}
         tuples = 0
@@ -391,7 +391,7 @@ class Executor:
             else:
                 outgoing.setdefault(owner, []).append(frame)
         if tuples:
-            self.ring.consumed(-tuples)  # they are in flight here as if they had come through the ring
+            self.ring.consumed(-tuples)  # they count as in flight here, as if they had come through the ring
         for owner, theirs in outgoing.items():
             owner.ring.publish(theirs)
 
@@ -417,8 +417,8 @@ class Executor:
         if spout.task.task_id not in self._slow:
             self._slow.add(spout.task.task_id)
             logger.warning(
-                "spout %s blocked for %.1f s, and acks and timeouts with it: `next` should return None when nothing is "
-                "there yet (said once)",
+                "spout %s blocked for %.1f s, and acks and timeouts with it: `next` must return None when nothing is "
+                "there yet (logged once)",
                 spout.task.component,
                 seconds,
             )
@@ -482,15 +482,15 @@ class Executor:
         died = self._out.died
         if not self.letters.store(died, now.monotonic_s):
             return
-        self._out.died = []  # not before they are stored: if that fails, the end of this executor tries it again
+        self._out.died = []  # not before they are stored: if that fails, `_abort` tries it again
         self._not_told += died
         while self._not_told:
             one = self._not_told[0]
             spout = self.machines[one.spout_task]
             assert isinstance(spout, SpoutMachine)
             spout.letters_stored([one])
-            self._not_told.popleft()  # not before it was told: if that fails, the life after this one tells it again
-        if self._out.died:  # a callback made more of them
+            self._not_told.popleft()  # not before the source was told: if that fails, the next life tells it again
+        if self._out.died:  # a callback added some
             self._store_letter(now)
 
     def _send(self, task: int, mail: Mail) -> None:
@@ -512,15 +512,15 @@ class Executor:
             due_s = machine.next_due_s()
             if due_s is not None:
                 nap_s = min(nap_s, due_s - now_s)
-        # What is due and cannot be done yet (spouts are paused) must not spin.
+        # What is due and cannot be done yet (spouts are paused) must not make the loop spin.
         return max(SHORTEST_NAP_S, nap_s) if self._idle_s else nap_s
 
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _abort(self) -> None:
-        """Leave what the tasks have to those that come after a restart, and close them; nothing may stop this."""
+        """Save what the tasks after a restart need, and close these; an error in one does not stop the others."""
         now = Now(self._clock.monotonic(), self._clock.wall())
-        # Also those that were never opened, because a task before them could not be: they have inherited messages.
+        # Also tasks that were not opened because an earlier one failed to open: they may have messages from before.
         for spout in [one for one in self.spouts if one.task.task_id not in self._closed]:
             try:
                 self.spout_checkpoints[spout.task.task_id] = spout.hand_over(now, self._out)
@@ -532,21 +532,24 @@ class Executor:
             try:
                 machine.stop(now, self._out)
             except Exception:
-                logger.exception("%s: closing a task failed", machine.task.component)
+                logger.exception("%s: closing a task failed; the others are closed", machine.task.component)
         self._started.clear()
         self._start_calls()
         self._over = True
-        for _, future in [*self._actions, *self.ring.take_control()]:  # what broke may have come before an action
+        for _, future in [
+            *self._actions,
+            *self.ring.take_control(),
+        ]:  # the error may have come before an action was carried out
             if isinstance(future, Future) and not future.cancel() and not future.done():
                 future.set_exception(CancelledError())
 
     def _hand_over_dead(self, now: Now) -> None:
-        """Store letters and tell sources as far as that goes; what does not is for the life after this one."""
+        """Store letters and tell sources as far as possible; the next life does the rest."""
         try:
             self._store_letter(now)
         except Exception as error:  # noqa: BLE001 - often the very error that ended this executor
             logger.warning(
-                "%d dead letters could not be stored, and sources not be told of %d: %s: %s",
+                "%d dead letters could not be stored, and sources could not be told of %d: %s: %s",
                 len(self._out.died),
                 len(self._not_told),
                 type(error).__name__,

@@ -24,7 +24,7 @@ class FrameQueue:
         machines: by task id; it may change.
 
     Attributes:
-        ready: frames as they came. Whoever takes one from here asks `is_ready` first.
+        ready: frames as they came. Call `is_ready` for each that is taken from here.
     """
 
     def __init__(self, machines: Mapping[int, Machine]) -> None:
@@ -52,8 +52,8 @@ class FrameQueue:
         """The next slice of a slow task's frames, and how many tuples left the queue; None if there is none.
 
         Args:
-            out: hears of edges, where a cut makes new ones.
-            still_wanted: gives a frame without the tuples that nobody waits for any more.
+            out: records edges, where a cut makes new ones.
+            still_wanted: removes tuples of messages that are settled already from a frame.
         """
         if not self._aside:
             return None
@@ -71,5 +71,5 @@ class FrameQueue:
             tuples -= before - limit
         del self._aside[task]
         if waiting:
-            self._aside[task] = waiting  # last in the row now
+            self._aside[task] = waiting  # last in the queue now
         return frame, tuples

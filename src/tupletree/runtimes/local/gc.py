@@ -1,6 +1,6 @@
-"""Python's cyclic collector while topologies run: less often.
+"""Python's cyclic garbage collector while topologies run: fewer collections.
 
-A frame brings thousands of tuples to life that are gone a moment later. The interpreter's own threshold starts a
+A frame makes thousands of tuples that are freed a moment later. The interpreter's own threshold starts a
 collection several times per frame and finds nothing: a quarter of the time of a word count on frozen dataclasses.
 """
 
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 __all__ = ["rarer_collections"]
 
 
-class _Threshold:
-    """The process's threshold while somebody has borrowed it."""
+class _RaisedThreshold:
+    """The process's threshold, raised while at least one run needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,11 +24,11 @@ class _Threshold:
 
     @contextmanager
     def raised_to(self, threshold: int) -> Iterator[None]:
-        """Raise the threshold of young collections; the last of all users puts back what was there.
+        """Raise the threshold of young collections; the last of all users restores it.
 
         Args:
             threshold: how many more containers made than freed start a young collection. One that is higher already
-                stays, and so does a collector that somebody turned off; 0 changes nothing.
+                stays, and so does a collector that is turned off; 0 changes nothing.
         """
         with self._lock:
             if not self._users:
@@ -46,4 +46,4 @@ class _Threshold:
                     gc.set_threshold(*self._before)
 
 
-rarer_collections = _Threshold().raised_to
+rarer_collections = _RaisedThreshold().raised_to

@@ -14,7 +14,7 @@ __all__ = ["DEAD_LETTERS", "LetterWriter"]
 logger = logging.getLogger("tupletree.local")
 
 DEAD_LETTERS = "dead letters"
-"""What waits where letters cannot be stored."""
+"""The name that an outage of the store is reported under."""
 
 
 class LetterWriter:
@@ -22,7 +22,7 @@ class LetterWriter:
 
     Args:
         store: makes letters durable; raises ConnectorError if that is not possible now.
-        limit_s: how long that may last; None: as long as it takes.
+        limit_s: how long that may last; None: without limit.
 
     Attributes:
         wait: whether letters wait to be stored.
@@ -37,7 +37,7 @@ class LetterWriter:
         return self.wait.due_s <= now_s
 
     def store(self, died: Sequence[Died], now_s: float) -> bool:
-        """Store letters; False: not now. Raises what is no outage, and OutageLimitError."""
+        """Store letters; False: an outage, try again later. Raises any other error, and OutageLimitError."""
         try:
             self._store(died)
         except Exception as error:

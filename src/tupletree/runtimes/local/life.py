@@ -1,8 +1,8 @@
-"""One life of a topology, from construction to the last closed task, or to the fault that ends it.
+"""One life of a topology, from construction to the last closed task, or to the error that ends it.
 
 Owns the order of things: activate ackers, bolts and sinks, spouts, system; stop system, drain the spouts, then close
-spouts, bolts and sinks, ackers. It waits for executors, never the other way round, and for each only so long: a task
-that hangs is named with its stack and left behind.
+spouts, bolts and sinks, ackers. It waits for executors, never the other way round, and for each only for a limited
+time: a task that hangs is named with its stack and left behind.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ IDS_SHOWN = 10
 
 
 class Agreement:
-    """Whether something holds everywhere; only those whom it is about can tell, each on its own thread."""
+    """Whether something is true on every executor; each reports it for itself, on its own thread."""
 
     def __init__(self) -> None:
         self._agreed: set[str] = set()
 
     def note(self, who: str, holds: bool, of: int) -> bool:
-        """One of `of` says whether it holds there; whether by now all say that it does."""
+        """Record what one of `of` executors reports; returns whether it is true on all of them now."""
         (self._agreed.add if holds else self._agreed.discard)(who)
         return len(self._agreed) == of
 
 
 @dataclass
 class RunSignals:
-    """What the run, its executors and its supervising thread tell each other.
+    """What the run, its executors and its supervising thread share.
 
     Attributes:
         state: created, activated, processing, draining, stopping, stopped or failed.
-        ending: nothing new will come: executors let go of what is held back whenever they are idle.
-        draining: a stop was asked for.
+        ending: nothing new will come: executors release what is held back whenever they are idle.
+        draining: a stop was requested.
         finished: every spout's input is over, and every message has ended.
         drained: nothing is in flight.
-        all_ended, all_finished, all_drained: what the executors of spouts say, each of its own: their inputs are over,
-            all their messages have ended, nothing of theirs is in flight.
-        stop_at_s: when a drain runs out of time (monotonic); None: nobody asked for a stop.
+        all_ended, all_finished, all_drained: what the executors of spouts report, each for its own: their inputs are
+            over, all their messages have ended, nothing of theirs is in flight.
+        stop_at_s: when a drain runs out of time (monotonic); None: no stop was requested.
         fault: why an executor ended.
         wake: set whenever one of these changes.
     """
@@ -82,11 +82,11 @@ class RunSignals:
     wake: threading.Event = field(default_factory=threading.Event)
 
     def stop_asked(self) -> bool:
-        """Whether somebody asked for a stop."""
+        """Whether a stop was requested."""
         return self.stop_at_s is not None
 
     def begin_life(self) -> None:
-        """Forget the life before."""
+        """Reset what is about one life."""
         self.ending = self.draining = self.finished = self.drained = False
         self.all_ended, self.all_finished, self.all_drained = Agreement(), Agreement(), Agreement()
         self.fault = None
@@ -96,9 +96,9 @@ class Life:
     """See the module docstring. Its methods run on the supervising thread.
 
     Attributes:
-        left: messages that were open when a drain ran out of time; their sources heard of it.
+        left: messages that were open when a drain timed out; they were failed to their sources.
         hung: executors that did not answer.
-        cannot_open: a component could not be opened, which is another thing than one that breaks later.
+        cannot_open: a component could not be opened; one that fails later is another case.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Life:
         self._calls = calls
 
     def activate(self) -> None:
-        """Open every component. Raises what a component raised, or TupletreeError if it does not end."""
+        """Open every component. Raises what a component raised, or TupletreeError if opening does not end."""
         for executor in self._assembly.executors:
             executor.launch()
         for group in self._assembly.groups():
@@ -128,7 +128,7 @@ class Life:
                         f"opening {self._component(task)!r} has not ended after {START_TIMEOUT_S:g} s"
                     ) from None
                 except CancelledError:
-                    raise self._control.fault or InternalError("an executor ended without a word") from None
+                    raise self._control.fault or InternalError("an executor ended without an error") from None
                 except BaseException as error:
                     self.cannot_open = True
                     if isinstance(error, TupletreeError):
@@ -139,7 +139,7 @@ class Life:
         self._control.state = "processing"
 
     def process(self) -> None:
-        """Let it run until its input is over, or a stop is asked for and done. Raises the fault of an executor."""
+        """Let it run until its input is over, or a stop was requested and is done. Raises the error of an executor."""
         control = self._control
         watch = Watchdog(self._assembly, self._options, self._clock)
         while not (control.finished or control.stop_asked()):
@@ -155,7 +155,7 @@ class Life:
             control.state = "draining"
             for spout in self._assembly.spouts():
                 self._ask(self._assembly.owners[spout.task.task_id], lambda _, __, spout=spout: spout.drain())
-            control.draining = True  # now that no spout asks for more: what is drained stays so
+            control.draining = True  # no spout emits any more, so what is drained stays drained
         control.ending = True
         while not (control.drained or control.finished) and self._time_left():
             for executor in self._assembly.executors:
@@ -174,7 +174,7 @@ class Life:
             self._rest(QUIET_POLL_S)
 
     def _name_busy(self) -> None:
-        """Every message has its verdict, and nothing moves any more, but for calls that do not end."""
+        """Log calls that do not end although every message has its verdict and no other work is left."""
         machines = self._assembly.machines.values()
         busy = dict.fromkeys(machine.task.component for machine in machines if machine.is_busy)
         logger.warning(
@@ -195,7 +195,7 @@ class Life:
             raise control.fault
 
     def _is_quiet(self) -> bool:
-        """Whether nothing moves any more: twice in a row all are at rest, and nothing was worked on in between."""
+        """Whether no work is left: all executors are idle twice in a row, and nothing was worked in between."""
         answers = []
         for _ in range(2):
             probes = [executor.probe() for executor in self._assembly.executors]
@@ -212,7 +212,7 @@ class Life:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """Fail what is left to its sources, then close spouts, bolts and sinks, ackers."""
+        """Fail what is left to the sources, then close spouts, bolts and sinks, ackers."""
         self._control.state = "stopping"
         ackers, bolts, spouts, _ = self._assembly.groups()
         for spout in self._assembly.spouts():
@@ -222,13 +222,13 @@ class Life:
             shown = ", ".join(f"{one.message_id!r} (root {hex_id(one.root)})" for one in self.left[:IDS_SHOWN])
             more = f" and {len(self.left) - IDS_SHOWN} more" if len(self.left) > IDS_SHOWN else ""
             logger.warning(
-                "%d messages were not done and are failed to their source: %s%s", len(self.left), shown, more
+                "%d messages were not finished and are failed to their source: %s%s", len(self.left), shown, more
             )
         for group in (spouts, bolts, ackers):
             self._stop_tasks(group)
 
     def halt(self) -> None:
-        """End every thread; those that do not end are left behind. What a fault left open is closed there."""
+        """End every thread; those that do not end are left behind. Each closes what an error left open."""
         for executor in self._assembly.executors:
             executor.halt()
         for executor in self._assembly.executors:
@@ -244,7 +244,7 @@ class Life:
             try:
                 self._await(self._assembly.owners[task], future)
             except Exception:
-                logger.exception("closing %s failed; its results stand", self._component(task))
+                logger.exception("closing %s failed; its results are kept", self._component(task))
 
     def _ask(self, executor: Executor, action: Any) -> Any:
         return self._await(executor, executor.submit(action))

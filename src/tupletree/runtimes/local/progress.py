@@ -1,4 +1,4 @@
-"""Progress records of a local run: what changed since the record before, read from its machines while they work.
+"""Progress records of a local run: what changed since the last record, read from its machines while they work.
 
 Numbers that threads are changing may be a moment old, and those of one record need not be of the same moment.
 """
@@ -18,7 +18,7 @@ from tupletree.tracking.records import PendingCounters
 __all__ = ["ProgressSampler"]
 
 TRIES = 3
-"""A thread that changes a collection while it is read spoils the reading."""
+"""How often a reading is tried: it fails when a thread changes a collection meanwhile."""
 
 
 @dataclass
@@ -26,10 +26,10 @@ class ProgressSampler:
     """Makes a run's records, one after the other, on one thread.
 
     Attributes:
-        topology, run_id: of what.
+        topology, run_id: which run.
         totals: counters over the life of the run, and the messages that are open.
         rows: rows written by sink, likewise.
-        assembly: that of the life that goes on; None between lives.
+        assembly: that of the present life; None between lives.
         outages: what waits for something outside.
     """
 
@@ -71,7 +71,7 @@ class ProgressSampler:
             pending=open_now,
             oldest_s=_oldest_s(assembly, now_s),
             outages=[*self.outages()],
-            late=max(0, late - late_before),  # another life counts anew
+            late=max(0, late - late_before),  # a new life counts from 0
             watermarks=slowest(
                 (bolt.task.component, at_us) for bolt in bolts if (at_us := bolt.watermark_us) is not None
             ),

@@ -1,11 +1,11 @@
 """The ring buffer of an executor: many producers, one consumer, two lanes.
 
-Owns hand-over and waking up. The data lane holds frames; what is beyond its capacity is its spill list: a producer
-never waits, it is the spouts that stop while a ring is over-full. The control lane holds everything else and is always
-read first, so data can never block it.
+Owns passing things between threads, and waking the consumer. The data lane holds frames; what is beyond its capacity
+is its spill list: a producer never waits, spouts stop while a ring is over its capacity. The control lane holds
+everything else and is always read first, so data can never block it.
 
 Why a deque and a lock: appending to a deque is atomic, and a lock as a wake-up costs a fifth of a condition variable
-and is touched only when the consumer sleeps (measured; see ARCHITECTURE).
+and is only used when the consumer sleeps (measured).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Ring", "capacity_for"]
 
 
 def capacity_for(ring_size: int, tasks: int) -> int:
-    """Tuples that the ring of an executor with so many tasks holds: a power of two.
+    """The capacity in tuples of the ring of an executor with so many tasks: a power of two.
 
     >>> capacity_for(256, 3)
     1024
@@ -81,12 +81,12 @@ class Ring:
         return [lane.popleft() for _ in range(len(lane))]
 
     def take_frames(self, limit: int) -> list[Frame]:
-        """Up to `limit` frames; tell `consumed` when they are worked on."""
+        """Up to `limit` frames; call `consumed` when they are worked."""
         lane = self._frames
         return [lane.popleft() for _ in range(min(limit, len(lane)))]
 
     def consumed(self, tuples: int) -> None:
-        """So many tuples that were taken are done with."""
+        """Note that so many tuples that were taken are worked."""
         self._consumed += tuples
 
     @property
@@ -95,7 +95,7 @@ class Ring:
         return not self._frames and not self._control
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until something is there, or for `timeout_s` seconds; may wake up for nothing."""
+        """Sleep until something is there, or for `timeout_s` seconds; may return early."""
         self._sleeping = True
         if self.is_empty:
             self._wake.acquire(timeout=timeout_s)

@@ -1,7 +1,7 @@
-"""The local runtime: the handle of a run, and what its executors ask of it.
+"""The local runtime: the handle of a run, and the services that its executors call.
 
-A supervising thread lives one `Life` after the other: a fault of a component ends a life, and after a pause the next
-one takes over its messages. What a bolt raises is no fault: it fails a message.
+A supervising thread runs one `Life` after the other: an error of a component ends a life, and after a pause the next
+one continues with its messages. What a bolt raises ends no life: it fails a message.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ logger = logging.getLogger("tupletree.local")
 
 ANSWER_TIMEOUT_S = 5.0
 STOP_MARGIN_S = 20.0
-"""How long `stop` waits for the end beyond the drain: hung tasks are given up one after the other."""
+"""How long `stop` waits beyond the drain: tasks that hang are given up one after the other."""
 
 
 def start(request: RunRequest) -> RunHandle:
-    """Check what was asked for, claim the sinks' folders and the state directory, and start. See `base.run`."""
+    """Check the request, claim the sinks' folders and the state directory, and start. See `runtimes.run.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec)
     refuse_stuck(spec, request.options, max_pending(spec, request.options, DEFAULT_MAX_PENDING))
@@ -229,17 +229,17 @@ class LocalRun(RunHandle):
         if assembly is None:
             return
         for spout in assembly.spouts():
-            with suppress(CancelledError):  # its life has ended; the next one knows
+            with suppress(CancelledError):  # its life has ended; the next one sets it
                 self._set_spout(assembly.owners[spout.task.task_id], spout, active=active)
 
     @staticmethod
     def _set_spout(executor: Executor, spout: SpoutMachine, *, active: bool) -> None:
         action = spout.resume if active else spout.pause
         done = executor.submit(lambda _, __: action())
-        if not is_own_thread():  # which may be the very one that is to do it
+        if not is_own_thread():  # the caller may be on that executor's thread
             done.result(ANSWER_TIMEOUT_S)
 
-    # --- what executors ask for, on their threads ---------------------------------------------------------------
+    # --- called by executors, on their threads ---------------------------------------------------------------
 
     @property
     def ending(self) -> bool:
@@ -261,7 +261,7 @@ class LocalRun(RunHandle):
                     "dead letters cannot be stored",
                     where=str(self._directory.dead),
                     got=f"{type(error).__name__}: {error}",
-                    next_step="make room there, or mend the folder; until then no source hears of its dead messages",
+                    next_step="make room there, or fix the folder; until then no source is told of its dead messages",
                 ) from error
             self._letters += 1
 
@@ -284,7 +284,7 @@ class LocalRun(RunHandle):
         self._calls.end(task, numbers, call)
 
     def idle(self, executor: Executor) -> None:
-        """See `Hub.idle`. Spouts are looked at on their own threads only: in the middle of a step they mislead."""
+        """See `Hub.idle`. Spouts are read on their own threads only: during a step they are inconsistent."""
         name, spouts, control, assembly = executor.name, executor.spouts, self._control, self._assembly
         if not spouts or assembly is None:
             return
@@ -306,7 +306,7 @@ class LocalRun(RunHandle):
             control.wake.set()
 
     def failed(self, executor: Executor, error: BaseException) -> None:
-        """See `Hub.failed`. Errors that come together are one restart: the first one is its reason."""
+        """See `Hub.failed`. Several errors at a time cause one restart: the first one is its reason."""
         if self._control.fault is None:
             self._control.fault = _fault_of(self._plan, executor, error)
         self._control.wake.set()
@@ -316,7 +316,7 @@ class LocalRun(RunHandle):
     def _main(self) -> None:
         try:
             with rarer_collections(self._options.local_gc_threshold):
-                while not self._live():
+                while not self._run_one_life():
                     pass
             self._save_state()
             self._control.state = "stopped"
@@ -333,8 +333,8 @@ class LocalRun(RunHandle):
             self._run_control.finish(self._error)
             self._ended.set()
 
-    def _live(self) -> bool:
-        """One life; whether it was the last one. Raises the fault that no restart mends."""
+    def _run_one_life(self) -> bool:
+        """Run one life; whether it was the last one. Raises an error that no restart can fix."""
         control = self._control
         control.begin_life()
         with self._activating:
@@ -366,17 +366,17 @@ class LocalRun(RunHandle):
         self._inherit(assembly)
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
         if life.hung or isinstance(fault, OutageLimitError) or (cannot_open and self._carried_over.starts == 1):
-            raise fault  # nothing to build on, or an error that was there from the start
+            raise fault  # a restart is impossible, or the error was there at the first start
         return self._await_restart(fault)
 
     def _save_state(self) -> None:
-        """Write the snapshot that was asked for, once all threads have ended."""
+        """Write the snapshot, if there is to be one, when all threads have ended."""
         file = self._request.state_snapshot
         if file is None:
             return
         if self._hung:
             logger.error(
-                "%s: its state is not stored in %s, for a task that hangs may change it", self._spec.name, file
+                "%s: its state is not stored in %s, because a task that hangs may change it", self._spec.name, file
             )
             return
         from tupletree.runtimes.local.snapshot import save_snapshot
@@ -388,11 +388,11 @@ class LocalRun(RunHandle):
                 "the state of the run cannot be stored",
                 where=str(file),
                 got=f"{type(error).__name__}: {error}",
-                next_step="make room there, or mend the folder; the file is as the run before left it",
+                next_step="make room there, or fix the folder; the file is as the last run left it",
             ) from error
 
     def _name_left(self) -> None:
-        """After a fault that no life came after: the spouts are closed, so their sources cannot be told any more."""
+        """Log the open messages of a run that failed: the spouts are closed, so their sources cannot be told."""
         for task, spout_checkpoint in self._carried_over.spout_checkpoints.items():
             pending = spout_checkpoint.pending
             left = [*pending.open_ids(task), *(message_id for message_id, _ in pending.awaited(task))]
@@ -400,7 +400,7 @@ class LocalRun(RunHandle):
             left += [one.message_id for one in (*spout_checkpoint.letters_to_store, *spout_checkpoint.not_told)]
             if left:
                 logger.warning(
-                    "%s: %d messages were not done, and their source was not told: %s%s",
+                    "%s: %d messages were not finished, and their source was not told: %s%s",
                     self._plan.tasks[task].component,
                     len(left),
                     ", ".join(map(repr, left[:IDS_SHOWN])),
@@ -418,7 +418,7 @@ class LocalRun(RunHandle):
         self._assembly = None
 
     def _await_restart(self, fault: BaseException) -> bool:
-        """Wait before the next life; True if a stop comes first, which is final."""
+        """Wait before the next life; True if a stop was requested meanwhile, which is final."""
         control = self._control
         if control.stop_asked():
             logger.error("%s failed while it was being stopped: %s", self._spec.name, fault)
@@ -439,7 +439,7 @@ class LocalRun(RunHandle):
 
 
 def _fault_of(plan: Plan, executor: Executor, error: BaseException) -> BaseException:
-    """The error as a user should see it."""
+    """The error as it is shown to the user."""
     if isinstance(error, TupletreeError) or (executor.in_hand is None and isinstance(error, Exception)):
         return error
     if executor.in_hand is None:
@@ -448,7 +448,7 @@ def _fault_of(plan: Plan, executor: Executor, error: BaseException) -> BaseExcep
     fault = ConnectorError(
         f"{component!r} failed: {type(error).__name__}: {error}",
         where=plan.spec.components[component].where if component in plan.spec.components else component,
-        next_step="its traceback is the cause of this error; run with --debug to see it",
+        next_step="its traceback is the cause of this error; --debug shows it",
     )
     fault.__cause__ = error
     return fault

@@ -1,7 +1,8 @@
-"""The snapshot of a local run: the state of its bolts in one file, for the next run to go on from.
+"""The snapshot of a local run: the state of its bolts in one file, from which the next run continues.
 
-Written when a run ends without an error, in place of the one before; read when a run starts. Between, state is memory:
-a run that is killed leaves the file as it was. Keys are dealt anew, so a keyed bolt may get more tasks or fewer.
+Written when a run ends without an error, in place of the last one; read when a run starts. Meanwhile state is in
+memory: a run that is killed leaves the file as it was. Keys are routed again at each start, so a keyed bolt may get
+more or fewer tasks.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class _ComponentState(msgspec.Struct):
     """The state of one bolt.
 
     Attributes:
-        is_keyed: whether it is dealt by key, or by task.
+        is_keyed: whether the state is by key, or by task.
         tasks: how many tasks the bolt had.
         key_types, value_type: the declared types, as texts.
-        keys, values: as `state.encoding` writes them, in step.
-        expires_s: when each is gone, since the Unix epoch; empty where nothing expires.
+        keys, values: as `state.encoding` writes them, in the same order.
+        expires_s: when each expires, since the Unix epoch; empty where nothing expires.
     """
 
     is_keyed: bool
@@ -62,7 +63,7 @@ def save_snapshot(file: Path, plan: Plan, cells: Mapping[int, ValueCell[Any]], w
     Args:
         file: its folder exists.
         plan: the topology laid out.
-        cells: bolt task → its state; nobody works with it any more.
+        cells: bolt task → its state; no thread uses it any more.
         wall_s: now; what expired by then is left out.
 
     Raises:
@@ -107,7 +108,7 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[
     """The state that an earlier run left: bolt task → its cell. Empty if there is no file.
 
     Raises:
-        CheckpointError: the file is damaged, or it does not fit the topology; every misfit is named.
+        CheckpointError: the file is damaged, or it does not fit the topology; every difference is named.
     """
     if not file.exists():
         return {}

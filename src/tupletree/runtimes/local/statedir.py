@@ -29,7 +29,7 @@ class _Identity(msgspec.Struct):
 
 
 class LocalStateDirectory:
-    """Made fresh for each run.
+    """A new one for each run.
 
     Attributes:
         path: the folder, absolute.
@@ -48,7 +48,7 @@ class LocalStateDirectory:
         """Make the folder; without a path, a new one below `.tupletree/<topology>`, named by time.
 
         Raises:
-            ForeignCheckpointError: a run used this folder before, be it local or on Spark, or it is another's.
+            ForeignCheckpointError: a run used this folder before, locally or on Spark, or it is not a state directory.
         """
         if path is None:
             stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -58,7 +58,7 @@ class LocalStateDirectory:
         identity = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), "local")
         if not write_once(file, msgspec.json.format(msgspec.json.encode(identity))):
             raise ForeignCheckpointError(
-                "the local runtime resumes nothing, and this state directory belongs to an earlier run",
+                "the local runtime cannot resume a run, and this state directory belongs to an earlier one",
                 where=str(path),
                 got=_description(file),
                 expected="a folder that no run has used",
@@ -67,7 +67,7 @@ class LocalStateDirectory:
         return cls(path, identity.run_id)
 
     def discard(self) -> None:
-        """Take back what `make` made: a start that was refused is no run, and must not stand for the latest one."""
+        """Remove what `make` made: a start that was refused is no run, and must not be taken for the latest one."""
         (self.path / IDENTITY).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder may have been there before, with other files
             self.dead.rmdir()

@@ -1,4 +1,4 @@
-"""What this runtime refuses for now: said at build time, all at once, never half done."""
+"""What this runtime does not support yet: refused before the start, with every finding at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
         for what, next_step in _bolt(component.body)
     ]
     if findings:
-        raise TopologyError("this topology needs what the local runtime does not have yet", findings=findings)
+        raise TopologyError("the local runtime does not support everything in this topology yet", findings=findings)
 
 
 def _bolt(bolt: BoltSpec) -> Iterator[tuple[str, str]]:

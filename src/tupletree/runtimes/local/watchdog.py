@@ -1,6 +1,6 @@
-"""The watch of a run: tasks that stick, and messages that nobody will ever settle, are named in the log.
+"""The watchdog of a run: logs tasks that hang, and messages that can never be settled.
 
-A thread cannot be interrupted, so a task that is at one frame for longer than `processing_timeout_s` is only named.
+A thread cannot be interrupted, so a task that works one frame for longer than `processing_timeout_s` is only logged.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["Watchdog"]
 logger = logging.getLogger("tupletree.local")
 
 STALL_S = 30.0
-"""Without timeouts, open messages that saw no verdict for so long are named."""
+"""Without timeouts, open messages are logged when there was no verdict for so long."""
 
 IDS_SHOWN = 10
 
 
 class Watchdog:
-    """Looks from time to time, from the supervising thread; what it reads may be a moment old."""
+    """Checks from time to time, on the supervising thread; what it reads may be a moment old."""
 
     def __init__(self, assembly: Assembly, options: Options, clock: Clock) -> None:
         self._assembly = assembly
@@ -37,7 +37,7 @@ class Watchdog:
         self._stall_named = False
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         now_s = self._clock.monotonic()
         for executor in self._assembly.executors:
             self._look_at(executor, now_s)
@@ -52,7 +52,7 @@ class Watchdog:
         elif self._limit_s is not None and now_s - since_s >= self._limit_s and executor not in self._named:
             self._named.add(executor)
             logger.warning(
-                "%s, task %d, has been at one step for %.0f s; other tasks of executor %s wait for it "
+                "%s, task %d, has worked at one step for %.0f s; other tasks of executor %s wait for it "
                 "(blocking=True gives a bolt a thread of its own)\n%s",
                 self._assembly.plan.tasks[task or 0].component,
                 task,

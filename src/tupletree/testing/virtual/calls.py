@@ -136,7 +136,7 @@ class VirtualCalls:
             self._fresh = True
 
     def end(self, task: int, numbers: Collection[int], call: AsyncCall) -> None:
-        """Cancel these calls of a task, and run the last one when all of them have ended. See `Outbox.endings`.
+        """Cancel these calls of a task, and run the ending when all of them have ended. See `Outbox.endings`.
 
         Nobody hears of these calls any more.
         """
