@@ -28,6 +28,7 @@ __all__ = [
     "TopologyError",
     "TupleSettledError",
     "TupletreeError",
+    "UnavailableAtStartError",
     "UnusableDataError",
     "is_outage",
 ]
@@ -139,6 +140,15 @@ class SourceChangedError(ConnectorError):
 
 class OutageLimitError(ConnectorError):
     """An outage lasted longer than `outage_limit_s`. The run ends with exit code 1, its messages stay open."""
+
+    is_outage = False
+
+
+class UnavailableAtStartError(ConnectorError):
+    """What a spout reads was not available before its `next` had returned once: the start ends at once.
+
+    A name that is wrong would be waited for without an end. Raised by the runtimes, with what the spout said.
+    """
 
     is_outage = False
 

@@ -79,9 +79,14 @@ def together(rows: list[Row]) -> list[Row]:
 
 
 class Away(Feed[N]):
-    """Its source is away for a moment."""
+    """Its source is away for a moment, after a first answer: nothing."""
+
+    was_asked = False
 
     def next(self) -> Any:
+        if not self.was_asked:
+            self.was_asked = True
+            return None
         if self.folder:
             ask(self.folder, "source", 1.0)
         return super().next()

@@ -19,7 +19,7 @@ from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.mail import Finished, Mail, Now
 from tupletree.tasks.outbox import LogNote, Outbox
-from tupletree.tasks.source_calls import SourceCalls
+from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
@@ -145,6 +145,10 @@ class AsyncSpoutMachine(SpoutMachine):
                 super().receive([one], now, out)
             elif one.call == self._next:
                 self._next = None
+                if one.error is None or isinstance(one.error, EndOfInput):
+                    self._spout_buffer.has_answered = True
+                elif not self._spout_buffer.has_answered:
+                    refuse_unavailable(one.error)
                 if self._hear_outage(one.error, now, out):
                     self._ask_at_s = self.wait.due_s
                 else:

@@ -11,13 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
 from typing import Any
 
-from tupletree.errors import is_outage
+from tupletree.errors import ConnectorError, UnavailableAtStartError, is_outage
 from tupletree.topology.components import MessageId, Spout
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked
 
-__all__ = ["SourceCalls"]
+__all__ = ["SourceCalls", "refuse_unavailable"]
+
+
+def refuse_unavailable(error: BaseException) -> None:
+    """A spout whose `next` has not returned yet raised this. Raises UnavailableAtStartError if it is an outage."""
+    if is_outage(error) and isinstance(error, ConnectorError):
+        raise UnavailableAtStartError(error.what, findings=error.findings) from error
 
 
 class SourceCalls:

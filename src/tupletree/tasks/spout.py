@@ -26,7 +26,7 @@ from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
 from tupletree.tasks.retry_status import RetryStatus
-from tupletree.tasks.source_calls import SourceCalls
+from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
 from tupletree.tasks.write_requests import WriteRequests
 from tupletree.topology.components import Emit, Reject, Spout
@@ -369,9 +369,13 @@ class SpoutMachine(Machine):
         try:
             batch = self._spout_buffer.take(self.spout, room, ask=asks)
         except Exception as error:  # noqa: BLE001 - what is no outage comes out
+            if not self._spout_buffer.has_answered and not self._spout_buffer.held:
+                refuse_unavailable(error)
             self._calls_out.meet(error, now.monotonic_s)
             batch = self._spout_buffer.take(self.spout, room, ask=False)
         else:
+            if asks:
+                self._spout_buffer.has_answered = True
             if asks and self.wait.current is not None and not self._calls_out.not_yet_told:
                 self._calls_out.over(now.monotonic_s)
         self._take_notes(out)

@@ -48,11 +48,13 @@ class SpoutBuffer:
 
     Attributes:
         ended: nothing will ever come again.
+        has_answered: the spout has answered a call of `next` without an error, if only that there is nothing now.
         position: the spout's snapshot after the last batch it gave; None if it has none.
     """
 
     def __init__(self) -> None:
         self.ended = False
+        self.has_answered = False
         self.position: Any = None
         self._held: list[Emit[Any] | Reject] = []
         self._taken = 0

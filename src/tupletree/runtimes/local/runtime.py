@@ -18,7 +18,7 @@ from typing import Any
 
 from tupletree.clock import SteadyClock, SystemClock
 from tupletree.data.payloads import to_jsonable
-from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError
+from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError, UnavailableAtStartError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
 from tupletree.runtimes.control import RunControl
@@ -365,7 +365,7 @@ class LocalRun(RunHandle):
             return True
         self._inherit(assembly)
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
-        if life.hung or isinstance(fault, OutageLimitError) or (cannot_open and self._carried_over.starts == 1):
+        if life.hung or isinstance(fault, (OutageLimitError, UnavailableAtStartError)) or (cannot_open and self._carried_over.starts == 1):
             raise fault  # a restart is impossible, or the error was there at the first start
         return self._await_restart(fault)
 

@@ -9,6 +9,7 @@ import logging
 import shutil
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
 
@@ -135,6 +136,7 @@ class SparkRun(RunHandle):
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._stop_asked = threading.Event()
         self._was_up = False
+        self._answered: set[int] = set()  # spouts, in any life of this start
         self._outages = Outages(self._clock, request.options.outage_limit_s)
         super().__init__(Reporter(spec.name, progress_file(request.options)))
         self._run_control = RunControl(self, spec.name, "spark")
@@ -342,7 +344,8 @@ class SparkRun(RunHandle):
             self._finish_last(recovered, publisher, spouts)
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
-            intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append, outages)
+            self._answered |= _answered_before(spouts, accounts, has_epochs=recovered.next_epoch > 0)
+            intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append, outages, self._answered)
             generation, run_id = self._directory.generation, self._directory.run_id
             epochs = EpochProgress(plan, accounts, self._clock, run_id, generation, spouts)
             loop = self._loop = Loop(
@@ -514,3 +517,13 @@ def _outlives_epochs(plan: Plan, options: Options) -> bool:
     components = plan.spec.components.values()
     holds = any(component.kind == "bolt" and is_holder(component) for component in components)
     return holds or any(link.carried for link in plan.links) or bool(TickSchedule(plan.spec, options, 0.0))
+
+
+def _answered_before(spouts: Sequence[SpoutTask], accounts: Accounts, *, has_epochs: bool) -> set[int]:
+    """The spouts that earlier starts on this state directory had an answer of."""
+    known = accounts.positions.keys() | accounts.ended
+    return {
+        spout.number
+        for spout in spouts
+        if spout.number in known or (has_epochs and spout.spout.snapshot() is None)  # without a position nothing tells
+    }

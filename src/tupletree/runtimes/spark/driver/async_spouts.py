@@ -77,10 +77,15 @@ class AsyncSpoutAdapter(Spout[Any]):
         spout: the user's.
         loop: of the run.
         idle_wait_s: pause after a `next` that gave None.
+
+    Attributes:
+        is_asked_first: the source has not answered its first call yet.
+        on_given: called when an answer came.
     """
 
     def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
         self.on_given: Callable[[], None] = _nobody
+        self.is_asked_first = True
         self._spout = spout
         self._loop = loop
         self._idle_wait_s = idle_wait_s
@@ -104,6 +109,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             given, self._position = asked.result()
+            self.is_asked_first = False
             if given is _END:
                 raise EndOfInput
             if given is not None:

@@ -19,6 +19,7 @@ from tupletree.bolts.failures import safe_text
 from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_outage
+from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
@@ -28,6 +29,7 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.source_rows import Rows
 from tupletree.tasks.orders import Numbers
+from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.splits import SplitSpout, storable_split
@@ -42,7 +44,11 @@ logger = logging.getLogger("tupletree.spark")
 
 
 class Intake:
-    """See the module docstring. Its methods are called by the driver's loop only."""
+    """See the module docstring. Its methods are called by the driver's loop only.
+
+    `answered` holds the numbers of spouts that answered a call of `next` since the run was first started on its state
+    directory: what is not available to another one ends the start (`refuse_unavailable`). It is added to.
+    """
 
     def __init__(
         self,
@@ -53,7 +59,9 @@ class Intake:
         clock: Clock,
         retell: Callable[[AlreadySettled], None],
         outages: Outages | None = None,
+        answered: set[int] | None = None,
     ) -> None:
+        self._answered = set() if answered is None else answered
         self._again: list[int] = []  # first attempts in the buffer that come again
         self._outages = outages or Outages(clock, options.outage_limit_s)
         self._accounts = accounts
@@ -130,10 +138,12 @@ class Intake:
             try:
                 if isinstance(spout.spout, SplitSpout):
                     came = self._plan(spout, spout.spout) or came
+                    self._answered.add(task_id)
                     self._outages.over(spout.name)
                     continue
                 given = spout.spout.next()
             except EndOfInput:
+                self._answered.add(task_id)
                 self._outages.over(spout.name)
                 spout.ended = True
                 came = True
@@ -141,9 +151,13 @@ class Intake:
             except ConnectorError as error:
                 if not is_outage(error):
                     raise
+                if task_id not in self._answered:
+                    refuse_unavailable(error)
                 self._outages.met(spout.name, error)
                 continue
             self._outages.over(spout.name)
+            if given is not None or not (isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.is_asked_first):
+                self._answered.add(task_id)
             if given is None:
                 continue
             batch: Sequence[Emit[Any] | Reject] = given if isinstance(given, Sequence) else [given]
@@ -293,7 +307,7 @@ class Intake:
             header.unsendable += self._dealer.deal(epoch, spout, failures, dealt)
             # Everything pulled is in this epoch, so the position behind it is the one of now.
             spout.position = spout.spout.snapshot()
-            if spout.position is not None:
+            if spout.position is not None and task_id in self._answered:
                 self._accounts.positions[task_id] = spout.position
             if spout.ended:
                 self._accounts.ended.add(task_id)

@@ -19,6 +19,7 @@ from tupletree.errors import (
     SourceChangedError,
     TopologyError,
     TupletreeError,
+    UnavailableAtStartError,
 )
 
 __all__ = ["BEYOND_RESTARTS", "Closing", "first_line", "is_final", "reason"]
@@ -32,6 +33,7 @@ BEYOND_RESTARTS = (
     RuntimeUnavailableError,
     SourceChangedError,
     TopologyError,
+    UnavailableAtStartError,
 )
 """What the next life would meet as well."""
 
