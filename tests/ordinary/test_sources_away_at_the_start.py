@@ -1,4 +1,4 @@
-"""What a spout reads is not there when a run starts for the first time: the start ends at once; later it is waited for."""
+"""What a spout reads is not there at the very first: the start ends at once. Later it is waited for."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def run(request: pytest.FixtureRequest, in_process: InProcess) -> Callable[..., 
     return run_locally if request.param == "local" else in_process
 
 
-def test_a_missing_file_and_a_pattern_without_a_match_end_the_start(
-    tmp_path: Path, run: Callable[..., Any]
-) -> None:
+def test_a_missing_file_and_a_pattern_without_a_match_end_the_start(tmp_path: Path, run: Callable[..., Any]) -> None:
     for number, path in enumerate([tmp_path / "missing.txt", tmp_path / "none" / "*.txt"]):
         with pytest.raises(ConnectorError) as caught:
             run(of(text_lines([path]), words), tmp_path / f"state{number}")
@@ -112,9 +110,7 @@ def test_a_service_that_is_away_at_the_start_ends_it_without_a_restart(
 
 
 @pytest.mark.parametrize("first", [1, None])
-def test_after_a_first_answer_it_is_waited_for(
-    tmp_path: Path, run: Callable[..., Any], first: int | None
-) -> None:
+def test_after_a_first_answer_it_is_waited_for(tmp_path: Path, run: Callable[..., Any], first: int | None) -> None:
     summary = run(of(Scripted(first, ConnectorError, ConnectorError, 2)), tmp_path / "state")
     assert (summary.acked, summary.failed, summary.open) == (1 if first is None else 2, 0, 0)
 

@@ -77,7 +77,7 @@ def check_numbers(run: Callable[..., Any]) -> None:
     anonymous = run(of(Anonymous(), bad))
     assert (anonymous.emitted, anonymous.untracked, anonymous.untracked_failed) == (0, 10, 10)
     # A given limit: without one the first messages go out one by one, and an id that comes after its verdict is new.
-    doubled = run(of(Doubled(), good, max_spout_pending=128))
+    doubled = run(of(Doubled(), good), max_spout_pending=128)
     assert (doubled.emitted, doubled.acked, doubled.joined, doubled.untracked) == (5, 5, 5, 0)
 
 
@@ -94,7 +94,7 @@ def test_untracked_messages_their_failures_and_second_deliveries_are_counted_on_
     tmp_path: Path, in_process: InProcess
 ) -> None:
     folders = iter(range(9))
-    check_numbers(lambda t: in_process(t, tmp_path / str(next(folders))))
+    check_numbers(lambda t, **options: in_process(t, tmp_path / str(next(folders)), **options))
 
 
 def test_a_paused_run_says_so_in_progress_status_and_metrics(tmp_path: Path) -> None:

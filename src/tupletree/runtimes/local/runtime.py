@@ -365,7 +365,11 @@ class LocalRun(RunHandle):
             return True
         self._inherit(assembly)
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
-        if life.hung or isinstance(fault, (OutageLimitError, UnavailableAtStartError)) or (cannot_open and self._carried_over.starts == 1):
+        if (
+            life.hung
+            or isinstance(fault, (OutageLimitError, UnavailableAtStartError))
+            or (cannot_open and self._carried_over.starts == 1)
+        ):
             raise fault  # a restart is impossible, or the error was there at the first start
         return self._await_restart(fault)
 

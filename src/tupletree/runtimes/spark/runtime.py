@@ -345,7 +345,9 @@ class SparkRun(RunHandle):
             self._ask_again(recovered, spouts)
             retold: deque[AlreadySettled] = deque()
             self._answered |= _answered_before(spouts, accounts, has_epochs=recovered.next_epoch > 0)
-            intake = Intake(dealer, self._options, accounts, spouts, self._clock, retold.append, outages, self._answered)
+            intake = Intake(
+                dealer, self._options, accounts, spouts, self._clock, retold.append, outages, self._answered
+            )
             generation, run_id = self._directory.generation, self._directory.run_id
             epochs = EpochProgress(plan, accounts, self._clock, run_id, generation, spouts)
             loop = self._loop = Loop(
