@@ -9,7 +9,7 @@ __all__ = ["Clock", "ManualClock", "SteadyClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Two readings in seconds. Pure code never holds a clock: it is handed the readings."""
+    """Two readings in seconds. Pure code never holds a clock: it gets the readings."""
 
     def monotonic(self) -> float:
         """Seconds that never go back; only differences mean something."""
@@ -55,7 +55,7 @@ class SteadyClock:
         self._ahead_s = inner.wall() - inner.monotonic()
 
     def not_before(self, wall_s: float) -> None:
-        """The wall reading is at least this from now on: it was noted before, by another process say."""
+        """The wall reading is at least this from now on: it was noted before, for example by another process."""
         self._ahead_s = max(self._ahead_s, wall_s - self._inner.monotonic())
 
     def monotonic(self) -> float:
@@ -70,7 +70,7 @@ class SteadyClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; both readings move together.
+    """A clock that moves only when `advance` is called; both readings move together.
 
     >>> clock = ManualClock(wall=100.0)
     >>> clock.advance(2.5)
@@ -90,7 +90,7 @@ class ManualClock:
         self._wall += seconds
 
     def step(self, seconds: float) -> None:
-        """Set the wall reading forward, or back, as somebody does who sets a machine's clock."""
+        """Set the wall reading forward, or back, as when a machine's clock is set."""
         self._wall += seconds
 
     def monotonic(self) -> float:

@@ -56,7 +56,7 @@ def _option(
 
 @dataclass(frozen=True)
 class Options:
-    """Every setting of a run. Units stand in the names; None means "unset", or that the runtime chooses.
+    """Every setting of a run. Units are in the names; None means "unset", or that the runtime chooses.
 
     `describe_options` tells the meaning, unit and range of each. Raises ConfigError, with every fault, for values
     out of range.
@@ -214,7 +214,7 @@ class OptionInfo:
         unit: what the number counts.
         expected: type and range in words, as errors show it.
         meaning: what it does.
-        storm_alias: Storm's key for the same thing; empty if there is none.
+        storm_alias: Storm's key for the same setting; empty if there is none.
     """
 
     name: str
@@ -411,7 +411,7 @@ def _from_file(file: Path | None, findings: list[Finding]) -> Iterator[_Setting]
     if outside := [key for key, value in document.items() if not isinstance(value, dict)]:
         findings.append(
             Finding(
-                "settings stand outside of the table [tupletree]",
+                "settings are outside of the table [tupletree]",
                 str(file),
                 ", ".join(outside),
                 next_step="put the line [tupletree] above them",
@@ -474,7 +474,7 @@ def _read_place(settings: Iterator[_Setting], findings: list[Finding]) -> dict[s
         if name is None:
             unknown = _unknown(setting)
             if setting.may_be_foreign:
-                # Containers and shells have variables that nobody here chose: no reason not to start.
+                # Containers and shells have variables that the user did not choose: no reason not to start.
                 warnings.warn(f"ignored: {unknown.where}: {unknown.what}{_advice(unknown)}", stacklevel=2)
             else:
                 findings.append(unknown)
@@ -500,7 +500,7 @@ def _name_of(key: str) -> str | None:
 
 
 def _unknown(setting: _Setting) -> Finding:
-    # Imported here: only a fault needs it, and every command pays for what stands at the top.
+    # Imported here: only a fault needs it, and every command pays for what is imported at the top.
     from difflib import get_close_matches
 
     dotted = _dotted_storm_key(setting.key)

@@ -1,4 +1,4 @@
-"""Durable files: written once, named once, never half there; and the container format that they share.
+"""Durable files: written once, named once, never half written; and the container format that they share.
 
 A container is `TTRE`, a format version, a msgpack header, raw sections, and an XXH3-64 checksum over all of it.
 Owns bytes on a POSIX file system; refuses to know what they mean.
@@ -54,7 +54,7 @@ DRAFT_NAME = re.compile(r"_.+\.\d+\.[0-9a-f]{8}")
 """How a file is named while it is being written: `_NAME.PROCESS.RANDOM`."""
 
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
-"""What decoding raises for bytes that are not what was written: lists in lists without end among them."""
+"""What decoding raises for bytes that are not what was written: too deeply nested lists among them."""
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def private_folder(path: Path) -> Path:
 
 
 def create_new(path: Path, mode: int = 0o600) -> int:
-    """A descriptor to write a file anew. What bears its name goes first, so a link is not followed. Raises OSError."""
+    """A descriptor to write a new file. An old one is removed first, so a link is not followed. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | _BINARY
     try:
         return os.open(path, flags, mode)
@@ -131,7 +131,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def write_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
-    """Write a file whose name nobody else can choose, and fsync it and its folder."""
+    """Write a file whose name no other process can choose, and fsync it and its folder."""
     _write_synced(path, data, mode)
     sync_directory(path.parent)
 
@@ -143,7 +143,7 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
     file is whole and durable on return. A writer that is killed may leave a draft, whose name begins with `_`.
 
     Raises OSError if the file system refuses, and CheckpointError if somebody else removed the draft; then nothing is
-    left behind.
+    left.
     """
     created = True
     with _draft_of(path, data, mode) as draft:
@@ -155,7 +155,7 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
             raise CheckpointError(
                 "a file was removed while it was written",
                 where=str(path),
-                got="its draft is gone",
+                got="its draft no longer exists",
                 next_step="a later start of this run may have taken over, and cleared it away: stop one of the two",
             ) from error
     sync_directory(path.parent)  # also after a loss: the winner may have been killed before it got here
@@ -163,7 +163,7 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
 
 
 def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
-    """Write `path` anew, atomically and durably: a reader sees the old content or the new one. Raises OSError."""
+    """Replace `path`, atomically and durably: a reader sees the old content or the new one. Raises OSError."""
     with _draft_of(path, data, mode) as draft:
         draft.replace(path)
     sync_directory(path.parent)
@@ -171,7 +171,7 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600
 
 @contextlib.contextmanager
 def _draft_of(path: Path, data: bytes | Sequence[bytes], mode: int) -> Iterator[Path]:
-    """The data in a synced file beside `path`, which is gone afterwards."""
+    """The data in a synced file beside `path`, which no longer exists afterwards."""
     draft = path.with_name(f"_{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         _write_synced(draft, data, mode)

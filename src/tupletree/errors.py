@@ -1,7 +1,7 @@
 """The exception tree: every error a user can see.
 
 Owns the shape of an error (what failed, where, got, expected, next step) and the exit code that a command
-line answers with. It refuses to format tracebacks or to log: that is the edge's work.
+a command. It refuses to format tracebacks or to log: that is the edge's work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 class Finding:
     """One fault: where it is, what is wrong, what was got and expected, and the next step.
 
-    Only `what` is required; empty parts are left out of the text, and what a terminal would obey is escaped in it.
+    Only `what` is required; empty parts are left out of the text, and what a terminal would execute is escaped in it.
     """
 
     what: str
@@ -119,8 +119,8 @@ class TupleSettledError(ProcessingError):
 class ConnectorError(TupletreeError):
     """Something outside of the topology is not available: a service, a database, a disk.
 
-    Raised by a spout, a bolt or a sink it is an outage, and no message's failure: the runtimes pause what met it, make
-    the call again until it succeeds, and count no attempt. Where the data are to blame, raise another exception.
+    Raised by a spout, a bolt or a sink it is an outage, not the failure of a message: the runtimes pause what met it,
+    make the call again until it succeeds, and count no attempt. Where the data are to blame, raise another exception.
     """
 
     is_outage = True  # what the outside cannot fix is none: see the subclasses
@@ -133,7 +133,7 @@ class UnusableDataError(ConnectorError):
 
 
 class SourceChangedError(ConnectorError):
-    """What a source gave before, and is to give again, is not there any more, or not as it was."""
+    """What a source gave before, and is to give again, no longer exists, or has changed."""
 
     is_outage = False
 
@@ -158,13 +158,13 @@ class CheckpointError(TupletreeError):
 
 
 class ForeignCheckpointError(CheckpointError):
-    """The state directory is sound, but not one that this run can take up: another topology, runtime or format."""
+    """The state directory is intact, but this run cannot use it: another topology, runtime or format."""
 
     exit_code = 2  # starting again would not help
 
 
 class RuntimeUnavailableError(TupletreeError):
-    """This machine cannot run the runtime asked for (no Java, unsuited package); says how to mend it."""
+    """This machine cannot run the runtime asked for (no Java, unsuited package); says how to fix it."""
 
 
 class InternalError(TupletreeError):
@@ -179,7 +179,7 @@ class ProcessingTimeoutError(BaseException):
 
 
 class EndOfInput(Exception):  # noqa: N818 - a control signal like StopIteration, not an error
-    """Raised by `Spout.next` when nothing will ever come again."""
+    """Raised by `Spout.next` when there will be no more messages."""
 
 
 def is_outage(error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 r"""Text from outside, made safe to show: the one function for all output that people read.
 
-A payload, an id or the text of an error may hold what a terminal obeys (escape sequences), what turns the order of
+A payload, an id or the text of an error may hold what a terminal executes (escape sequences), what turns the order of
 characters around (bidirectional controls), or a line break that makes two rows of one. Such characters are shown as
 Python writes them: `\x1b`, `\u202e`, `\n`. Nothing else changes, a backslash neither: output for programs is JSON.
 """
@@ -24,12 +24,12 @@ INDENT = "    "
 
 
 def escape(text: str) -> str:
-    """The text as one line that a terminal shows and does not obey."""
+    """The text as one line that a terminal shows and does not execute."""
     return text if text.isprintable() else _ONE_LINE.sub(_escaped, text)
 
 
 def escape_block(text: str) -> str:
-    """The text with its line breaks; every line but the first is indented, so that none can pass for one of ours."""
+    """The text with its line breaks; every line but the first is indented, so that none looks like a line of the program."""
     first, *others = _LINE_BREAK.split(text)
     return "\n".join([escape(first), *(_indented(escape(line.expandtabs(4))) for line in others)])
 
@@ -41,7 +41,7 @@ def _indented(line: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """A JSON text that means the same, and that a terminal shows and does not obey. It has no line breaks outside."""
+    """A JSON text that means the same, and that a terminal shows and does not execute. It has no line breaks outside."""
     return text if text.isprintable() else _ONE_LINE.sub(_escaped_in_json, text)
 
 

@@ -70,7 +70,7 @@ class MessageContext(logging.Filter):
 
 
 class TextLines(logging.Formatter):
-    """Lines for people: a record begins at the left, and nothing that it holds does, or is obeyed by a terminal."""
+    """Lines for people: a record begins at the left, and nothing in it does, and nothing in it is executed by a terminal."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
@@ -94,7 +94,7 @@ class JsonLines(logging.Formatter):
 
 
 def json_line(message: str, *, level: str = "INFO", logger: str = "tupletree.run", **more: object) -> str:
-    """A line as `JsonLines` writes them, for what is said on stderr besides the log."""
+    """A line as `JsonLines` writes them, for what is written to stderr besides the log."""
     return json.dumps({**_json_head(time.time(), level, logger, message), **more}, default=str)
 
 
@@ -127,7 +127,7 @@ def log_to_stderr(level: int, style: LogFormat = "text", *, for_workers: bool = 
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(level)
-    # The gateway to the JVM tells every call at INFO.
+    # The gateway to the JVM logs every call at INFO.
     logging.getLogger("py4j").setLevel(max(level, logging.WARNING))
 
 

@@ -1,4 +1,4 @@
-r"""Text from outside: names of files, ids, errors and the environment may hold what UTF-8 has no bytes for.
+r"""Text from outside: names of files, ids, errors and the environment may hold what has no UTF-8 form.
 
 Python keeps a byte of a file name that is not UTF-8 as a lone surrogate, and every encoder refuses it. Owns the two
 ways out: what is shown or logged is escaped (`encodable`, as `\udce9`), and what must be read back unchanged is marked

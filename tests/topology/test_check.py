@@ -216,7 +216,7 @@ class TestStreams:
         words = topology.bolt("split", split).shuffle(lines)
         topology.sink("out", Anything()).shuffle(words.stream(Word))
         finding = only(topology)
-        assert finding.what == "nobody consumes stream 'Bad'"
+        assert finding.what == "no bolt consumes stream 'Bad'"
         assert finding.next_step == "subscribe to it, or say that this is meant: `.stream(Bad, unconsumed=True)`"
         words.stream(Bad, unconsumed=True)
         assert topology.build().components["split"].outputs["Bad"].unconsumed
@@ -471,7 +471,7 @@ def test_all_faults_show_together_under_one_headline() -> None:
         "acker_tasks",
         "the parallelism is not right",
         "keyed state",
-        "nobody consumes stream 'Bad'",
+        "no bolt consumes stream 'Bad'",
         "the name 'split' is taken",
         "the sink has no input",
     ]:

@@ -120,9 +120,9 @@ class Anchors:
             groups, roots = groups[first], roots[first]
         widths = np.bincount(groups, minlength=count)
         if not widths.all():
-            nobody = np.flatnonzero(widths == 0)
-            roots = np.insert(roots, np.searchsorted(groups, nobody), UNTRACKED)
-            widths[nobody] = 1
+            rootless = np.flatnonzero(widths == 0)
+            roots = np.insert(roots, np.searchsorted(groups, rootless), UNTRACKED)
+            widths[rootless] = 1
         ends = np.arange(1, count + 1)
         return Anchors(roots, ends, None if len(roots) == count else widths, made)
 
@@ -132,10 +132,10 @@ class Anchors:
         bad = names[[root != UNTRACKED and root in failed for root in names.tolist()]]
         if not len(bad):
             return None
-        lives = ~np.isin(self.roots, bad)
+        kept = ~np.isin(self.roots, bad)
         if self.widths is not None:
-            lives = np.logical_or.reduceat(lives, np.cumsum(self.widths) - self.widths)
-        return None if lives.all() else lives[self.segments()]
+            kept = np.logical_or.reduceat(kept, np.cumsum(self.widths) - self.widths)
+        return None if kept.all() else kept[self.segments()]
 
     def _made_at(self, segments: Any) -> Indices | None:
         return None if self.made is None else self.made[segments]

@@ -1,7 +1,7 @@
 """Frames: batches of tuples of one stream for one task, with their roots beside them.
 
 A frame is the unit that both runtimes move: the ring buffer's batch locally, one row on Spark. It has ONE edge id
-that all its roots share, which is sound because trees are per root.
+that all its roots share, which is correct because trees are per root.
 
 Layout: `values[ends[i-1]:ends[i]]` belong to `roots[i]`. A root is an unsigned 64-bit id; 0 means untracked; a tuple
 of ids means that these tuples are anchored to several roots. The same root may stand in several segments.
@@ -101,7 +101,7 @@ class Columns(Protocol):
 class LaidOut:
     """What carries columns instead of values. Who asks for `values`, `roots` or `ends` gets them, made once.
 
-    So whoever knows no columns works on tuples, and whoever does looks for a class derived from this one.
+    So code that knows no columns works on tuples, and code that does looks for a class derived from this one.
 
     Attributes:
         columns: `Columns`, of the one kind that there is; who works on them knows it.
@@ -333,7 +333,7 @@ def cut(frame: Frame, tuples: int) -> tuple[Frame, Frame, set[int]]:
 def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[Root]:
     """The frame's roots, as they stand in it, without those in `failed`.
 
-    Untracked segments and repetitions are not taken out: whoever counts edges counts a root of a frame once.
+    Untracked segments and repetitions are not taken out: code that counts edges counts a root of a frame once.
     """
     if not failed:
         return frame.roots

@@ -134,7 +134,7 @@ def lower(value: Any, *, json: bool, depth: int = MAX_DEPTH) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value as short text for people, whatever its `repr` does."""
+    """A value as short text for people, also if its `repr` fails."""
     try:
         return reprlib.repr(value)
     except Exception as error:  # noqa: BLE001 - user code; and an int of 4,300 digits refuses to be shown

@@ -1,1 +1,1 @@
-"""Who gets what: a topology becomes tasks, stages and executors, and tuples find theirs."""
+"""Which task gets which tuple: a topology becomes tasks, stages and executors, and groupings choose tasks for tuples."""

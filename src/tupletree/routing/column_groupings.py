@@ -1,7 +1,7 @@
-"""Routing of columns: the groupings of `routing`, judged once per distinct key and dealt by row numbers.
+"""Routing of columns: the groupings of `groupings`, applied once per distinct key and distributed by row numbers.
 
-Owns nothing of what a grouping means: each dealer chooses and deals as it does for tuples. Imported lazily: it imports
-numpy.
+It does not define groupings: each dealer chooses and distributes as it does for tuples. Imported lazily: it
+imports numpy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["route_columns"]
 
 
 def route_columns(router: Router, columns: ArrowColumns) -> tuple[list[tuple[int, ArrowColumns]], list[Failed]]:
-    """Deal columns; see `Router.route`.
+    """Distribute columns; see `Router.route`.
 
     Returns:
         (task, its columns) for every target task that gets something, and the rows that failed, by number.
@@ -62,7 +62,7 @@ def _deal(dealer: Any, choices: Any, codes: Indices | None, count: int) -> list[
         return [(task, rows) for task in sorted(set(owners)) if len(rows := np.flatnonzero(tasks == task))]
     each = None if codes is None else [choices[code] for code in codes.tolist()]
     batches: list[Batch] = []
-    # Row numbers stand for the rows, all in one segment: who gets which is all that is asked.
+    # Row numbers stand for the rows, all in one segment: only their tasks are asked for.
     dealer.deal(batches, each, cast("list[Any]", range(count)), [0], [count])
     return [(batch.task, batch.values) for batch in batches]
 
@@ -71,5 +71,5 @@ def _picked(columns: ArrowColumns, rows: Any) -> ArrowColumns:
     if isinstance(rows, range):
         return columns.slice(rows.start, rows.stop)
     if len(rows) == len(columns):
-        return columns  # row numbers are dealt in order
+        return columns  # row numbers come in order
     return columns.take(np.asarray(rows))

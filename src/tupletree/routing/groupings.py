@@ -1,7 +1,8 @@
 """Routing: which tasks get which tuples, and hashes of keys that are the same in every process and run.
 
 Owns the groupings and the map key → key group → task. It refuses to name frames, count edges or deliver: out come
-batches, one per target task. Pure; a router's only state is whose turn it is, how loaded tasks are, and a memo.
+batches, one per target task. Pure; a router's only state is the next task of a shuffle, how loaded tasks are, and a
+memo.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Batch:
 class _Dealer(Protocol):
     """One subscription's grouping.
 
-    One whose choices stand for one task each, whatever else is dealt, has a method `owner` that tells it.
+    One whose choices always stand for one task each has a method `owner` that tells it.
 
     Attributes:
         key_fields: what a choice depends on: None is nothing, () the whole tuple.
@@ -61,7 +62,7 @@ class _Dealer(Protocol):
 
 
 class Router:
-    """Deals the tuples that one task emits on one stream to the tasks of all its consumers.
+    """Distributes the tuples that one task emits on one stream to the tasks of all its consumers.
 
     Each producing task has a router of its own: a shuffle is even per router, so evenly loaded producers give evenly
     loaded consumers, and no lock is needed.
@@ -86,9 +87,9 @@ class Router:
     def route(
         self, values: list[Any], roots: list[Root], ends: list[int], made: Sequence[int] | None = None
     ) -> tuple[list[Batch], list[Failed]]:
-        """Deal a batch.
+        """Distribute a batch.
 
-        Order is kept within a target. Neighbours that dealing brings together and that have the same root become one
+        Order is kept within a target. Segments that become adjacent and that have the same root become one
         segment. A tuple that any grouping cannot place goes nowhere, also not to the other consumers.
 
         Args:
@@ -140,7 +141,7 @@ class Router:
                 "an emit to a task that does not read this stream directly",
                 where=self._where,
                 got=f"task {task}",
-                expected=f"one of {', '.join(map(str, sorted(self._direct_tasks))) or '(nobody reads it directly)'}",
+                expected=f"one of {', '.join(map(str, sorted(self._direct_tasks))) or '(no bolt reads it directly)'}",
                 next_step="subscribe the consumer with .direct(), or emit without a task",
             )
         return Batch(task, values, roots, ends, made)
@@ -173,7 +174,7 @@ def _dealer(plan: Plan, link: Link, first: int, here: int, schema: Schema) -> _D
 
 
 def _choosable(plan: Plan, link: Link, here: int) -> Sequence[int]:
-    """The tasks that a shuffle may deal to: those of its own partition if the plan counts on it or the user asked."""
+    """The tasks that a shuffle may choose: those of its own partition if the plan counts on it or the user asked."""
     tasks = list(dict.fromkeys(plan.deputies_of(link.consumer)))
     if link.from_spout or link.carried or (link.grouping.kind == "shuffle" and not link.local):
         return tasks
@@ -241,7 +242,7 @@ class _Shuffle(_Copy):
 
 
 class _Memo(dict[Any, Any]):
-    """Key → choice, computed once; starts anew when full."""
+    """Key → choice, computed once; starts again when full."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -256,7 +257,7 @@ class _Memo(dict[Any, Any]):
 
 
 class _Keyed(ABC):
-    """What groupings by key share: choices from keys, quickly for a batch without faults, else tuple by tuple.
+    """What groupings by key share: choices from keys, fast for a batch without faults, else tuple by tuple.
 
     Keys that are equal in Python may differ in type (1, 1.0, True), so a memo is kept only where a field has one type,
     and raw field values are looked up only where they have exactly that type; else `Schema.key_of` judges them.
@@ -300,7 +301,7 @@ class _Keyed(ABC):
         """See `_Dealer.choose`."""
         if all(exact.issuperset(map(type, map(get, values))) for get, exact in self._strict):
             try:
-                if len(self._tasks) == 1:  # nothing to choose, but keys that nobody can have are to be found out
+                if len(self._tasks) == 1:  # nothing to choose, but invalid keys are to be found
                     if self._is_text and _is_encodable(map(self._get, values)):
                         return None
                     for key in {*map(self._get, values)} - self._known.keys():
@@ -313,14 +314,14 @@ class _Keyed(ABC):
         for position, value in enumerate(values):
             try:
                 choices.append(self._look(self._key_of(value)))
-            except Exception as error:  # noqa: BLE001 - whatever it was, it is this tuple's failure
+            except Exception as error:  # noqa: BLE001 - any of them is this tuple's failure
                 failures[position] = error
                 choices.append(None)
         return choices
 
 
 def _is_encodable(texts: Iterable[Any]) -> bool:
-    """Whether all are text, without lone surrogates; a fraction of the price of looking each of them up."""
+    """Whether all are text, without lone surrogates; much cheaper than looking each of them up."""
     try:
         "".join(texts).encode()
     except (TypeError, UnicodeEncodeError):
@@ -390,7 +391,7 @@ class _PartialKey(_Keyed):
 
 
 class _Custom:
-    """The user's function says where to: one index, or several, or none."""
+    """The user's function names the tasks: one index, or several, or none."""
 
     key_fields: tuple[str, ...] | None = ()
 
@@ -501,7 +502,7 @@ def _scatter_long(
 
 
 def _merged(roots: list[Root], ends: Sequence[int]) -> tuple[list[Root], list[int]]:
-    """Neighbouring segments of one root as one."""
+    """Adjacent segments of one root as one."""
     if not any(map(eq, roots, islice(roots, 1, None))):
         return roots, list(ends)
     last = list(map(ne, roots, islice(roots, 1, None)))

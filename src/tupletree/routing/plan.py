@@ -1,7 +1,7 @@
 """Plans: a topology becomes numbered tasks, executors for the local runtime, and stages for the Spark runtime.
 
 Owns task ids, placement, the order of components, which links need an exchange, and which are carried to the next
-epoch (back edges of cycles). It refuses to look at values: dealing tuples to tasks is `routing`. Pure.
+epoch (back edges of cycles). It refuses to look at values: distributing tuples over tasks is `routing.groupings`. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SYSTEM = "__system"
 ACKER = "__acker"
 
 NOWHERE = -1
-"""The place of whoever emits outside of all partitions: the driver, for a spout that is read in them."""
+"""The place of a task that emits outside of all partitions: the driver, for a spout that is read in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One subscription, seen from above.
+    """One subscription, as a link between components.
 
     Attributes:
         local: every tuple can reach its target without leaving the partition it was emitted in.
@@ -166,7 +166,7 @@ class Plan:
         return tuple(dict.fromkeys(stream.schema.cls for stream in streams))
 
     def placement(self, task_id: int) -> int:
-        """The partition that a task lives in: its index modulo the partitions, so that each component spreads."""
+        """The partition of a task: its index modulo the partitions, so that each component spreads."""
         return self.tasks[task_id].index % self.partitions
 
     def stage_of(self, component: str) -> int:
@@ -178,7 +178,7 @@ class Plan:
         return self._readers.get(component, 0)
 
     def carries_order(self, component: str, stream: str) -> bool:
-        """Whether the tuples of a stream travel with their order of making; see `orders`."""
+        """Whether the tuples of a stream travel with their order of making; see `topology.ordering`."""
         return (component, stream) in self._ordered
 
     def makes_order(self, component: str) -> bool:
@@ -194,7 +194,7 @@ class Plan:
         return self.makes_order(component) and any(name == component for name, _ in self._ordered)
 
     def links_from(self, component: str, stream: str) -> tuple[Link, ...]:
-        """Who reads a stream, in declaration order."""
+        """The consumers of a stream, in declaration order."""
         return tuple(link for link in self.links if link.producer == component and link.stream == stream)
 
     def links_into(self, component: str) -> tuple[Link, ...]:
@@ -305,7 +305,7 @@ def _topological(spec: TopologySpec) -> tuple[list[str], set[tuple[str, str]]]:
 def _readers(spec: TopologySpec, parallelism: Mapping[str, int], partitions: int) -> dict[str, int]:
     """In how many partitions each `SplitSpout` is read: in all of them.
 
-    Where its consumers live in fewer, and reading only there saves the exchange, in so many: they have no more to do.
+    Where its consumers are in fewer, and reading only there saves the exchange, in so many: they have no more work.
     """
     found: dict[str, int] = {}
     for spout in _of_kind(spec, "spout"):
@@ -360,7 +360,7 @@ def _is_local(grouping: Grouping, producers: int, consumers: int, partitions: in
     """Whether a link needs no exchange.
 
     Each producing partition must hold a target that the grouping allows to choose, or all that it could name.
-    A plain shuffle to a bolt promises even work, so it stays only where dealing within partitions is even too.
+    A plain shuffle to a bolt promises even work, so it stays only where distributing within partitions is even too.
     """
     if partitions == 1:
         return True
@@ -406,8 +406,8 @@ def _fused(order: list[str], stage_of: Mapping[str, int]) -> tuple[Stage, ...]:
 def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors: int) -> tuple[Executor, ...]:
     """Two threads, so that acks and timeouts survive a stuck bolt, and one more for each task that may block.
 
-    A component that says how many it wants has them for itself, its tasks dealt to them round robin, as ackers are to
-    theirs; the first of the ackers' also serves the system task and the spouts.
+    A component that says how many it wants has them for itself, its tasks distributed over them round robin, as ackers
+    are to theirs; the first of the ackers' also serves the system task and the spouts.
     """
     control = [[*ranges[SYSTEM]]] + [[] for _ in range(acker_executors - 1)]
     for position, task_id in enumerate(ranges.get(ACKER, ())):
@@ -448,7 +448,7 @@ def _deputies(
 
 
 def _is_alike(component: ComponentSpec) -> bool:
-    """Whether it makes no difference to a bolt, or to whoever emits to it, which of its tasks works a tuple.
+    """Whether it makes no difference to a bolt, or to the task that emits to it, which of its tasks works a tuple.
 
     It does where an object of its own, a context, held tuples or ticks belong to each task.
     """

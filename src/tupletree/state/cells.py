@@ -1,4 +1,4 @@
-"""Keyed state in the hands of one task: a committed version, and what this run changed on top of it."""
+"""Keyed state of one task: a committed version, and what this run changed on top of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _IMMUTABLE = (
 
 
 def is_immutable(value: object) -> bool:
-    """Whether a value cannot be changed in place, so that handing it out is safe without a copy."""
+    """Whether a value cannot be changed in place, so that giving it out is safe without a copy."""
     return isinstance(value, _IMMUTABLE)
 
 
@@ -122,7 +122,7 @@ class ValueCell(Generic[V]):
         """The value in hand was changed in place."""
 
     def adopt(self, key: Any, value: V, expires_s: float) -> None:  # noqa: ARG002 - nothing expires here
-        """Take up a value that outlived its run, before any tuple is in hand; the first to expire first."""
+        """Restore a value that outlived its run, before any tuple is in hand; the first to expire first."""
         self.changed[key] = value
 
     def savepoint(self) -> Callable[[], None]:
@@ -136,13 +136,13 @@ class ValueCell(Generic[V]):
             return undo
         kept = _copied(value)
 
-        def put_back() -> None:
+        def restore() -> None:
             self.value = self.changed[key] = _copied(kept)
 
-        return put_back
+        return restore
 
     def _tidy(self) -> None:
-        """Let go of values that are back at the default, where this memory is all there is and nobody asks for a delta.
+        """Drop values that are back at the default, where this memory is all there is and nobody asks for a delta.
 
         It looks at all of them whenever there are twice as many as it left: a constant cost per change.
         """
@@ -191,7 +191,7 @@ class ExpiringCell(ValueCell[V]):
     """A value per key that is gone some time after it last changed.
 
     A value counts as changed when another one takes its place. One that could be changed in place counts as changed
-    whenever it is handed out, unless changes are told by `touch`.
+    whenever it is given out, unless changes are declared by `touch`.
 
     Args:
         committed: as for `ValueCell`; holds nothing that has expired.
@@ -248,17 +248,17 @@ class ExpiringCell(ValueCell[V]):
         self.renewed[key] = expires_s
 
     def savepoint(self) -> Callable[[], None]:
-        """See `StateCell`: when the value expires is put back, too."""
-        key, expires_s, put_back_value = self.key, self.renewed.get(self.key), super().savepoint()
+        """See `StateCell`: when the value expires is restored, too."""
+        key, expires_s, restore_value = self.key, self.renewed.get(self.key), super().savepoint()
 
-        def put_back() -> None:
-            put_back_value()
+        def restore() -> None:
+            restore_value()
             if expires_s is None:
                 self.renewed.pop(key, None)
             else:
                 self.renewed[key] = expires_s
 
-        return put_back
+        return restore
 
     def note(self, key: Any, before: object, value: object) -> None:
         """A value takes the place of another in `changed`, or is put there first."""

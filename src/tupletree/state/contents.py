@@ -22,7 +22,7 @@ class Entry:
 
     Attributes:
         group: its key group; of task state, the task's index.
-        key, value: as they are declared, or plain data where nobody said what they are.
+        key, value: as they are declared, or plain data where the types are not declared.
         expires_s: when it expires, since the Unix epoch; None if it does not.
     """
 

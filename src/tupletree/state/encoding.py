@@ -114,7 +114,7 @@ class ValueEncoding:
     def encode(self, values: list[Any]) -> list[bytes]:
         """Each value as bytes.
 
-        Raises whatever says that one of them does not fit the declared type, or would not be read as it is.
+        Raises the error that says that one of them does not fit the declared type, or would not be read as it is.
         """
         encoded = list(map(self._encode, values if self._native else [lower(value, json=False) for value in values]))
         found = self.decode(len(encoded), b"".join(encoded))

@@ -56,7 +56,7 @@ class SegmentHeader(msgspec.Struct, kw_only=True):
 
     Attributes:
         component: whose state this is.
-        is_keyed: whether it is dealt by key groups, or by tasks.
+        is_keyed: whether it is divided by key groups, or by tasks.
         key_groups: how many key groups there are.
         key_types, value_type: the declared types, as texts.
         count: records.
@@ -173,11 +173,11 @@ def merge(runs: Sequence[Records], now_s: float, same_key: SameKey, *, is_whole:
     order = np.argsort(slots, kind="stable")
     slots = slots[order]
     keep = np.ones(len(slots), dtype=bool)
-    twins = np.flatnonzero(slots[:-1] == slots[1:])
-    if len(twins):
-        equal = pc.equal(keys.take(pa.array(order[twins])), keys.take(pa.array(order[twins + 1])))
-        keep[twins] = ~np.asarray(equal)
-        _part_twins(slots, keys, order, keep, twins[~np.asarray(equal)], same_key)
+    repeats = np.flatnonzero(slots[:-1] == slots[1:])
+    if len(repeats):
+        equal = pc.equal(keys.take(pa.array(order[repeats])), keys.take(pa.array(order[repeats + 1])))
+        keep[repeats] = ~np.asarray(equal)
+        _part_equal_slots(slots, keys, order, keep, repeats[~np.asarray(equal)], same_key)
     sizes = lengths(values)[order]
     gone = sizes == 0
     if expires is not None:
@@ -195,7 +195,9 @@ def _columns(runs: Sequence[Records]) -> tuple[list[Binary], list[Binary]]:
     return [run.keys for run in runs], [run.values for run in runs]
 
 
-def _part_twins(slots: Slots, keys: Binary, order: Positions, keep: Any, unlike: Positions, same_key: SameKey) -> None:
+def _part_equal_slots(
+    slots: Slots, keys: Binary, order: Positions, keep: Any, unlike: Positions, same_key: SameKey
+) -> None:
     """Among records of one slot whose keys differ as bytes: keep the newest of each key, one by one."""
     for slot in np.unique(slots[unlike]):
         start, end = np.searchsorted(slots, slot), np.searchsorted(slots, slot, side="right")

@@ -1,7 +1,7 @@
 """The store: one task's state during one run, as a committed version to read and a candidate segment to write.
 
 Reads and writes cost by the keys that a run touches. Segments stay open in the process from run to run, since they
-never change; which of them count is said anew for each run. Refuses to know epochs, Spark and verdicts.
+never change; which of them count is given again for each run. Refuses to know epochs, Spark and verdicts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OpenSegments:
         return segment
 
     def keep_only(self, folder: Path, names: Iterable[str]) -> None:
-        """Let go of a component's segments that no version names any more, or they would keep their disk space."""
+        """Release a component's segments that no version names any more, or they would keep their disk space."""
         wanted = set(names)
         for path in [path for path in self._open if path.parent == folder and path.name not in wanted]:
             del self._open[path]
@@ -79,7 +79,7 @@ class StateCodec:
         component: its name.
         key_types: declared types of the key fields, of every input.
         value_type: declared type of the values.
-        is_keyed: whether it is dealt by key groups, or by tasks.
+        is_keyed: whether it is divided by key groups, or by tasks.
     """
 
     def __init__(self, component: str, key_types: Sequence[Any], value_type: Any, *, is_keyed: bool = True) -> None:
@@ -254,7 +254,7 @@ class TaskStore:
         return {key: text for key, text in encoded.items() if key not in same}
 
     def write(self, name: str, encoded: Mapping[Any, bytes]) -> Written:
-        """Write a candidate that holds these changes, and whatever of the version is due to be merged with them."""
+        """Write a candidate that holds these changes, and what of the version is due to be merged with them."""
         keys, hashes = self._codec.keys.encode(list(encoded))
         records = Records.of(slots_of(hashes), keys, list(encoded.values()), self._expires_s)
         oldest = len(self._files) - newest_to_merge(self._files, len(records), self._now_s)

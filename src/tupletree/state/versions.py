@@ -65,7 +65,7 @@ def newest_to_merge(files: Sequence[StateFile], changed: int, now_s: float) -> i
     """How many of the newest files a write of `changed` records takes in.
 
     Sizes then grow by more than `GROWTH` from each file to the next older one, so that there are as many files as the
-    logarithm of the state, and a record is written anew about as often (the logarithmic method of Bentley and Saxe,
+    logarithm of the state, and a record is written again about as often (the logarithmic method of Bentley and Saxe,
     1980). A file half of which has expired is taken in as well, so that what expired takes up room for a while only.
     """
     if len(files) >= MAX_FILES:

@@ -81,7 +81,7 @@ class _Producer:
             message_class: the class of its tuples.
             name: where one class serves two streams; the first such name takes the place of the default (the class's
                 name), unless that is addressed as well.
-            unconsumed: nobody reads it, and that is meant.
+            unconsumed: no bolt reads it, and that is intended.
         """
         draft, chosen = self.draft, name if name is not None else getattr(message_class, "__name__", "")
         known = next((schema for schema in draft.outputs if schema.cls is message_class), None)
@@ -124,7 +124,7 @@ class _Consumer:
         return self
 
     def shuffle(self, source: Source) -> Self:
-        """Deal tuples evenly over the tasks."""
+        """Distribute tuples evenly over the tasks."""
         return self._add(source, Grouping("shuffle"))
 
     def fields(self, source: Source, *fields: str) -> Self:
@@ -148,7 +148,7 @@ class _Consumer:
         return self._add(source, Grouping("direct"))
 
     def local_or_shuffle(self, source: Source) -> Self:
-        """Prefer tasks where the producer runs; deal evenly over them."""
+        """Prefer tasks where the producer runs; distribute evenly over them."""
         return self._add(source, Grouping("local_or_shuffle"))
 
     def none(self, source: Source) -> Self:
@@ -272,9 +272,9 @@ class Topology:
             bolt: a function decorated with `@bolt`, `@batch_bolt` or `@arrow_bolt`; a `Bolt` subclass; or a function
                 without arguments that makes a `Bolt` (one per task).
             parallelism: number of tasks.
-            executors: on the local runtime, threads of their own that its tasks are dealt to, at most one per task;
-                None: one thread for all bolts and sinks, and one per task with `blocking=True`. Spark ignores it.
-            unconsumed: classes of output that nobody reads, which is meant.
+            executors: on the local runtime, threads of their own that its tasks are distributed over, at most one per
+                task; None: one thread for all bolts and sinks, and one per task with `blocking=True`. Spark ignores it.
+            unconsumed: classes of output that no bolt reads, which is intended.
             resources: what `Resource[T]` parameters get, by name.
         """
         draft = self._declare(name, "bolt", bolt, parallelism, executors)

@@ -128,7 +128,7 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
         yield from _executors(component, where)
     replay: str = component.replay
     if replay not in {"runtime", "source"}:
-        yield Finding("nobody replays", where, got=f"replay={replay!r}", expected="replay='runtime' or 'source'")
+        yield Finding("unknown replay mode", where, got=f"replay={replay!r}", expected="replay='runtime' or 'source'")
     if isinstance(component.body, BoltSpec):
         yield from _resources(component, component.body)
 
@@ -255,7 +255,7 @@ def _grouping(
 
 
 def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
-    """What is kept by key has one keeper per key only if every input is dealt by that key."""
+    """What is kept by key has one keeper per key only if every input is grouped by that key."""
     if not isinstance(component.body, BoltSpec) or not component.body.is_keyed:
         return
     kept = "keyed state" if component.body.state is not None else "tuples by key"
@@ -315,7 +315,7 @@ def _unconsumed(components: Sequence[ComponentSpec]) -> Iterator[Finding]:
             if not stream.unconsumed and (component.name, stream.name) not in consumed:
                 named = f"{hints.text_of(stream.schema.cls).rpartition('.')[2]}"
                 yield Finding(
-                    f"nobody consumes stream {stream.name!r}",
+                    f"no bolt consumes stream {stream.name!r}",
                     place(component),
                     next_step=f"subscribe to it, or say that this is meant: `.stream({named}, unconsumed=True)`",
                 )

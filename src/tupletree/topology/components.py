@@ -278,7 +278,7 @@ class SinkContext(TaskContext, Protocol):
 
 
 class Collector(Protocol[T_contra]):
-    """Explicit control over emits and verdicts. Tuples are named by the very object that was handed in."""
+    """Explicit control over emits and verdicts. Tuples are named by the very object that was passed in."""
 
     def emit(self, value: T_contra, *, anchors: Sequence[object] | None = None, stream: str | None = None) -> None:
         """Emit a tuple anchored to the tuple in hand (None), to the given ones, or to nothing (empty).
@@ -304,7 +304,7 @@ class Collector(Protocol[T_contra]):
         """Settle this tuple as failed."""
 
     def reset_timeout(self, value: object) -> None:
-        """Start the message timeout of this tuple's roots anew."""
+        """Restart the message timeout of this tuple's roots."""
 
 
 class KeyedState(Protocol[V]):
@@ -366,7 +366,7 @@ class KeyedBatch(Protocol[V]):
 
 
 class TaskState(Protocol[V]):
-    """One value per task of the bolt, whatever the keys and groupings of its tuples.
+    """One value per task of the bolt, for any keys and groupings of its tuples.
 
     It stays with the task's index, so the bolt's parallelism can change only while no message is open.
     """

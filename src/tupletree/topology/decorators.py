@@ -65,7 +65,7 @@ class FunctionBolt(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         module, name = self._function.__module__, self._function.__qualname__
-        # What lives in __main__ has another __main__ in a worker.
+        # What is defined in __main__ is not found in a worker: its __main__ is another module.
         if module != "__main__" and _found(sys.modules.get(module), name) is self:
             return _imported, (module, name)
         return FunctionBolt, (self._function, self._settings, self._annotations)

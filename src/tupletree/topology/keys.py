@@ -125,7 +125,7 @@ def coerce_bytes(value: Any) -> bytes:
 
 
 def coerce_decimal(value: Any) -> decimal.Decimal:
-    """A Decimal without trailing zeros (1.0 equals 1.00), whatever the context's precision; one NaN, no -0."""
+    """A Decimal without trailing zeros (1.0 equals 1.00), at any precision of the context; one NaN, no -0."""
     if isinstance(value, int):
         value = decimal.Decimal(value)
     if not isinstance(value, decimal.Decimal):

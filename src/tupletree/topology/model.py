@@ -44,7 +44,7 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class Grouping:
-    """How a stream's tuples are dealt to the tasks of one consumer."""
+    """How a stream's tuples are distributed over the tasks of one consumer."""
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class BoltSpec:
         tick_interval_s: ask for ticks; None is unset.
         key_fields: what its inputs must be grouped by, if the bolt knows; else any fields will do.
         origin: the decorated bolt that this was read from, if any. It is what pickles, by reference, so that a worker
-            imports the user's module and reads the hints there. Whoever replaces another field clears it.
+            imports the user's module and reads the hints there. Code that replaces another field clears it.
     """
 
     style: BoltStyle

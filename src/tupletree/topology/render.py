@@ -17,7 +17,7 @@ MERMAID_SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "sink": ("[(", ")]"
 
 
 def to_text(topology: TopologySpec) -> str:
-    """One block per component: what it is, what it takes and by which grouping, and what nobody takes.
+    """One block per component: what it is, what it takes and by which grouping, and what no bolt takes.
 
     ::
 

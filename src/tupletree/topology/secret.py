@@ -35,7 +35,7 @@ class Secret(Generic[T]):
     __slots__ = ("_reveal",)
 
     def __init__(self, value: T) -> None:
-        # A closure, so that tools which walk attributes do not come upon it.
+        # A closure, so that tools which walk attributes do not find it.
         self._reveal: Callable[[], T] = lambda: value
 
     def reveal(self) -> T:

@@ -367,7 +367,7 @@ def _read_process(reading: Reading, cls: type[Bolt[Any]], names: Names) -> None:
 
 
 def _collected(reading: Reading, annotation: Any) -> None:
-    """Outputs named by `Collector[T]`; class bolts are handed the collector by position, so it is not injected."""
+    """Outputs named by `Collector[T]`; class bolts get the collector by position, so it is not injected."""
     if get_origin(annotation) is Collector:
         reading.outputs += [cls for cls in hints.members(get_args(annotation)[0]) if cls is not Any]
 

@@ -1,7 +1,7 @@
 """Sources that are read where the work is: what a `SplitSpout` must do, and what a `Split` is.
 
-Owns the contract between such a source and the runtimes, and the adapter that makes it an ordinary spout where nobody
-reads elsewhere. Knows neither files nor Spark.
+Owns the contract between such a source and the runtimes, and the adapter that makes it an ordinary spout where all
+rows are read in one place. Knows neither files nor Spark.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SplitSpout(Spout[T]):
     """A spout whose rows can be read again at any time, and by others than the one who knows that they are there.
 
     The runtime asks it in the driver which pieces come next (`plan`), and lets somebody `read` each of them: on Spark a
-    worker, which hands the rows to bolts at once, so that they never pass through the driver. Rows of a message that
+    worker, which gives the rows to bolts at once, so that they never pass through the driver. Rows of a message that
     failed are read once more, to be tried again.
 
     `open`, `plan`, `snapshot`, `restore`, `activate`, `deactivate` and `close` are called as `Spout` says, with `plan`
@@ -72,7 +72,7 @@ class SplitSpout(Spout[T]):
     constructor was given and the split, and must leave the object as it is. Everything the constructor keeps must be
     picklable.
 
-    It has a position: `snapshot` and `restore` must be written. Nobody calls `ack`: what was read can always be read
+    It has a position: `snapshot` and `restore` must be written. `ack` is never called: what was read can always be read
     again, so nothing has to be released. `fail` is called for messages that are dead.
     """
 
@@ -112,7 +112,7 @@ class SplitSpout(Spout[T]):
 
 
 def storable_split(split: Split) -> Split:
-    """The split as it can be encoded, whatever texts it holds; `read_split` and `message_id` undo that."""
+    """The split as it can be encoded, for any text in it; `read_split` and `message_id` undo that."""
     source = None if split.source is None else marked_text(split.source)
     data = reversible(split.data)
     return split if source == split.source and data is split.data else replace(split, source=source, data=data)
@@ -147,7 +147,7 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
             "a piece of a source cannot be read",
             where=_place_of(split),
             got=f"{type(error).__name__}: {error}",
-            next_step="mend the source, and run again: it goes on with this piece",
+            next_step="fix the source, and run again: it goes on with this piece",
         ) from error
     if count != split.rows:
         raise SourceChangedError(

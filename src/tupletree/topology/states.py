@@ -51,7 +51,7 @@ class _View:
 
     @classmethod
     def over(cls, cell: Any) -> Any:
-        """A view of whatever value is in the cell at the time."""
+        """A view of the value that is in the cell at the time."""
         view = cls()
         view._cell = cell
         return view
@@ -151,7 +151,7 @@ class ListState(_View, MutableSequence[V]):
 
 
 def view_of(spec: StateSpec, cell: Any) -> Any:
-    """What a bolt is handed for its state: the cell itself, or a view of it."""
+    """What a bolt gets for its state: the cell itself, or a view of it."""
     if spec.kind == "map":
         return MapState.over(cell)
     return ListState.over(cell) if spec.kind == "list" else cell

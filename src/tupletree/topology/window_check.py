@@ -189,7 +189,7 @@ def refuse_stuck(topology: TopologySpec, options: Options, pending: int | None) 
     Args:
         topology: a built topology.
         options: of this run.
-        pending: messages that one spout task may have open; None if nothing limits them, or nobody knows yet.
+        pending: messages that one spout task may have open; None if nothing limits them, or it is not known yet.
 
     Raises:
         TopologyError: with every finding.

@@ -56,7 +56,7 @@ def window_bolt(
         late: what becomes of a tuple whose windows are all over.
         retry_hold_s: how long a message that is tried again holds the watermark back, at most. Time in which no process
             runs does not count. Windows that were over before it came are called again, with what comes again.
-        extend_timeout: start the message timeout of what is held anew for as long as it is held.
+        extend_timeout: restart the message timeout of what is held, again and again, for as long as it is held.
         outputs: as for `bolt`.
         blocking: as for `bolt`.
 

@@ -1,4 +1,4 @@
-"""Windows and joins as users declare them: what a window bolt is handed, and the settings of both kinds.
+"""Windows and joins as users declare them: what a window bolt gets, and the settings of both kinds.
 
 Plain records. Which tuples are in which window is decided in `tupletree.bolts`; whether settings make sense, in
 `holding_check`.
@@ -112,7 +112,7 @@ class WindowSpec:
 
     @property
     def longest_hold_s(self) -> float:
-        """How long a tuple is held, if time goes on; 0 where only other tuples let go of it."""
+        """How long a tuple is held, if time goes on; 0 where only other tuples release it."""
         return self.length_s + self.lag_s if self.length_s is not None else 0.0
 
 

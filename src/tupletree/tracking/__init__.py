@@ -1,4 +1,4 @@
-"""Pure state machines that decide what became of every message.
+"""Pure state machines that decide the outcome of every message.
 
 `acker` and `ledger` say when a tuple tree is complete, `pending` keeps every message until it is acked or dead,
 `retry` says when to try again, `outcomes` are the verdicts. Nothing here reads a clock, draws randomness of its own,

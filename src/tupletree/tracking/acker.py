@@ -1,10 +1,10 @@
 """The acker: decides when a tuple tree is complete, failed or timed out.
 
 Keeps one XOR per open tree (Storm's algorithm) in dictionaries that rotate with time. It refuses to know messages:
-roots come in, verdicts about roots go out, and `pending` says what becomes of the message.
+roots come in, verdicts about roots go out, and `pending` decides about the message.
 
 A tree opens with one value, the XOR of all its first edges, and every ack is one value, the acked edge XOR the edges
-of its children. So the XOR is zero only when nothing is left, in whatever order the values arrive. Values and failures
+of its children. So the XOR is zero only when nothing is left, in any order of arrival. Values and failures
 that overtake their opening are kept until it comes, and only a tree whose opening was seen can complete.
 """
 
@@ -22,10 +22,10 @@ __all__ = ["Acker", "AckerCounters", "AckerVerdicts", "Delta", "Opening", "TreeF
 Opening: TypeAlias = "tuple[int, int, list[int], float]"
 """(spout task, XOR of all first edges, roots that share it, monotonic time of their emission).
 
-Roots are distinct and nonzero, and nobody changes the list from here on."""
+Roots are distinct and nonzero, and the list is not changed from here on."""
 
 Delta: TypeAlias = "tuple[int, list[int]]"
-"""(acked edge XOR child edges, roots that share it). A root that stands twice counts once; 0 counts for nothing."""
+"""(acked edge XOR child edges, roots that share it). A root that is listed twice counts once; 0 counts for nothing."""
 
 TreeFailure: TypeAlias = "tuple[int, Failure]"
 """(root, why it failed)."""
@@ -34,7 +34,7 @@ _Tree: TypeAlias = "tuple[int, int]"
 """(spout task, XOR so far); one object serves all roots that are in the same state."""
 
 _MEMORY_S = 30.0
-"""How long early arrivals and settled roots are remembered where there is no timeout to go by."""
+"""How long early arrivals and settled roots are kept where there is no timeout."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class AckerCounters:
         late: acks, failures and extensions of a root that had failed or expired.
         unknown: roots with acks or failures whose opening never came: mostly verdicts after completion.
         duplicate_openings: openings of a root that is open, failed or expired.
-        extended: timeouts started anew.
+        extended: timeouts restarted.
     """
 
     completed: int = 0
@@ -83,7 +83,7 @@ class _Early:
 
 @dataclass(slots=True)
 class _Generation:
-    """All that was put down within one rotation period."""
+    """All that was noted within one rotation period."""
 
     trees: dict[int, _Tree] = field(default_factory=dict)
     early: dict[int, _Early] = field(default_factory=dict)
@@ -94,13 +94,13 @@ class Acker:
     """Trees of any number of spout tasks. Not thread-safe; every call is one transition.
 
     A tree expires never before `timeout_s` after its emission, and at most timeout_s/(buckets-1) later if `rotate` is
-    called whenever `next_rotation_s` has come. First verdict wins. Completed roots are not remembered (that would cost
+    called whenever `next_rotation_s` has come. First verdict wins. Completed roots are not kept (that would cost
     more memory than all open trees): what comes after completion waits for an opening that never comes, and is
     counted as unknown when it expires.
 
     Args:
         timeout_s: T; None means that trees never expire.
-        buckets: generations that a tree lives through, at least 2.
+        buckets: generations that a tree stays through, at least 2.
         high_water: more open trees than this should pause the spouts; None: never.
         now_s: monotonic time of the start.
     """
@@ -161,7 +161,7 @@ class Acker:
         return verdicts
 
     def extend(self, root: int, now_s: float) -> bool:
-        """Start the timeout of a tree anew (`reset_timeout`); False if the root failed or expired before."""
+        """Restart the timeout of a tree (`reset_timeout`); False if the root failed or expired before."""
         current = self._advance(now_s)
         generation = self._holder(root)
         if generation is not None:
@@ -175,7 +175,7 @@ class Acker:
         return True
 
     def rotate(self, now_s: float) -> list[tuple[int, list[int]]]:
-        """Let go of what is too old; call it whenever `next_rotation_s` has come.
+        """Drop what is too old; call it whenever `next_rotation_s` has come.
 
         Returns:
             (spout task, roots) of the trees that timed out, oldest first.
@@ -200,7 +200,8 @@ class Acker:
     def take_unclaimed(self) -> list[int]:
         """Roots with acks or failures since the last call that no tree waits for: it failed, expired or never opened.
 
-        Whoever holds something for such a root may let go of it. Take them from time to time: they are kept till then.
+        A task that holds something for such a root may release it. Take them from time to time: they are kept till
+        then.
         """
         taken, self._unclaimed = self._unclaimed, []
         return taken
@@ -239,7 +240,7 @@ class Acker:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _advance(self, now_s: float) -> _Generation:
-        """Return the generation of now. Time that goes back counts as standing still."""
+        """Return the generation of now. Time that goes back counts as unchanged."""
         number = math.floor((now_s - self._start_s) / self._period_s)
         if number > self._current:
             self._current = number
@@ -365,7 +366,7 @@ class Acker:
         return any(root in generation.settled for generation in self._generations.values())
 
     def _early(self, root: int, current: _Generation) -> _Early:
-        """Return what is noted about a root without an opening, noting it anew if it is the first."""
+        """Return what is noted about a root without an opening, making a new note if it is the first."""
         for generation in self._generations.values():
             if root in generation.early:
                 return generation.early[root]

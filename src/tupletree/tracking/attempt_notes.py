@@ -1,6 +1,6 @@
 """What a log says of attempts that failed and are made again: the first of each kind, and then a few.
 
-Pure: time comes in. Refuses to know of dead letters, which tell all of their message.
+Pure: time comes in. Refuses to know of dead letters, which hold the whole history of their message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["QUIET_S", "AttemptNotes"]
 
 QUIET_S = 10.0
-"""After a note, as long nothing is said of the same component and error; then how many there were."""
+"""Seconds after a note without another one about the same component and error; the next says how many there were."""
 
 MAX_KINDS = 256
 MAX_ERROR = 300

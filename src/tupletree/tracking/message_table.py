@@ -1,4 +1,4 @@
-"""The shelves of `Pending`: messages by spout task, and the queue of those that wait for a retry.
+"""The tables of `Pending`: messages by spout task, and the queue of those that wait for a retry.
 
 Owns where a message is kept and in what order retries come. Decides nothing: `pending` does.
 """
@@ -67,7 +67,7 @@ class SpoutMessages:
     def oldest_first_s(self) -> float | None:
         """When its oldest open message was first emitted (monotonic); None: none is open.
 
-        They stand in the order of their emission, but for those that the source emits again.
+        They are in the order of their emission, but for those that the source emits again.
         """
         first = self.messages.values() if self.by_source else itertools.islice(self.messages.values(), 1)
         return min((message.first_s for message in (*first, *self.awaiting.values())), default=None)
@@ -84,7 +84,7 @@ class SpoutMessages:
         )
 
 
-# Not tracked by the garbage collector: with 100,000 open messages its passes would cost more than the work. Sound
+# Not tracked by the garbage collector: with 100,000 open messages its passes would cost more than the work. Safe
 # as long as nothing that an entry holds leads back to the entry; so it names its task by number.
 class Message(msgspec.Struct, gc=False, eq=False):
     """One open message.
@@ -95,7 +95,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
         first_s, first_wall_s: first emission, monotonic and since the Unix epoch.
         failure, failed_s: the latest failure and its monotonic time.
         due_s, ticket: place in the retry queue; the ticket is 0 in flight, or AWAITING.
-        made: its number in the order of first emission, if anybody asked for one (`Pending.number`); else 0.
+        made: its number in the order of first emission, if one was asked for (`Pending.number`); else 0.
     """
 
     spout_task: int
@@ -120,7 +120,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def standing_of(message: Message) -> Standing:
-    """Where an open message stands."""
+    """The status of an open message."""
     return Standing(
         message.spout_task,
         message.message_id,

@@ -23,7 +23,7 @@ MAX_ERROR_TEXT = 500
 
 @dataclass(frozen=True)
 class Outage:
-    """One that goes on. Times are monotonic seconds.
+    """An outage that goes on. Times are monotonic seconds.
 
     Attributes:
         component: what waits.
@@ -58,7 +58,7 @@ class ShownOutage:
 
     @classmethod
     def of(cls, outage: Outage, now_s: float) -> ShownOutage:
-        """As it stands now."""
+        """As it is now."""
         return cls(outage.component, outage.error, max(0.0, now_s - outage.since_s), max(0.0, outage.next_s - now_s))
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class OutageWait:
 
     @property
     def due_s(self) -> float:
-        """When the call is to be made again; -inf: nothing stands in the way."""
+        """When the call is to be made again; -inf: at any time."""
         return -math.inf if self.current is None else self.current.next_s
 
     def met(self, error: BaseException | str, now_s: float) -> str:

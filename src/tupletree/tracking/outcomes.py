@@ -1,4 +1,4 @@
-"""Verdicts: what can become of a message and of one attempt, and what a dead letter holds."""
+"""Verdicts: the outcomes of a message and of one attempt, and what a dead letter holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DeadLetter", "Failure", "FailureKind", "Outcome"]
 
 
 class Outcome(enum.Enum):
-    """Where a message stands."""
+    """The outcome of a message so far."""
 
     OPEN = "open"
     ACKED = "acked"
@@ -27,7 +27,7 @@ class FailureKind(enum.Enum):
 
     ERROR = "error"  # a bolt raised or called fail
     TIMEOUT = "timeout"  # not completed within the message timeout
-    LOST = "lost"  # its worker, task or frame went away
+    LOST = "lost"  # its worker, task or frame was lost
     POISON = "poison"  # it killed its worker
     REJECTED = "rejected"  # the source could not turn it into a value
     PUBLISH = "publish_failed"  # a sink refused a row of it

@@ -48,8 +48,8 @@ class Pending:
         policy: how often and when to try again.
         random_bits: draws root ids.
         random: uniform floats in [0, 1), for jitter.
-        record_changes: remember what changes, for `take_changes`. Leave it off where nobody takes them: the record
-            would grow for ever.
+        record_changes: record what changes, for `take_changes`. Leave it off where `take_changes` is not called: the
+            record would grow for ever.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Pending:
     def emit_many(
         self, spout_task: int, message_ids: Sequence[MessageId | None], values: list[Any], now_s: float, wall_s: float
     ) -> Emitted:
-        """Do what `emit` does for a batch, at a fraction of the price; if an id raises, none of the batch is taken."""
+        """Do what `emit` does for a batch, much cheaper; if an id raises, none of the batch is taken."""
         keys: list[Any] = [
             one if type(one) is str or type(one) is int or one is None else message_key(one) for one in message_ids
         ]
@@ -225,14 +225,14 @@ class Pending:
         return acked
 
     def is_last_attempt(self, root: int, failure: Failure) -> bool:
-        """Whether `fail` would let the message of this root, which is in flight, die."""
+        """Whether `fail` would make a dead letter of this root's message, which is in flight."""
         return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt)
 
     def fail_in_place(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | Died | None:
         """As `fail`, where the runtime has tuples of the message to start from.
 
-        The next attempt goes on under the same root from its due time on; the message stays in flight, and nobody emits
-        it anew, whoever retries it otherwise.
+        The next attempt goes on under the same root from its due time on; the message stays in flight, and is not
+        emitted again, by the runtime or by its source.
         """
         message = self._in_flight.get(root)
         if message is None or self.is_last_attempt(root, failure):
@@ -274,7 +274,7 @@ class Pending:
         return Retry(task.number, message.message_id, message.attempt + 1, due_s, root)
 
     def put_back(self, root: int, due_s: float = -math.inf) -> bool:
-        """Take an attempt back without counting it: `due` hands the message out at `due_s`, or before all others.
+        """Take an attempt back without counting it: `due` gives the message out at `due_s`, or before all others.
 
         Returns:
             False if the root is not in flight (counted as late).
@@ -303,9 +303,10 @@ class Pending:
         return died
 
     def replay(self, spout_task: int, message_id: MessageId, value: Any, now_s: float, wall_s: float) -> Retry | Joined:
-        """Bring a dead letter back as a fresh message: `due` hands it out as attempt 1.
+        """Bring a dead letter back as a fresh message: `due` gives it out as attempt 1.
 
-        The runtime retries it, whatever the spout's replay mode is: its source let go of it when it died.
+        The runtime retries it, whatever the spout's replay mode is: its source released it when it became a dead
+        letter.
         """
         task = self._tasks[spout_task]
         key = message_key(message_id)
@@ -320,7 +321,7 @@ class Pending:
         return Retry(spout_task, message_id, 1, now_s, 0)
 
     def release(self, spout_task: int | None = None) -> list[Released]:
-        """Let go of every open message, unsettled, so that it can be failed to its source and reported by id."""
+        """Release every open message, unsettled, so that it can be failed to its source and reported by id."""
         released: list[Released] = []
         for task in self._chosen(spout_task):
             for message in [*task.messages.values(), *task.awaiting.values()]:
@@ -333,14 +334,14 @@ class Pending:
     # --- ids that are settled but not confirmed ---------------------------------------------------------------
 
     def mark_unconfirmed(self, spout_task: int, message_id: MessageId, outcome: Outcome) -> None:
-        """Remember the outcome of a settled message until its source confirms that it heard of it."""
+        """Keep the outcome of a settled message until its source confirms it."""
         task = self._tasks[spout_task]
         key = message_key(message_id)
         self._log.note_settled(spout_task, key, was_there=key in task.unconfirmed)
         task.unconfirmed[key] = outcome
 
     def confirm(self, spout_task: int, message_id: MessageId) -> None:
-        """The source will not deliver this message again. Confirming an id that is not remembered is harmless."""
+        """The source will not deliver this message again. Confirming an id that is not kept is harmless."""
         key = message_key(message_id)
         if self._tasks[spout_task].unconfirmed.pop(key, None) is not None:
             self._log.note_settled(spout_task, key, was_there=True)
@@ -409,7 +410,7 @@ class Pending:
         return [root for root, one in self._in_flight.items() if spout_task is None or one.spout_task == spout_task]
 
     def locate(self, message_id: MessageId) -> list[Standing]:
-        """Where a message stands, one entry per spout task that knows an id like this; empty: none does."""
+        """The status of a message, one entry per spout task that knows an id like this; empty: none does."""
         key = message_key(message_id)
         found: list[Standing] = []
         for task in self._tasks.values():
@@ -444,7 +445,7 @@ class Pending:
         return self._log.changes(encode, now_s, wall_s)
 
     def restore(self, logged: Iterable[PendingChanges], decode: Decode, now_s: float, wall_s: float) -> None:
-        """Take up what a base and its deltas, oldest first, say. Call it once, after every task is registered.
+        """Restore what a base and its deltas, oldest first, say. Call it once, after every task is registered.
 
         Raises:
             CheckpointError: a spout task of the log does not exist here.
@@ -465,7 +466,7 @@ class Pending:
                 self._enqueue(message, message.due_s)
         for number, plain, outcome in base.settled:
             self._tasks[number].unconfirmed[message_key(id_from_plain(plain))] = outcome
-        self._log.clear()  # what was read from the log is no news to it
+        self._log.clear()  # what was read from the log is in it already
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -502,7 +503,7 @@ class Pending:
         self._log.note_waiting(message, was_there=False)
 
     def _forget(self, message: Message) -> None:
-        """Take a message out of wherever it is, except for its root."""
+        """Take a message out of its place, except for its root."""
         task = self._tasks[message.spout_task]
         if task.awaiting.pop(message.key, None) is not None:
             self._log.note_waiting(message, was_there=True)

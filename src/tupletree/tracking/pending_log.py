@@ -36,10 +36,10 @@ Decode: TypeAlias = Callable[[int, Any], Any]
 """(spout task, what `Encode` gave) → value."""
 
 PlainId: TypeAlias = Any
-"""A message id as `identity.plain_id` writes it."""
+"""A message id as `message_ids.plain_id` writes it."""
 
 AT_ONCE = 0.0
-"""The due time of a message that was put back to the head of the queue."""
+"""The due time of a message that was deferred to the head of the queue."""
 
 
 class WaitingRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What changed since the last base or delta.
 
     Attributes:
-        waiting: messages that wait now and did not, or wait otherwise.
+        waiting: messages that began to wait, or whose waiting changed.
         gone: (spout task, message id) of messages that wait no more.
         settled: (spout task, message id, outcome) of ids that the source has yet to confirm.
         confirmed: (spout task, message id) of ids that it has.
@@ -83,11 +83,11 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeLog:
-    """Remembers which ids changed, so that a delta costs as much as the change and not as what is open.
+    """Records which ids changed, so that a delta costs as much as the change and not as what is open.
 
     Args:
         tasks: the spout tasks by number; the live dictionary.
-        enabled: False remembers nothing, and then there are bases but no deltas.
+        enabled: False records nothing, and then there are bases but no deltas.
     """
 
     def __init__(self, tasks: Mapping[int, SpoutMessages], *, enabled: bool) -> None:
@@ -133,7 +133,7 @@ class ChangeLog:
     def changes(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
         """Write down what changed; changes count from here."""
         if not self._enabled:
-            raise InternalError("changes were taken that nobody recorded", expected="record_changes=True")
+            raise InternalError("changes were taken that were not recorded", expected="record_changes=True")
         waiting: list[Message] = []
         gone: list[tuple[int, PlainId]] = []
         for (number, key), was_there in self._waiting.items():

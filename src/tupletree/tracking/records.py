@@ -1,4 +1,4 @@
-"""What `Pending` answers with: one small record per thing that can happen to a message, and what it counts.
+"""What `Pending` answers with: one small record per event of a message, and what it counts.
 
 Plain data without behaviour. The records are valid for good; nothing in them changes later.
 """
@@ -90,7 +90,7 @@ class Acked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """The attempt under `root` failed; `due` will hand out attempt `attempt_next` from `due_s` (monotonic) on."""
+    """The attempt under `root` failed; `due` will give out attempt `attempt_next` from `due_s` (monotonic) on."""
 
     spout_task: int
     message_id: MessageId
@@ -148,7 +148,7 @@ class Released(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """Where one message stands.
+    """The status of one message.
 
     Attributes:
         outcome: OPEN (in flight), RETRYING (waiting for its next attempt), or ACKED or DEAD (not yet confirmed).

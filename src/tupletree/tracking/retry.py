@@ -25,7 +25,7 @@ class RetryPolicy:
         backoff_factor: each further pause is this many times longer.
         backoff_max_ms: no pause is longer than this, before jitter.
         jitter: each pause is spread evenly over ± this fraction, so that messages that failed together do not
-            come back together.
+            be tried again together.
 
     Raises:
         ConfigError: for values outside their range, all of them together.
@@ -87,11 +87,11 @@ class RetryPolicy:
 class RestartPolicy:
     """How a supervisor restarts a topology that failed.
 
-    Restart n (from 1) waits min(1000 · 2ⁿ, 30000) ms; after `max_restarts` without `health_s` seconds of health in
-    between, the topology stays down. Errors that arrive while a restart is already being waited for belong to it.
+    Restart n (from 1) waits min(1000 · 2ⁿ, 30000) ms; after `max_restarts` without `health_s` seconds without failures
+    in between, the topology stays down. Errors that arrive while a restart is already being waited for belong to it.
 
-    Health begins with `started`, not with the end of the wait and not with construction: a topology that takes
-    a minute to fail in its start-up never counts as healthy.
+    That time begins with `started`, not with the end of the wait and not with construction: a topology that takes
+    a topology that takes
     """
 
     def __init__(self, *, max_restarts: int = 5, health_s: float = 60.0) -> None:
@@ -103,7 +103,7 @@ class RestartPolicy:
 
     @property
     def restarts(self) -> int:
-        """Restarts since the last time of lasting health."""
+        """Restarts since it last ran for `health_s` without failures."""
         return self._restarts
 
     def started(self, now_s: float) -> None:

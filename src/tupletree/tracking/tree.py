@@ -19,7 +19,7 @@ def draw_edges(count: int, random_bits: RandomBits) -> list[int]:
     """Draw ids for `count` sibling edges, one per delivered copy: nonzero, distinct, and their XOR is not zero.
 
     Siblings that cancel out would look like a tree without them. No copies means no edges, and XOR zero: a message
-    that went to nobody completes as it opens.
+    that went to no task completes as it opens.
     """
     edges: list[int] = []
     while len(edges) < count:
