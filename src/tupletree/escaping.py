@@ -29,7 +29,7 @@ def escape(text: str) -> str:
 
 
 def escape_block(text: str) -> str:
-    """The text with its line breaks; every line but the first is indented, so that none looks like a line of the program."""
+    """The text with its line breaks; every line but the first is indented, to be told from Tupletree's own."""
     first, *others = _LINE_BREAK.split(text)
     return "\n".join([escape(first), *(_indented(escape(line.expandtabs(4))) for line in others)])
 
@@ -41,7 +41,7 @@ def _indented(line: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """A JSON text that means the same, and that a terminal shows and does not execute. It has no line breaks outside."""
+    """A JSON text of equal meaning that a terminal shows and does not execute. It has no line breaks outside."""
     return text if text.isprintable() else _ONE_LINE.sub(_escaped_in_json, text)
 
 

@@ -70,7 +70,7 @@ class MessageContext(logging.Filter):
 
 
 class TextLines(logging.Formatter):
-    """Lines for people: a record begins at the left, and nothing in it does, and nothing in it is executed by a terminal."""
+    """Lines for people: a record begins at the left, its other lines do not, and a terminal executes nothing in it."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)

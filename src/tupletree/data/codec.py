@@ -1,10 +1,10 @@
 """The Arrow codec: the messages of one stream as a record batch or Arrow IPC bytes, and back exactly.
 
-Owns the wire form of a frame's values: one column per field. What Arrow says natively is native (bool, int64, float64,
-text, bytes, date, duration, UUID as 16 bytes). What it would bend is text (datetime and time keep zone and fold,
-Decimal its digits, an Enum its member's name). The rest is msgpack in a binary column. Field metadata `tupletree.form`
-says which. It refuses every value that would not come back as declared: there is no silent null and no coercion that
-loses anything. Imported lazily: it imports pyarrow.
+Owns the wire form of a frame's values: one column per field. What Arrow represents natively is native (bool, int64,
+float64, text, bytes, date, duration, UUID as 16 bytes). What it would change is text (datetime and time keep zone and
+fold, Decimal its digits, an Enum its member's name). The rest is msgpack in a binary column. Field metadata
+`tupletree.form` says which. It refuses every value that would not come back as declared: there is no silent null and no
+coercion that loses anything. Imported lazily: it imports pyarrow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Column:
     Attributes:
         arrow_type: how Arrow holds it.
         form: what `tupletree.form` says; empty for a native type.
-        exact: values of exactly these types are right as they stand.
+        exact: values of exactly these types are right as they are.
         conform: turns a value of another type into the declared one, or raises TypeError.
         write, read: a whole column without None to what Arrow takes, and back; None where nothing is to do.
     """
@@ -358,7 +358,7 @@ def _typed_msgpack(annotation: Any, where: str) -> _Column:
 
 
 def _tagged_msgpack(annotation: Any, where: str) -> _Column:
-    """Values whose type is not known beforehand, or that msgspec would bend: see `tupletree.data.payloads`."""
+    """Values whose type is not known beforehand, or that msgspec would change: see `tupletree.data.payloads`."""
     encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(strict=False).decode
     try:
         registry = registry_of(annotation)

@@ -1,4 +1,4 @@
-"""Tuples as columns: a record batch, and in arrays whose each row is.
+"""Tuples as columns: a record batch, and arrays that say what each row is anchored to.
 
 Owns taking, joining and grouping rows together with what they are anchored to, so that no Python object is made per
 tuple. Imported lazily: it imports numpy and pyarrow.
@@ -26,13 +26,13 @@ U64: TypeAlias = "npt.NDArray[np.uint64]"
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Whose rows these are, laid out as in `Frame`, in arrays.
+    """What rows are anchored to, laid out as in `Frame`, in arrays.
 
     Attributes:
         roots: the roots of all segments, one segment after the other; 0 is untracked.
         ends: where each segment ends, in rows.
         widths: how many roots each segment has; None where each has one.
-        made: the number of each segment in the order of making, where its roots carry it (`orders`).
+        made: the number of each segment in the order of making, where its roots carry it (`topology.ordering`).
     """
 
     roots: U64
@@ -97,7 +97,7 @@ class Anchors:
     def grouped(self, rows: Indices, groups: Indices, count: int) -> Anchors:
         """Of `count` new rows: number `groups[i]` is anchored to what row `rows[i]` here is, among others.
 
-        A new row that nothing is said of, or nothing but untracked rows, is untracked.
+        A new row with no source row, or with untracked ones alone, is untracked.
         """
         segments = self.segments()[rows]
         made: Indices | None = None
@@ -172,7 +172,7 @@ class ArrowColumns:
     Attributes:
         batch: rows of the codec's `arrow_schema`.
         codec: of the stream.
-        anchors: whose they are.
+        anchors: what they are anchored to.
     """
 
     batch: pa.RecordBatch
@@ -232,7 +232,7 @@ def distinct_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[Indice
     codes = _codes(batch.column(columns[0]))
     for name in columns[1:]:
         more = _codes(batch.column(name))
-        # Numbered anew each time, so that the product stays far below 64 bits.
+        # Numbered again each time, so that the product stays far below 64 bits.
         codes = np.unique(codes * (more.max() + 1) + more, return_inverse=True)[1]
     kinds = int(codes.max()) + 1
     first = np.empty(kinds, np.int64)

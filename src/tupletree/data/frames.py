@@ -4,7 +4,7 @@ A frame is the unit that both runtimes move: the ring buffer's batch locally, on
 that all its roots share, which is correct because trees are per root.
 
 Layout: `values[ends[i-1]:ends[i]]` belong to `roots[i]`. A root is an unsigned 64-bit id; 0 means untracked; a tuple
-of ids means that these tuples are anchored to several roots. The same root may stand in several segments.
+of ids means that these tuples are anchored to several roots. The same root may occur in several segments.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Frame:
         roots: one entry per segment.
         ends: where each segment ends in `values`; strictly increasing; `ends[-1] == len(values)`.
         id: the edge id, unsigned 64-bit, nonzero.
-        made: for each tuple its number in the order of making (`orders`); None where the stream carries none.
+        made: for each tuple its number in the order of making (`topology.ordering`); None where the stream carries
+        none.
     """
 
     task: int
@@ -86,7 +87,7 @@ class Columns(Protocol):
         ...
 
     def layout(self) -> tuple[list[Root], list[int]]:
-        """Whose they are, as `Frame.roots` and `Frame.ends` say it."""
+        """What they are anchored to, as `Frame.roots` and `Frame.ends` say it."""
         ...
 
     def without(self, failed: Container[int]) -> Columns | None:
@@ -99,12 +100,12 @@ class Columns(Protocol):
 
 
 class LaidOut:
-    """What carries columns instead of values. Who asks for `values`, `roots` or `ends` gets them, made once.
+    """What carries columns instead of values. `values`, `roots` and `ends` are made when first read.
 
     So code that knows no columns works on tuples, and code that does looks for a class derived from this one.
 
     Attributes:
-        columns: `Columns`, of the one kind that there is; who works on them knows it.
+        columns: `Columns`, of the one kind that there is, which code that works on them knows.
     """
 
     columns: Any
@@ -136,7 +137,7 @@ class ColumnFrame(LaidOut, Frame):
 
 
 class MadeRoot(int):
-    """A root that carries the number of its tuple in the order of making: see `orders`. Otherwise an int."""
+    """A root that carries the number of its tuple in the order of making: see `topology.ordering`. Otherwise an int."""
 
     made: int
 

@@ -1,1 +1,1 @@
-"""Which task gets which tuple: a topology becomes tasks, stages and executors, and groupings choose tasks for tuples."""
+"""Which task gets which tuple: tasks, stages and executors of a topology, and its groupings."""

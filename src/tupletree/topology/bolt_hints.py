@@ -1,4 +1,4 @@
-"""Readings: what the hints of one bolt have said so far, and what windows and joins make of it.
+"""Readings: what the hints of one bolt have said so far, and how windows and joins complete it.
 
 Part of `signatures`, which owns the reading itself.
 """
@@ -54,7 +54,7 @@ def read_side(reading: Reading, name: str, annotation: Any) -> None:
 
 
 def message_classes(reading: Reading, name: str, annotation: Any, members: Iterable[Any]) -> tuple[type, ...]:
-    """The classes among the members of a parameter's type; what is none is a fault."""
+    """The classes among the members of a parameter's type; any other member is a fault."""
     accepted = [object if member is Any else member for member in members]
     for member in accepted:
         if not isinstance(member, type) or member is hints.NONE_TYPE:

@@ -185,7 +185,7 @@ class Topology:
     Args:
         name: letters, digits, `.`, `_` and `-`; it names files.
         options: settings, by the names of `Options` or Storm's.
-        allow_cycle: tuples may flow in circles.
+        allow_cycle: tuples may flow in cycles.
     """
 
     def __init__(self, name: str, *, options: Mapping[str, Any] | None = None, allow_cycle: bool = False) -> None:
@@ -293,7 +293,7 @@ class Topology:
     def sink(
         self, name: str, sink: Sink[Any], *, parallelism: int | None = None, executors: int | None = None
     ) -> SinkHandle:
-        """Add a place where results go.
+        """Add a sink, where results go.
 
         Args:
             name: unique in the topology.
@@ -392,7 +392,7 @@ class Topology:
                 body=draft.body,
                 parallelism=draft.parallelism,
                 executors=draft.executors,
-                # What a wrong input may have meant to consume is not blamed for having no consumer.
+                # A stream that a wrong input may have meant gets no finding for having no consumer.
                 outputs=_all_unconsumed(streams[draft]) if draft in blamed else streams[draft],
                 inputs=tuple(inputs[draft]),
                 replay=draft.replay,

@@ -34,10 +34,10 @@ def check(
 
     Args:
         name: the topology's name.
-        components: in declaration order; names may occur twice, that is a finding.
+        components: in declaration order; names may occur twice, which is a finding.
         options: settings from code.
-        allow_cycle: cycles are meant.
-        incomplete: components with an input that was found wrong before and is not listed; they are not told again
+        allow_cycle: cycles are intended.
+        incomplete: components with an input that was found wrong before and is not listed; they get no second finding
             that they have none.
 
     Returns:
@@ -255,7 +255,7 @@ def _grouping(
 
 
 def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
-    """What is kept by key has one keeper per key only if every input is grouped by that key."""
+    """What is kept by key has one owner per key only if every input is grouped by that key."""
     if not isinstance(component.body, BoltSpec) or not component.body.is_keyed:
         return
     kept = "keyed state" if component.body.state is not None else "tuples by key"
@@ -338,7 +338,7 @@ def _cycles(by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
 
 
 def find_cycles(names: Iterable[str], successors: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
-    """Cycles of a directed graph that share no node with each other, at least one per strongly connected tangle.
+    """Cycles of a directed graph that share no node with each other, at least one per strongly connected component.
 
     `successors` is called once per node, so the work is linear in the edges.
     """

@@ -99,7 +99,7 @@ class Spout(Generic[T]):
     """
 
     def faults(self) -> Sequence[Finding]:
-        """What would keep it from opening here and now, as far as it can tell cheaply; `tupletree check` asks."""
+        """What would make `open` fail here and now, as far as a cheap check can tell; `tupletree check` asks."""
         return ()
 
     def open(self, context: TaskContext) -> None:
@@ -110,7 +110,7 @@ class Spout(Generic[T]):
         """Return one message, several, or None when there is nothing now.
 
         A batch may be of any length; runtimes never ask again before the pending limit allows another message, so
-        they may exceed it by one batch. Raises `EndOfInput` when nothing will ever come again.
+        they may exceed it by one batch. Raises `EndOfInput` when there will be no more messages.
         """
 
     def ack(self, message_id: MessageId) -> None:
@@ -148,8 +148,8 @@ class AsyncSpout(Generic[T]):
     awaited before the next; `close` comes last. One `next` at a time goes on beside them, but none is started before
     what is due of them, acks aside, is done: a source that hears `fail` is asked again only after that.
 
-    A `next` that waits is left alone while the spout is paused or drains; what it still gives is kept, and goes out.
-    When the run stops or restarts it is cancelled, and waited for before `close`. Messages that it gives even then
+    A `next` that waits is not interrupted while the spout is paused or drains; what it still gives is kept, and goes
+    out. When the run stops or restarts it is cancelled, and waited for before `close`. Messages that it gives even then
     are told by `fail`.
     """
 
@@ -161,7 +161,7 @@ class AsyncSpout(Generic[T]):
     async def next(self) -> Emit[T] | Reject | Sequence[Emit[T] | Reject] | None:
         """Wait for one message, or several. None asks to be called again after the idle wait (100 ms).
 
-        A batch may be of any length. Raises `EndOfInput` when nothing will ever come again; anything else brings the
+        A batch may be of any length. Raises `EndOfInput` when there will be no more messages; anything else brings the
         topology down, to be restarted.
         """
 
@@ -322,7 +322,7 @@ class KeyedState(Protocol[V]):
         """The key in hand: the grouping field's value, or a tuple of several."""
 
     def clear(self) -> None:
-        """Forget the key."""
+        """Remove the key."""
 
 
 class Anchored(NamedTuple):
@@ -379,7 +379,7 @@ class TaskState(Protocol[V]):
     def value(self, value: V) -> None: ...
 
     def clear(self) -> None:
-        """Forget the value."""
+        """Remove the value."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def bolt(
     """Make a function a bolt: called once per tuple, anchored and acked by itself; an exception fails the tuple.
 
     The hints are the wiring. The first parameter takes the tuple; `KeyedState[V]`, `MapState[K, V]`, `ListState[V]` or
-    `TaskState[V]`, `Collector[T]`, `TaskContext` and `Resource[T]` are injected wherever they stand; the return type
+    `TaskState[V]`, `Collector[T]`, `TaskContext` and `Resource[T]` are injected in any position; the return type
     names the streams: `T`, `T | None`, `A | B`, `Iterator[T]` (or another iterable), `None`. Faults show when the
     topology is built.
 
@@ -232,7 +232,7 @@ def arrow_bolt(
 ) -> Any:
     """Make a function a bolt on whole frames: `def f(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch`.
 
-    It returns or yields batches of rows of one class, or nothing; how fields stand in columns is in the reference
+    It returns or yields batches of rows of one class, or nothing; how fields become columns is in the reference
     (a datetime, Decimal or enum is text). Rows are anchored:
 
     - as many rows as came in: each to the row in its place;

@@ -1,4 +1,4 @@
-"""Fingerprints: what a checkpoint remembers of a topology, and how two of them differ in words.
+"""Fingerprints: what a checkpoint keeps of a topology, and how two of them differ in words.
 
 Owns a stable, JSON-compatible description of everything that stored state and frames depend on. What a difference
 means (refuse, move state, ignore) is the runtime's judgement.
@@ -17,7 +17,7 @@ __all__ = ["differences", "fingerprint"]
 
 
 def fingerprint(topology: TopologySpec) -> dict[str, dict[str, Any]]:
-    """What is remembered of each component.
+    """What is kept of each component.
 
     Component → `kind`, `parallelism`, `replay`, `streams` (name → schema), `inputs` (source → grouping), `state`,
     `holding` (what a window or join holds tuples by).
@@ -47,7 +47,7 @@ def _describe(component: ComponentSpec) -> dict[str, Any]:
 def _holding_text(holding: WindowSpec | JoinSpec) -> str:
     """What decides which tuples come together. How long to wait for them, and what becomes of late ones, may change.
 
-    A function that tells the time is known by its name only.
+    A function that gives the time is known by its name only.
     """
     timestamp = holding.timestamp
     named = timestamp if timestamp is None or isinstance(timestamp, str) else timestamp.__qualname__

@@ -32,7 +32,7 @@ __all__ = [
 NONE_TYPE = type(None)
 
 RESOLVE_ERRORS = (NameError, TypeError, SyntaxError, AttributeError)
-"""What `resolve` raises when an annotation names nothing, or no type."""
+"""What `resolve` raises when an annotation cannot be resolved, or is no type."""
 
 
 def plain(annotation: Any) -> Any:
@@ -144,7 +144,7 @@ def text_of(annotation: Any) -> str:
 
 
 def classes_in(annotation: Any) -> tuple[type, ...]:
-    """Every class that stands anywhere in an annotation, in order."""
+    """Every class that occurs in an annotation, in order."""
     found: list[type] = []
     for member in members(annotation):
         if get_origin(member) is not None:
@@ -160,7 +160,7 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelt name; empty if nothing is near."""
+    """A suggestion for a misspelt name; empty if no name is close."""
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
 

@@ -68,7 +68,7 @@ def _single(name: str, coerce: Coerce, cls_name: str) -> Callable[[Any], Any]:
 
 
 def _named(coerce: Coerce, name: str, cls_name: str) -> Coerce:
-    """The coercion, with None let through and with errors that name the field."""
+    """The coercion, with None passed through and with errors that name the field."""
 
     def checked(value: Any) -> Any:
         if value is None:
@@ -146,7 +146,7 @@ def coerce_decimal(value: Any) -> decimal.Decimal:
 def coerce_datetime(value: Any) -> dt.datetime:
     """A datetime; an aware one in UTC, so that equal instants are equal keys. A naive one stays naive.
 
-    An instant that UTC has no date for, because it lies in year 0 or 10000 there, keeps its offset.
+    An instant that UTC has no date for, because it is in year 0 or 10000 there, keeps its offset.
     """
     if not isinstance(value, dt.datetime):
         raise _refuse(value, "datetime")

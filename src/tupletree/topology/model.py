@@ -100,7 +100,7 @@ class BoltSpec:
         auto_ack: ack the tuple when the call returned (a bolt with a Collector may settle it earlier itself).
         auto_fail: fail the tuple when the call raised. False: the exception is recorded, and the tuple stays open
             until its timeout.
-        state: what it remembers, if it declares state.
+        state: its state, if it declares any.
         holding: window and join style only: their settings.
         is_async, concurrency, blocking: how runtimes may schedule it.
         batch_size, batch_max_age_s: batch style only.
@@ -136,7 +136,7 @@ class BoltSpec:
 
     @property
     def can_collect(self) -> bool:
-        """Whether the bolt has a Collector in hand, and with it the choice of stream, task and anchors."""
+        """Whether the bolt has a Collector, and with it the choice of stream, task and anchors."""
         return self.style == "class" or "collector" in self.inject.values()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:

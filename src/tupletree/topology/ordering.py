@@ -1,6 +1,6 @@
-"""Order of making: who makes values, and which streams lie between a maker and a sink that asks for their order.
+"""Order of making: who makes values, and which streams are between a maker and a sink that asks for their order.
 
-Decided from the topology alone, so that no other stream pays for it.
+Decided from the topology alone, so that other streams have no cost.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Secret(Generic[T]):
     `--set name=@file` or `--set 'name=$VARIABLE'`, for the process list shows command lines to everybody.
 
     It cannot be pickled: what works on Spark's executors (bolts, spouts that they read) must get its secrets there, in
-    `open`, from the environment or a file. Spouts and called sinks live in the driver, and may have it.
+    `open`, from the environment or a file. Spouts and called sinks are in the driver, and may have it.
 
     Args:
         value: what `reveal` gives.
@@ -39,7 +39,7 @@ class Secret(Generic[T]):
         self._reveal: Callable[[], T] = lambda: value
 
     def reveal(self) -> T:
-        """The value. What is done with it is the caller's affair from there."""
+        """The value. From there on the caller must keep it secret."""
         return self._reveal()
 
     def __repr__(self) -> str:

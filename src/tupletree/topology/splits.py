@@ -27,7 +27,7 @@ NEXT_BYTES = 16 * 1024 * 1024
 
 
 class Split(msgspec.Struct, array_like=True, frozen=True):
-    """A piece of a source: so many rows that stand one after the other, and how to get at them.
+    """A piece of a source: a number of consecutive rows, and how to read them.
 
     It travels through the log of its epoch and to the worker that reads it.
 
@@ -37,7 +37,7 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
         source: what the ids of its messages begin with; None: an id is the row's number alone.
         data: what `SplitSpout.read` needs besides, JSON-compatible.
         size_bytes: about how much there is to read; counts against `epoch_max_bytes`.
-        series: stands between source and number in the ids, where one source has several rows of the same number.
+        series: comes between source and number in the ids, where one source has several rows of the same number.
     """
 
     rows: int
@@ -60,14 +60,14 @@ class Split(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SplitSpout(Spout[T]):
-    """A spout whose rows can be read again at any time, and by others than the one who knows that they are there.
+    """A spout whose rows can be read again at any time, and by other processes than the one that plans them.
 
-    The runtime asks it in the driver which pieces come next (`plan`), and lets somebody `read` each of them: on Spark a
-    worker, which gives the rows to bolts at once, so that they never pass through the driver. Rows of a message that
-    failed are read once more, to be tried again.
+    The runtime asks it in the driver which pieces come next (`plan`), and has each of them `read` somewhere: on Spark
+    by a worker, which gives the rows to bolts at once, so that they never pass through the driver. Rows of a message
+    that failed are read once more, to be tried again.
 
     `open`, `plan`, `snapshot`, `restore`, `activate`, `deactivate` and `close` are called as `Spout` says, with `plan`
-    in the place of `next`: one task's one after the other, by one thread. `read` is called on any copy of the object,
+    in the place of `next`: for one task one after the other, by one thread. `read` is called on any copy of the object,
     ones that were sent elsewhere and never opened too, and while other methods run: it may use only what the
     constructor was given and the split, and must leave the object as it is. Everything the constructor keeps must be
     picklable.
@@ -84,7 +84,7 @@ class SplitSpout(Spout[T]):
         position (`snapshot`) is behind them.
 
         Raises:
-            EndOfInput: nothing will ever come again.
+            EndOfInput: there will be no more messages.
         """
 
     @abstractmethod
@@ -94,7 +94,7 @@ class SplitSpout(Spout[T]):
         A row that cannot be turned into a value is a `Reject` with the row's id.
 
         Raises:
-            SourceChangedError: they are not there any more, or not as they were: names the place and the way out.
+            SourceChangedError: they no longer exist, or have changed: names the place and the way out.
         """
 
     def next(self) -> Sequence[Emit[T] | Reject] | None:

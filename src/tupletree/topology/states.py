@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class _Cell(Protocol):
-    """What a view stands before."""
+    """What a view shows."""
 
     value: Any
 
@@ -62,7 +62,7 @@ class _View:
         return self._cell.key
 
     def clear(self) -> None:
-        """Forget the key, with everything in it."""
+        """Remove the key, with everything in it."""
         self._cell.clear()
         self._cell.touch()
 

@@ -53,7 +53,7 @@ def window_bolt(
             or a number of seconds since the Unix epoch; a tuple with anything else fails, datetimes without zone too.
         lag_s: how far behind a later one a tuple may come.
         idle_s: after so many seconds without a tuple on an input, the watermark goes on with the clock. None: it waits.
-        late: what becomes of a tuple whose windows are all over.
+        late: what happens to a tuple whose windows are all over.
         retry_hold_s: how long a message that is tried again holds the watermark back, at most. Time in which no process
             runs does not count. Windows that were over before it came are called again, with what comes again.
         extend_timeout: restart the message timeout of what is held, again and again, for as long as it is held.
@@ -114,8 +114,8 @@ def join_bolt(
         timestamp: as for `window_bolt`.
         lag_s: as for `window_bolt`.
         idle_s: as for `window_bolt`.
-        late: what becomes of a tuple that is older than the watermark, for what it should match may be gone.
-        retry_hold_s: as for `window_bolt`.
+        late: what happens to a tuple that is older than the watermark, because what it should match may have been
+        released. retry_hold_s: as for `window_bolt`.
         extend_timeout: as for `window_bolt`.
         outputs: as for `bolt`.
         blocking: as for `bolt`.

@@ -1,7 +1,7 @@
 """Windows and joins as users declare them: what a window bolt gets, and the settings of both kinds.
 
 Plain records. Which tuples are in which window is decided in `tupletree.bolts`; whether settings make sense, in
-`holding_check`.
+`window_check`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Timestamp: TypeAlias = "str | Callable[[Any], dt.datetime | float]"
 Unix epoch."""
 
 Late: TypeAlias = Literal["fail", "drop", "emit"]
-"""What becomes of a tuple whose windows are all over: it fails for good, it is acked and logged, or it is emitted as it
+"""What happens to a tuple whose windows are all over: it fails for good, it is acked and logged, or it is emitted as it
 is, on the stream of its own class."""
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
