@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.spark.counting import QUICK, target
+from tests.spark.counting import QUICK, begin
 from tests.spark.deaths import Kills
 from tupletree import Topology
 from tupletree.config import resolve_options
-from tupletree.runtimes import run as api_run
 from tupletree.runtimes.api import RunHandle, Summary
 from tupletree.runtimes.spark.session import open_session
 
@@ -53,13 +52,21 @@ def killed(request: pytest.FixtureRequest, kills: Kills) -> Path:
 
 
 @pytest.fixture
-def start_topology(spark: Any) -> Iterator[StartTopology]:
-    """Start a topology with `Options` on top of quick retries; what still runs at the end of the test is stopped."""
+def start_topology(request: pytest.FixtureRequest) -> Iterator[StartTopology]:
+    """Start a topology with `Options` on top of quick retries; what still runs at the end of the test is stopped.
+
+    Tests marked `spark` run it on the session's Spark, all others in this process.
+    """
     handles: list[RunHandle] = []
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("spark")
+        master = "local[2]"
+    else:
+        master = "in-process[2]"
 
     def start(topology: Topology, state_dir: Path, **options: Any) -> RunHandle:
         settings = resolve_options(code={**QUICK, **topology.build().options, **options})
-        handle = api_run.run(topology, options=settings, target=target(), state_dir=state_dir)
+        handle = begin(topology, settings, state_dir, master)
         handles.append(handle)
         return handle
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -17,12 +18,14 @@ from unittest.mock import patch
 import msgspec
 
 from tupletree import KeyedState, Spout, TaskContext, Topology, bolt
-from tupletree.config import resolve_options
+from tupletree.config import Options, resolve_options
 from tupletree.errors import EndOfInput
 from tupletree.runtimes import run
+from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.crash_points import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
+from tupletree.testing.in_process import start_in_process
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.reference import TargetRef
 from tupletree.topology.splits import Split, SplitSpout
@@ -252,11 +255,14 @@ def main(plan: dict[str, Any]) -> None:
     engine.BASE_EPOCHS = plan["base_epochs"]
     options = resolve_options(code={**QUICK, **plan["options"]})
     module = importlib.import_module(plan["topology"])
-    handle = run.run(
-        module.topology(folder, plan["batch_size"], plan["source"], *plan["tasks"]),
-        options=options,
-        target=target(),
-        state_dir=folder / "state",
-        master=plan["master"],
-    )
-    handle.wait()
+    counted = module.topology(folder, plan["batch_size"], plan["source"], *plan["tasks"])
+    begin(counted, options, folder / "state", plan["master"]).wait()
+
+
+def begin(counted: Topology, options: Options, state_dir: Path, master: str) -> RunHandle:
+    """Start a topology of these tests on a Spark master, or in this process: `in-process[2]`, in so many partitions."""
+    partitions = re.fullmatch(r"in-process\[(\d+)\]", master)
+    if partitions is None:
+        return run.run(counted, options=options, target=target(), state_dir=state_dir, master=master)
+    request = RunRequest(counted, options, target(), state_dir, append=False, master="", redact=None)
+    return start_in_process(request, int(partitions[1]))

@@ -38,7 +38,8 @@ class How:
 
     Attributes:
         base_epochs: a settle entry holds a base after this many.
-        master: Spark master. One core does most of the work of two with half the Python workers to start.
+        master: `in-process[n]`: the stages run in the killed process itself, in n partitions, and it starts no JVM. Or
+            a Spark master: one core does most of the work of two with half the Python workers to start.
         source: of `counting.SOURCES`.
         asleep: fall asleep at the crash point, instead of dying.
         options: on top of `OPTIONS`.
@@ -48,7 +49,7 @@ class How:
     """
 
     base_epochs: int = 64
-    master: str = "local[1]"
+    master: str = "in-process[2]"
     source: str = "file"
     asleep: bool = False
     options: dict[str, Any] = field(default_factory=dict)

@@ -22,8 +22,6 @@ from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
 from tupletree.tracking.outcomes import FailureKind
 
-pytestmark = pytest.mark.spark
-
 Write = Callable[[SinkBatch["Number"]], None]
 
 

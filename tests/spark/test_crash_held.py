@@ -18,8 +18,6 @@ from tests.spark.deaths import Kill
 from tests.spark.held import topology
 from tupletree.runtimes.api import Summary
 
-pytestmark = pytest.mark.spark
-
 HOW = How(base_epochs=3, topology="tests.spark.held")
 
 POINTS = {"settle.after_log": 5, "callbacks.after": 4}
@@ -60,7 +58,7 @@ def test_nothing_is_lost_or_twice_without_a_kill(folder: Path, run_topology: Run
     "killed",
     [
         *(pytest.param(Kill(f"{point}:{at}", HOW), id=point) for point, at in POINTS.items()),
-        *(pytest.param(Kill(f"{point}:{at}", HOW), id=point, marks=pytest.mark.nightly) for point, at in RARER.items()),
+        *(pytest.param(Kill(f"{point}:{at}", HOW), id=point) for point, at in RARER.items()),
     ],
     indirect=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,6 @@ from tests.spark.tapped import wait_until
 from tupletree.runtimes.api import Summary
 from tupletree.runtimes.crash_points import CRASH_POINTS
 from tupletree.runtimes.spark.format.entries import numbered, read_settle
-
-pytestmark = pytest.mark.spark
 
 MATRIX = {
     "generation.claimed": 1,
@@ -82,7 +81,19 @@ def test_the_matrices_have_every_crash_point() -> None:
 
 
 @pytest.mark.parametrize(
-    "killed", [pytest.param(Kill(f"{point}:{at}", HOW), id=point) for point, at in MATRIX.items()], indirect=True
+    "killed",
+    [
+        *(pytest.param(Kill(f"{point}:{at}", HOW), id=point) for point, at in MATRIX.items()),
+        *(
+            pytest.param(
+                Kill(f"{point}:{MATRIX[point]}", replace(HOW, master="local[1]")),
+                id=f"{point}-on-spark",
+                marks=pytest.mark.spark,
+            )
+            for point in ("epoch.after_log", "settle.after_run", "settle.after_log", "publish.after_output")
+        ),
+    ],
+    indirect=True,
 )
 def test_everything_is_there_once_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
     before = check_crashed(killed)
@@ -177,8 +188,9 @@ def test_a_driver_that_was_only_asleep_stops_when_another_has_committed(
     check_ended(folder, resume(folder, run_topology))
 
 
+@pytest.mark.spark
 def test_workers_that_are_killed_cost_nothing_but_time(folder: Path) -> None:
-    process = start_process(folder, How())
+    process = start_process(folder, How(master="local[1]"))
     try:
         wait_for_settle(folder, process, 0)
         assert kill_in_session(process.pid, "pyspark.daemon pyspark.worker")
@@ -189,8 +201,9 @@ def test_workers_that_are_killed_cost_nothing_but_time(folder: Path) -> None:
     check_published(folder)
 
 
+@pytest.mark.spark
 def test_a_jvm_that_dies_ends_the_run_with_the_way_to_go_on(folder: Path, run_topology: RunTopology) -> None:
-    process = start_process(folder, How())
+    process = start_process(folder, How(master="local[1]"))
     try:
         wait_for_settle(folder, process, 0)
         assert kill_in_session(process.pid, "java")

@@ -13,15 +13,13 @@ from tests.spark.deaths import Kill
 from tests.spark.timed import topology
 from tupletree.runtimes.api import Summary
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly]
-
 HOW = How(base_epochs=3, topology="tests.spark.timed")
 
 POINTS = {
     "epoch.before_log": 4,
     "epoch.after_log": 3,
     "settle.after_run": 4,
-    "settle.before_rerun": 2,
+    "settle.before_rerun": 1,
     "settle.before_log": 4,
     "settle.after_log": 5,
     "publish.before_output": 2,

@@ -22,8 +22,6 @@ from tupletree.runtimes.spark.format.entries import numbered, read_settle
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources.text import Line
 
-pytestmark = pytest.mark.spark
-
 LINES = 900
 TEXTS = [f"w{number % 5} w{number % 7} w{number}" for number in range(LINES)]
 

@@ -28,23 +28,20 @@ from tupletree.sinks import jsonl
 from tupletree.sinks.files import visible_files
 from tupletree.tracking.pending_log import PendingChanges
 
-pytestmark = pytest.mark.spark
-
 TEXTS = [f"a b{number % 3} c{number % 5}" for number in range(20)]
 OPTIONS = {"epoch_max_messages": 5}
 
 
 @pytest.fixture(scope="module")
-def stopped(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the state (`state`) and output (`out`) of a run that was stopped after half its input."""
-    from tests.spark.counting import QUICK, target
+    from tests.spark.counting import QUICK, begin
     from tupletree.config import resolve_options
-    from tupletree.runtimes import run
 
     folder = tmp_path_factory.mktemp("stopped")
     TANKS["stopped"] = Tank(TEXTS, allowed=10)
     options = resolve_options(code={**QUICK, **OPTIONS})
-    handle = run.run(tapped("stopped", folder / "out"), options=options, target=target(), state_dir=folder / "state")
+    handle = begin(tapped("stopped", folder / "out"), options, folder / "state", "in-process[2]")
     wait_until(handle, lambda progress: progress.acked == 10)
     handle.stop()
     handle.wait(HANG_S)

@@ -15,22 +15,19 @@ from tupletree.errors import ConfigError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
 
-pytestmark = pytest.mark.spark
-
 LINES = 22
 
 
 @pytest.fixture(scope="module")
-def ended_with_dead(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ended_with_dead(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose poisoned lines died."""
-    from tests.spark.counting import QUICK, target
+    from tests.spark.counting import QUICK, begin
     from tupletree.config import resolve_options
-    from tupletree.runtimes import run
 
     folder = tmp_path_factory.mktemp("dead")
     write_text(folder, LINES)
     options = resolve_options(code={**QUICK, **OPTIONS})
-    handle = run.run(topology(folder, EPOCH_LINES), options=options, target=target(), state_dir=folder / "state")
+    handle = begin(topology(folder, EPOCH_LINES), options, folder / "state", "in-process[2]")
     check_ended(folder, handle.wait(HANG_S))
     return folder
 

@@ -12,8 +12,6 @@ from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, die_at
 from tests.spark.deaths import Kill
 from tests.spark.every_sink import CALL_POINTS, check_every_sink, topology, write_text
 
-pytestmark = pytest.mark.spark
-
 HOW = How(topology="tests.spark.every_sink")
 
 SETTLE_POINTS = {

@@ -33,8 +33,6 @@ from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources import Line, delta_rows, text_lines
 
-pytestmark = pytest.mark.spark
-
 HOW = How(base_epochs=2, source="splits")
 
 POINTS = {"epoch.after_log": 2, "settle.before_rerun": 1, "settle.after_log": 2}

@@ -11,8 +11,6 @@ import pytest
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.tapped import HANG_S, TANKS, Tank, rows_of, tapped, wait_until
 
-pytestmark = pytest.mark.spark
-
 TEXTS = [f"{'flaky' if number % 6 == 4 else 'plain'} a b{number % 3}" for number in range(80)]
 OPTIONS = {"epoch_max_messages": 2}
 
@@ -57,7 +55,7 @@ def test_a_paused_run_can_be_stopped(tmp_path: Path, start_topology: StartTopolo
     tank = TANKS["pause and stop"] = Tank(TEXTS[:10])
     handle = start_topology(tapped("pause and stop", tmp_path / "out"), tmp_path / "state", **OPTIONS)
     handle.pause()
-    wait_until(handle, lambda progress: progress.state == "processing")
+    wait_until(handle, lambda progress: progress.state == "paused")
     tank.open_all()
     handle.stop()
     assert handle.wait(0.0).open == 0
@@ -75,6 +73,7 @@ def test_a_stop_before_anything_began_is_no_error(
     assert rows_of(tmp_path / "out") == tank.rows()
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_stops_at_random_moments_are_never_an_error(
     seed: int, tmp_path: Path, start_topology: StartTopology, run_topology: RunTopology

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
@@ -32,8 +31,6 @@ from tupletree.testing.conformance.messages import Item, numbered
 from tupletree.tracking.outcomes import FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.retry import RetryPolicy
-
-pytestmark = pytest.mark.spark
 
 
 class Pair(msgspec.Struct, frozen=True):

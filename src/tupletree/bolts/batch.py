@@ -47,6 +47,11 @@ class BatchTask:
         return None
 
     @property
+    def put_off_since_s(self) -> float | None:
+        """See `Holder`: batches go by no time of events."""
+        return None
+
+    @property
     def due_s(self) -> float | None:
         """When the oldest member is old enough for a batch that is not full; a full one may come out of `restore`."""
         if self._members and (self._is_left or len(self._members) >= self._size):

@@ -203,6 +203,11 @@ class CallingHolder(ABC):
     def _put_off(self) -> Iterable[Member]:
         """Tuples that take part in what is put off because another one waits; see `Holder.restore`."""
 
+    @property
+    def put_off_since_s(self) -> float | None:
+        """See `Holder`."""
+        return min((member.since_s for member in self._put_off()), default=None)
+
     def _may_come(self, reopened_us: int | None) -> bool:  # noqa: ARG002 - those that go by time know more
         """Whether what was in use when a later attempt came (None: none did) may be about to come again as well."""
         return False
@@ -283,9 +288,9 @@ class TimedHolder(CallingHolder):
             return self._place.epoch_time_s
         due_us = self._ends.next_us
         if due_us is not None and self._time_of is not None:
-            due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._retrying_since_us())
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._held_since_us())
         due_s = self._due_at(due_us)
-        if self._looks_again:
+        if self._looks_again or (self._place.held_back_since_s is not None and self.is_holding):
             look_s = self._place.epoch_time_s + LOOK_AGAIN_S
             return look_s if due_s is None else min(due_s, look_s)
         return due_s
@@ -330,4 +335,13 @@ class TimedHolder(CallingHolder):
             return max(self._now_us(), self._over_us)
         # With an attempt under way the next epoch knows more, and time may have come further without anything new.
         self._stirred = self._retries_run and self.is_holding
-        return self._watermark.advance(self._now_us(), self._ran_us(), self._retrying_since_us())
+        return self._watermark.advance(self._now_us(), self._ran_us(), self._held_since_us())
+
+    def _held_since_us(self) -> int | None:
+        """Since when the watermark is held back: by messages that are tried again, and by what is put off before it."""
+        sinces = [one for one in (self._retrying_since_us(), self._put_off_before_us()) if one is not None]
+        return min(sinces, default=None)
+
+    def _put_off_before_us(self) -> int | None:
+        since_s = self._place.held_back_since_s
+        return None if since_s is None else micros(since_s)

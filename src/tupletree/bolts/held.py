@@ -77,6 +77,10 @@ class Holder(Protocol):
         """The epoch time at which `advance` has something to do; None: never without another frame."""
 
     @property
+    def put_off_since_s(self) -> float | None:
+        """When, in epoch time, the oldest tuple came that takes part in what is put off; None: nothing is."""
+
+    @property
     def is_holding(self) -> bool:
         """Whether any tuple is held."""
 

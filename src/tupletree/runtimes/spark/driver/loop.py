@@ -251,6 +251,9 @@ class Loop:
         if not accounts.kept or self._last_drained or is_under_way or may_come:
             return False
         with accounts.lock:
+            ran_s = accounts.ran_s(self._clock.monotonic())
+            if accounts.trees.parked(ran_s) or accounts.trees.resuming(ran_s):
+                return False
             return accounts.pending.next_due_s() is None and not any(
                 accounts.pending.awaiting_source(task) for task in accounts.spout_of
             )
@@ -302,6 +305,8 @@ class Loop:
                 self._flush()
             crash_point("callbacks.after")
             self._report(record, verdicts)
+            if record.header.drain:
+                self._last_drained = verdicts.drained
             del self._records[verdicts.epoch]
             self._intake.limit = _next_limit(
                 self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk

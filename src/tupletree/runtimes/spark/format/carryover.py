@@ -27,12 +27,14 @@ class CarryOver(msgspec.Struct, array_like=True):
         due_s: the epoch time at which its holder has something to do.
         waits: some of it belongs to messages that wait for another attempt.
         arrives: some of it is to be delivered at the next epoch.
+        put_off_since_s: see `Holder.put_off_since_s`.
     """
 
     parts: list[CarryOverPart]
     due_s: float | None = None
     waits: bool = False
     arrives: bool = False
+    put_off_since_s: float | None = None
 
 
 class CarryOverReport(msgspec.Struct, array_like=True):
@@ -41,7 +43,7 @@ class CarryOverReport(msgspec.Struct, array_like=True):
     Attributes:
         part: what was added to its version; None if nothing changed.
         is_own: the task kept it itself; False: another task carries it to this one.
-        due_s, waits: as in `CarryOver`.
+        due_s, waits, put_off_since_s: as in `CarryOver`.
         is_empty: nothing at all is kept for the task any more.
     """
 
@@ -52,6 +54,7 @@ class CarryOverReport(msgspec.Struct, array_like=True):
     due_s: float | None = None
     waits: bool = False
     is_empty: bool = False
+    put_off_since_s: float | None = None
 
 
 def carryover_after(
@@ -66,9 +69,11 @@ def carryover_after(
         if report.part is not None:
             parts = [*parts, report.part]
         if report.is_own:
-            tasks[report.task_index] = CarryOver(parts, report.due_s, report.waits)
+            tasks[report.task_index] = CarryOver(
+                parts, report.due_s, report.waits, put_off_since_s=report.put_off_since_s
+            )
         else:
-            tasks[report.task_index] = CarryOver(parts, old.due_s, old.waits, arrives=True)
+            tasks[report.task_index] = CarryOver(parts, old.due_s, old.waits, True, old.put_off_since_s)
     return {
         component: {index: kept for index, kept in tasks.items() if kept.parts} for component, tasks in after.items()
     }

@@ -83,6 +83,7 @@ class EpochVerdicts:
     source_retries: list[SourceRetry] = field(default_factory=list)
     retried_in_place: int = 0
     wrote_base: bool = False
+    drained: bool = False
     shrunk: bool = False
     runs: int = 0
     reports: Reports = field(default_factory=Reports)
@@ -297,7 +298,7 @@ class Engine:
             parked=wire.pack_roots(accounts.trees.parked(header.ran_s)),
             gone=wire.pack_roots(accounts.gone),
             ticks=header.ticks,
-            drain=header.drain,
+            drain=settlement.drains,
             retrying_since_s=accounts.retrying_since_s() if accounts.kept else None,
             kept_retrying=accounts.kept_retrying(header.ran_s) if accounts.kept else {},
             retries_run=bool(record.attempts),
@@ -331,6 +332,7 @@ class Engine:
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         verdicts = EpochVerdicts(
             record.epoch,
+            drained=settlement.drains,
             shrunk=not settlement.away.keys() >= set(settlement.put_back),
             runs=settlement.runs,
             reports=counted.reports,

@@ -153,6 +153,11 @@ class Settlement:
         """Roots that the next run must not touch."""
         return {*self.failures, *self.open, *self.put_back}
 
+    @property
+    def drains(self) -> bool:
+        """Whether holders flush in the next run: nothing else will come, unless what failed here comes again."""
+        return self.record.header.drain and not (self.left_out - self.record.failures.keys())
+
     def remaining(self) -> list[int]:
         """Roots of this epoch that are still in the run, in order of emission; without rows that executors read."""
         left_out = self.left_out
@@ -176,7 +181,7 @@ class Settlement:
         """Take a run's verdicts; True if the run counts, False if the epoch must run again without `left_out`."""
         self._check_read(reports)
         self.runs += 1
-        before = self.left_out
+        drained, before = self.drains, self.left_out
         failed = {root: failure for root, failure in reports.failures.items() if root not in before}
         earlier = self._earlier(reports, before)
         openings = _joined(_without(self.record.openings, before), earlier)
@@ -194,7 +199,8 @@ class Settlement:
         self.away.update(away)
         self.put_back.extend(away)
         bad = failed.keys() | lost | away.keys()
-        if not reports.unstorable and (not bad or not self._taints(bad, reports, read_sidecar)):
+        # What holders let go of at the end of the input would be missing when what failed comes again.
+        if not reports.unstorable and not (bad and (drained or self._taints(bad, reports, read_sidecar))):
             return True
         self.checked.update(reports.unstorable)
         if not reports.unstorable and self.runs >= FULL_RUNS + bool(self.checked):

@@ -208,7 +208,12 @@ class TaskCarryOver:
             holder.forget(gone)
 
     def update(
-        self, held: Iterable[HeldFrame], memory: Any, due_s: float | None, fail: wire.FailRoot
+        self,
+        held: Iterable[HeldFrame],
+        memory: Any,
+        due_s: float | None,
+        fail: wire.FailRoot,
+        put_off_since_s: float | None = None,
     ) -> list[tuple[int, list[int]]]:
         """Keep what is held now and what is to arrive later; returns (frame id, roots) of edges that came or went.
 
@@ -217,6 +222,7 @@ class TaskCarryOver:
             memory: as `Holder.memory` gave it.
             due_s: as `Holder.due_s`.
             fail: hears of tuples that cannot be kept.
+            put_off_since_s: as `Holder.put_off_since_s`.
         """
         after: dict[Key, tuple[Frame, float]] = {}
         parked = ((frame, since_s, True) for frame, since_s in self._parked)
@@ -236,14 +242,19 @@ class TaskCarryOver:
                 stored[key] = changed[key] = _Stored(row[2], row[3], since_s, key[1])
             self._note(edges, frame)
         packed = b"" if memory is None else msgspec.msgpack.encode(memory)
-        self._report(stored, changed, packed, due_s)
+        self._report(stored, changed, packed, due_s, put_off_since_s)
         return [
             (frame_id, sorted(self._before.get(frame_id, set()) ^ edges.get(frame_id, set())))
             for frame_id in self._before.keys() | edges.keys()
         ]
 
     def _report(
-        self, stored: dict[Key, _Stored], changed: dict[Key, _Stored], memory: bytes, due_s: float | None
+        self,
+        stored: dict[Key, _Stored],
+        changed: dict[Key, _Stored],
+        memory: bytes,
+        due_s: float | None,
+        put_off_since_s: float | None,
     ) -> None:
         gone = [key for key in self._stored if key not in stored]
         part: CarryOverPart | None = None
@@ -259,8 +270,9 @@ class TaskCarryOver:
                 gone=[] if is_base else gone,
                 memory=memory,
             )
-        report = CarryOverReport(self.component, self.task_index, part, True, due_s, self._waits, is_empty)
-        self.files.reports.append(report)
+        self.files.reports.append(
+            CarryOverReport(self.component, self.task_index, part, True, due_s, self._waits, is_empty, put_off_since_s)
+        )
 
     def _needs_base(self, changes: int) -> bool:
         """As for state: once the deltas outweigh their base, or there are too many of them."""

@@ -241,6 +241,7 @@ class StageRun:
             "task_index": task.index,
             "parallelism": self._plan.parallelism(component.name),
             "retrying_since_s": self._control.retrying_since_s,
+            "held_back_since_s": self._held_back_since_s(component.name),
             "kept_retrying": self._control.kept_retrying,
             "retries_run": self._control.retries_run,
             "run_s": self._control.ran_s,
@@ -255,6 +256,15 @@ class StageRun:
         if self._crash_marker.is_marking:
             return MarkedPlace(self._crash_marker, **fields)
         return TaskPlace(**fields)
+
+    def _held_back_since_s(self, component: str) -> float | None:
+        """See `TaskPlace.held_back_since_s`."""
+        kept = self._control.kept
+        if not kept:
+            return None
+        above = (kept[name] for name in self._plan.upstream_of(component) if name in kept)
+        sinces = [one.put_off_since_s for tasks in above for one in tasks.values()]
+        return min((since_s for since_s in sinces if since_s is not None), default=None)
 
     def _fail_killers(
         self, task: Task, frames: Iterable[Frame], held: list[HeldFrame], fail: FailureMaker
@@ -297,9 +307,9 @@ class StageRun:
             self._close(bolt, task)
             if keep is not None and holder is not None:
                 keep.restore(holder, held, self._parked, self._gone)
-                self._keep(keep, holder.held(), holder.memory(), keep.version.due_s, fail)
+                self._keep(keep, holder, keep.version.due_s, fail)
             elif keep is not None:
-                self._keep(keep, held, None, keep.version.due_s, fail)
+                self._record(keep.update(held, None, keep.version.due_s, partial(self._fail, fail)))
             return
         frames = self._fail_killers(task, arrivals, held, fail)
         try:
@@ -313,9 +323,9 @@ class StageRun:
             self._write_state(state, fail, frames)
         if keep is not None and holder is not None:
             holder.forget(self._failures.keys())
-            self._keep(keep, holder.held(), holder.memory(), holder.due_s, fail)
+            self._keep(keep, holder, holder.due_s, fail)
         elif keep is not None:
-            self._keep(keep, [], None, None, fail)
+            self._record(keep.update([], None, None, partial(self._fail, fail)))
 
     def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
         try:
@@ -434,10 +444,12 @@ class StageRun:
         keep.carries = self._plan.passes_order_on(component.name)
         return keep, *keep.split(self._gone, self._parked)
 
-    def _keep(
-        self, keep: TaskCarryOver, held: list[HeldFrame], memory: Any, due_s: float | None, fail: FailureMaker
-    ) -> None:
-        for frame_id, roots in keep.update(held, memory, due_s, partial(self._fail, fail)):
+    def _keep(self, keep: TaskCarryOver, holder: Holder, due_s: float | None, fail: FailureMaker) -> None:
+        since_s = holder.put_off_since_s
+        self._record(keep.update(holder.held(), holder.memory(), due_s, partial(self._fail, fail), since_s))
+
+    def _record(self, edges: Iterable[tuple[int, list[int]]]) -> None:
+        for frame_id, roots in edges:
             self._carryover_values.append(frame_id)
             self._carryover_roots.append(wire.root_array(roots))
 
