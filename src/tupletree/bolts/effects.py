@@ -139,7 +139,8 @@ class TaskPlace:
     task that holds these tuples itself need not wait for them. `retries_run` says that a later attempt is in the epoch
     that runs, so that more is known in the next one. `held_back_since_s` is since when a window or join before this one
     has put something off (`Holder.put_off_since_s`): what comes of that is earlier than what has come since. `run_s` is
-    for how long the run has run, in seconds: durations go by it, for it neither goes back nor goes on while no process runs; None: as `epoch_time_s`.
+    for how long the run has run, in seconds: durations go by it, for it neither goes back nor goes on while no process
+    runs; None: as `epoch_time_s`.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
     `waits` says that the task is resumed after an outage, which fails no tuple then.
     `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over. `again` are first attempts
