@@ -213,6 +213,17 @@ def _give_back_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
+def _not_importable(error: ImportError) -> TopologyError:
+    """What the topology refers to by a module that this worker does not have, or has in another version."""
+    return TopologyError(
+        f"a worker cannot import {error.name or 'a module'} of the topology",
+        where=platform.node(),
+        got=" ".join(f"{type(error).__name__}: {error}".split()),
+        expected="every module that the topology is made of, on every worker, as in the driver",
+        next_step="ship it with --py-files (a module, or a zip of a package), or install it in the workers' environment",
+    )
+
+
 @lru_cache(maxsize=4)
 def _load(_digest: int, blob: bytes) -> Program:
     from pyspark import cloudpickle
@@ -222,7 +233,10 @@ def _load(_digest: int, blob: bytes) -> Program:
     for folder in map(os.fsdecode, search_path):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    plan: Plan = cloudpickle.loads(pickled)
+    try:
+        plan: Plan = cloudpickle.loads(pickled)
+    except ImportError as error:
+        raise _not_importable(error) from error
     # A frame's tuples are many small objects that live briefly and have no cycles: the default threshold of 700
     # makes the collector look at them again and again, at a third of the worker's time.
     gc.set_threshold(100_000, 20, 20)

@@ -41,7 +41,9 @@ MAX_TRACEBACK = 4_000
 
 _PACKAGE = str(Path(errors.__file__).parent)
 
-_FINAL: dict[str, type[TupletreeError]] = {one.__name__: one for one in (CheckpointError, RuntimeUnavailableError)}
+_FINAL: dict[str, type[TupletreeError]] = {
+    one.__name__: one for one in (CheckpointError, RuntimeUnavailableError, TopologyError)
+}
 """Errors of workers that no other execution would mend."""
 
 _IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
