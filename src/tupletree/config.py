@@ -7,6 +7,7 @@ environment and the command line come in as arguments.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import tomllib
@@ -396,7 +397,7 @@ def _from_file(file: Path | None, findings: list[Finding]) -> Iterator[_Setting]
     if file is None:
         return
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
         document = tomllib.loads(text)
     except OSError as error:
         findings.append(Finding("the settings file cannot be read", str(file), error.strerror or str(error)))
@@ -408,6 +409,17 @@ def _from_file(file: Path | None, findings: list[Finding]) -> Iterator[_Setting]
     if not isinstance(table, dict):
         findings.append(Finding("tupletree is no table", str(file), repr(table), "a table [tupletree]"))
         return
+    if similar := difflib.get_close_matches("tupletree", map(str.lower, document.keys() - {"tupletree"}), cutoff=0.8):
+        name = next(key for key in document if key.lower() == similar[0] and key != "tupletree")
+        findings.append(
+            Finding(
+                "the table has another name, so that its settings would be ignored",
+                f"{file}{_header_line(name, text)}",
+                f"[{name}]",
+                "[tupletree]",
+                "correct the name of the table",
+            )
+        )
     if outside := [key for key, value in document.items() if not isinstance(value, dict)]:
         findings.append(
             Finding(
@@ -428,6 +440,12 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _header_line(table: str, text: str) -> str:
+    """`:3` for the line on which a table begins; empty if none does by itself."""
+    numbered = enumerate(text.splitlines(), 1)
+    return next((f":{number}" for number, line in numbered if line.strip().startswith(f"[{table}]")), "")
 
 
 def _line_of(key: str, text: str) -> str:

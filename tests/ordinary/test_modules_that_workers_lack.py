@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,8 +27,11 @@ def import_orders() -> object:
 class FromOrders:
     """What a worker gets by importing a module that it does not have."""
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[Any, ...]:
         return import_orders, ()
+
+    def look(self) -> None:
+        """Be used, so that the bolt needs it."""
 
 
 def of() -> Topology:
@@ -35,7 +39,8 @@ def of() -> Topology:
 
     @bolt
     def work(number: Number) -> Number:
-        return number if lacking else Number(0)
+        lacking.look()
+        return number
 
     t = Topology("numbers")
     t.sink("out", foreach(lambda _: None)).shuffle(t.bolt("work", work).shuffle(t.spout("n", items([Number(1)]))))

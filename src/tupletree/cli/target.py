@@ -67,7 +67,18 @@ def _import_file(file: Path) -> tuple[ModuleType, Path]:
     if not path.is_file():
         raise ConfigError("the target's file does not exist", where=str(file), expected="a Python file")
     check_module_name(path.stem, path)
-    return _import(path.stem, path.parent), path.parent
+    return _import(path.stem, path.parent, hint=_as_module(path)), path.parent
+
+
+def _as_module(path: Path) -> str:
+    """What to type instead for a file that is part of a package: its module, as seen from the current folder."""
+    try:
+        parts = path.relative_to(Path.cwd()).with_suffix("").parts
+    except ValueError:
+        return ""
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        return ""
+    return f"if it is part of a package, name it as a module: {'.'.join(parts)}"
 
 
 def check_module_name(name: str, path: Path) -> None:
@@ -120,7 +131,7 @@ def _spec_of(name: str) -> Any:
         return None
 
 
-def _import(name: str, folder: Path) -> ModuleType:
+def _import(name: str, folder: Path, *, hint: str = "") -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
@@ -136,7 +147,14 @@ def _import(name: str, folder: Path) -> ModuleType:
                 expected="file.py[:name] or package.module[:name]",
                 next_step=f"run it from the folder that holds it (now: {folder}), or install it",
             ) from error
-        _blame("importing the target failed", error, folder)
+        lacks_package = isinstance(error, ImportError) and (error.name is None or _is_here(error.name))
+        _blame("importing the target failed", error, folder, hint if lacks_package else "")
+
+
+def _is_here(name: str) -> bool:
+    """Whether a module that was not found, or what holds it, lies in the current folder."""
+    first = name.partition(".")[0]
+    return Path(first).is_dir() or Path(f"{first}.py").is_file()
 
 
 def _topology_of(
@@ -205,7 +223,7 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"{value!r:.100} of type {type(value).__name__}"
 
 
-def _blame(what: str, error: BaseException, folder: Path) -> NoReturn:
+def _blame(what: str, error: BaseException, folder: Path, hint: str = "") -> NoReturn:
     """Raise a ConfigError that shows the innermost line of the user's own code."""
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
@@ -222,5 +240,5 @@ def _blame(what: str, error: BaseException, folder: Path) -> NoReturn:
         what,
         where=where,
         got=f"{type(error).__name__}: {error}",
-        next_step="fix that line; --debug shows the whole traceback",
+        next_step=hint or "fix that line; --debug shows the whole traceback",
     ) from error

@@ -90,8 +90,15 @@ def _imported(module: str, name: str) -> Any:
 
 
 def decorate(function: Callable[P, R], settings: BoltSettings) -> FunctionBolt[P, R]:
-    """Make a bolt of a function, as the decorators do."""
+    """Make a bolt of a function, as the decorators do. Raises TopologyError if it is none."""
     annotations = None
+    if not hasattr(function, "__qualname__"):
+        raise TopologyError(
+            "only a function can be made a bolt",
+            got=f"an object of class {type(function).__qualname__}",
+            expected="a function with hints: `def work(word: Word) -> Count`",
+            next_step="write a function that calls it, or a class of Bolt that holds what it needs",
+        )
     if "<locals>" in function.__qualname__:
         # Classes defined beside the function are gone when the topology is built elsewhere, so look now.
         annotations = _resolved_beside(function)

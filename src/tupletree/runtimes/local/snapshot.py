@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tupletree.durable import pack, read_container, replace_file
-from tupletree.errors import CheckpointError, Finding
+from tupletree.errors import CheckpointError, ConfigError, Finding
 from tupletree.routing.hashing import KEY_GROUPS, task_of_group
 from tupletree.routing.plan import Plan
 from tupletree.state.cells import CLEARED, ExpiringCell, ValueCell, cell_of
@@ -38,6 +38,7 @@ class _ComponentState(msgspec.Struct):
         key_types, value_type: the declared types, as texts.
         keys, values: as `state.encoding` writes them, in the same order.
         expires_s: when each expires, since the Unix epoch; empty where nothing expires.
+        key_fields: what its inputs are grouped by, each once; empty: by task, or not known (a file of before).
     """
 
     is_keyed: bool
@@ -47,6 +48,7 @@ class _ComponentState(msgspec.Struct):
     keys: list[bytes]
     values: list[bytes]
     expires_s: list[float] = []
+    key_fields: list[str] = []
 
 
 class _Snapshot(msgspec.Struct):
@@ -101,6 +103,7 @@ def _state_of(
         keys=keys,
         values=codec.encode(list(values.values())),
         expires_s=[expires_s[key] for key in values] if expires_s else [],
+        key_fields=_key_fields(component),
     )
 
 
@@ -108,8 +111,16 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[
     """The state that an earlier run left: bolt task → its cell. Empty if there is no file.
 
     Raises:
+        ConfigError: it is a folder.
         CheckpointError: the file is damaged, or it does not fit the topology; every difference is named.
     """
+    if file.is_dir():
+        raise ConfigError(
+            "the state snapshot is a folder",
+            where=str(file),
+            expected="a file, or a name that is free, in a folder that exists",
+            next_step=f"name a file in it: {file / 'state.snapshot'}",
+        )
     if not file.exists():
         return {}
     snapshot, _ = read_container(file, _Snapshot)
@@ -143,6 +154,7 @@ def _misfits(snapshot: _Snapshot, plan: Plan) -> list[Finding]:
             ("the value type changed", header.value_type, state.value_type),
             ("the key types changed", header.key_types, state.key_types),
             ("keyed state became task state, or the other way round", header.is_keyed, state.is_keyed),
+            ("the key changed", _key_fields(component), state.key_fields or _key_fields(component)),
         ):
             if got != expected:
                 findings.append(Finding(what, where=name, got=str(got), expected=str(expected), next_step=next_step))
@@ -182,6 +194,12 @@ def _deal(
         cell = cells.setdefault(deputies[index], cell_of(spec))
         if spec.ttl_s is None or until_s > wall_s:
             cell.adopt(key, value, until_s)
+
+
+def _key_fields(component: ComponentSpec) -> list[str]:
+    if not component.body.state.is_keyed:
+        return []
+    return sorted({f"fields({', '.join(source.grouping.fields)})" for source in component.inputs})
 
 
 def _codec(component: ComponentSpec, plan: Plan) -> tuple[StateCodec, Any]:

@@ -220,7 +220,7 @@ def _not_importable(error: ImportError) -> TopologyError:
         where=platform.node(),
         got=" ".join(f"{type(error).__name__}: {error}".split()),
         expected="every module that the topology is made of, on every worker, as in the driver",
-        next_step="ship it with --py-files (a module, or a zip of a package), or install it in the workers' environment",
+        next_step="ship it with --py-files (a module, or a zip of a package), or install it where workers run",
     )
 
 
