@@ -322,7 +322,7 @@ class SpoutMachine(Machine):
         retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
         # In a drain no retry starts, so what waits for one must not stand in the way of what is still to go out.
         count = self.pending.open_count if self._retrying else self.pending.in_flight
-        room = self._max_pending - (count(self.task.task_id) - writing)
+        room = self._room_for(count(self.task.task_id) - writing)
         room = min(room, free - retried, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
             self.is_at_limit = not retried
@@ -332,6 +332,17 @@ class SpoutMachine(Machine):
         if batch:
             self._take(batch, now, out)
         return retried > 0 or bool(batch)
+
+    def _room_for(self, is_open: int) -> int:
+        """How many more may be open.
+
+        Windows and joins wait for messages that their source is to give again, and these must not wait for those that
+        fill the limit because they are held there. A source may give others first: as many again, at the most.
+        """
+        room = self._max_pending - is_open
+        if self.retry_status is None:
+            return room
+        return max(room, min(self.pending.awaiting_source(self.task.task_id), room + self._max_pending))
 
     def _free(self, writing: int, now: Now) -> int:
         """How many more may be in flight, as far as that is measured."""
