@@ -29,15 +29,14 @@ def escape(text: str) -> str:
 
 
 def escape_block(text: str) -> str:
-    """The text with its line breaks; every line but the first is indented, to be told from Tupletree's own."""
-    first, *others = _LINE_BREAK.split(text)
-    return "\n".join([escape(first), *(_indented(escape(line.expandtabs(4))) for line in others)])
+    """The text with its line breaks; every line but the first is indented, to be told from Tupletree's own.
 
-
-def _indented(line: str) -> str:
-    if not line.strip():
-        return ""
-    return line if line.startswith(INDENT) else f"{INDENT}{line}"
+    All of them alike, so that a traceback keeps its shape; not at all, if all of them are indented already.
+    """
+    first, *rest = _LINE_BREAK.split(text)
+    others = [escape(line.expandtabs(4)) if line.strip() else "" for line in rest]
+    indent = "" if all(line.startswith(INDENT) for line in others if line) else INDENT
+    return "\n".join([escape(first), *(line and f"{indent}{line}" for line in others)])
 
 
 def escape_json(text: str) -> str:

@@ -14,6 +14,7 @@ from tests.spark.tapped import HANG_S, wait_until
 from tupletree.errors import ConfigError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
+from tupletree.tracking.message_ids import id_text
 
 LINES = 22
 
@@ -65,7 +66,7 @@ def test_letters_of_a_stopped_run_are_replayed_at_its_next_start(folder: Path, r
 def test_one_letter_is_replayed_and_the_others_stay(folder: Path, run_topology: RunTopology) -> None:
     first, second = deadletters.read(folder / "state")
     (folder / "mended").touch()
-    deadletters.request_replay(folder / "state", [f"source/{deadletters.id_text(second.message_id)}"])
+    deadletters.request_replay(folder / "state", [f"source/{id_text(second.message_id)}"])
     summary = continue_run(folder, run_topology)
     assert (summary.emitted, summary.acked, summary.dead, summary.open) == (LINES, LINES - 1, 1, 0)
     assert deadletters.read(folder / "state") == [first]

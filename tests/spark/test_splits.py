@@ -32,6 +32,7 @@ from tupletree.runtimes.run import why
 from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources import Line, delta_rows, text_lines
+from tupletree.tracking.message_ids import id_text
 
 HOW = How(base_epochs=2, source="splits")
 
@@ -151,7 +152,7 @@ def test_each_row_has_a_verdict_of_its_own_under_its_file_and_number(tmp_path: P
     assert [(event.attempt, event.what) for event in why(state, f'["{path}",1]')] == [(1, "acked")]
 
     (tmp_path / "mended").touch()
-    deadletters.request_replay(state, [f"source/{deadletters.id_text(letters[one].message_id)}" for one in poisoned])
+    deadletters.request_replay(state, [f"source/{id_text(letters[one].message_id)}" for one in poisoned])
     summary = run_topology(small(tmp_path, 3), state, **OPTIONS)
     assert (summary.acked, summary.dead, summary.open) == (LINES - 2, 2, 0)
     assert rows_of(tmp_path, "lines") == expected_rows([*texts.values()])

@@ -116,7 +116,7 @@ def _matches(letter: DeadLetter, spellings: list[str]) -> bool:
 
 
 def _text_of(letter: DeadLetter) -> str:
-    from tupletree.runtimes.deadletters import id_text
+    from tupletree.tracking.message_ids import id_text
 
     return id_text(letter.message_id)
 

@@ -198,7 +198,7 @@ def _number_of(letter: DeadLetter) -> int:
 
 
 def _id_text(number: int) -> str:
-    from tupletree.runtimes.deadletters import id_text
+    from tupletree.tracking.message_ids import id_text
 
     return id_text(["topics", number])
 

@@ -11,7 +11,6 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,7 +18,7 @@ from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_on
 from tupletree.errors import CheckpointError, ConfigError, Finding
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
-from tupletree.tracking.message_ids import id_from_plain
+from tupletree.tracking.message_ids import id_text
 from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = [
@@ -171,21 +170,6 @@ def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[st
     if unknown:
         raise ConfigError("some letters cannot be replayed", findings=unknown)
     return list(dict.fromkeys(letter_id for letter_ids in found.values() for letter_id in letter_ids))
-
-
-def id_text(stored_id: Any) -> str:
-    """How a stored message id is shown: text as it is, everything else as JSON, and so is text that is not UTF-8."""
-    return stored_id if isinstance(stored_id, str) else json.dumps(_readable(stored_id))
-
-
-def _readable(stored_id: Any) -> Any:
-    match stored_id:
-        case list():
-            return list(map(_readable, stored_id))
-        case {"text": str()}:
-            return id_from_plain(stored_id)
-        case _:
-            return stored_id
 
 
 def spellings_of(selector: str) -> list[str]:

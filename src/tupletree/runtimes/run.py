@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
-from tupletree.runtimes.deadletters import id_text, is_local_run, spellings_of
+from tupletree.runtimes.deadletters import is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState, HistoryEvent
+from tupletree.tracking.message_ids import id_text
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class AttemptNotes:
         self._kinds[kind] = now_s + QUIET_S, 0
         error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
         more = f" ({not_yet_told} more like this since the last such line)" if not_yet_told else ""
+        message = id_text(plain_id(message_id))
         return (
-            f"attempt {attempt} of message {message_id!r} failed ({failure.kind.value}) and is made again: "
+            f"attempt {attempt} of message {message} failed ({failure.kind.value}) and is made again: "
             f"{error[:MAX_ERROR]}{more}"
         )

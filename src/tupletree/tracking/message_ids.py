@@ -6,6 +6,7 @@ JSON-compatible form that logs and dead letters use. It refuses types that would
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +15,7 @@ from tupletree.errors import CheckpointError, UnusableDataError
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["id_from_key", "id_from_plain", "message_key", "plain_id"]
+__all__ = ["id_from_key", "id_from_plain", "id_text", "message_key", "plain_id"]
 
 _INT64 = 1 << 63
 
@@ -98,3 +99,24 @@ def id_from_plain(plain: Any) -> MessageId:
             return int(text)
         case _:
             raise CheckpointError("a stored message id cannot be read", got=repr(plain))
+
+
+def id_text(stored_id: Any) -> str:
+    """How what `plain_id` wrote is shown: text as it is, everything else as JSON; so also text that is not UTF-8.
+
+    It is what `tupletree why` and `tupletree dead` take.
+
+    >>> id_text(plain_id(("orders", 7)))
+    '["orders", 7]'
+    """
+    return stored_id if isinstance(stored_id, str) else json.dumps(_readable(stored_id))
+
+
+def _readable(stored_id: Any) -> Any:
+    match stored_id:
+        case list():
+            return list(map(_readable, stored_id))
+        case {"text": str()}:
+            return id_from_plain(stored_id)
+        case _:
+            return stored_id

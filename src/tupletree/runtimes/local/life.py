@@ -23,6 +23,7 @@ from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.watchdog import Watchdog
+from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.records import Released
 
 __all__ = ["Life", "RunSignals"]
@@ -219,7 +220,8 @@ class Life:
             left = self._ask(self._assembly.owners[spout.task.task_id], spout.abandon)
             self.left += left or []
         if self.left:
-            shown = ", ".join(f"{one.message_id!r} (root {hex_id(one.root)})" for one in self.left[:IDS_SHOWN])
+            named = ((id_text(plain_id(one.message_id)), hex_id(one.root)) for one in self.left[:IDS_SHOWN])
+            shown = ", ".join(f"{message} (root {root})" for message, root in named)
             more = f" and {len(self.left) - IDS_SHOWN} more" if len(self.left) > IDS_SHOWN else ""
             logger.warning(
                 "%d messages were not finished and are failed to their source: %s%s", len(self.left), shown, more

@@ -1,6 +1,6 @@
 """Fates: what an epoch makes of every root it knows of, found out before anything is changed.
 
-Takes what the runs of an epoch established (`settle`), the trees of earlier epochs, and the time at which the epoch
+Takes what the runs of an epoch established (`reports`), the trees of earlier epochs, and the time at which the epoch
 began; says which trees complete, fail, expire or stay open, and what the others become. Changes nothing itself: the
 engine does, with the entry that commits it.
 """

@@ -88,7 +88,7 @@ class EpochVerdicts:
     runs: int = 0
     reports: Reports = field(default_factory=Reports)
 
-    def store_letters(self, died: list[Died]) -> None:
+    def move_to_died(self, died: list[Died]) -> None:
         """Messages that were to be acked died of a sink that refused them."""
         if died:
             names = {(one.spout_task, message_key(one.message_id)) for one in died}
@@ -198,7 +198,7 @@ class Engine:
             self._accounts.replays.update(entry.replays)
         with record.steps.measure("publish"):
             _, died = self._publisher.finish(entry)
-        verdicts.store_letters(died)
+        verdicts.move_to_died(died)
         crash_point("settle.after_publish")
         remove([*counted.dropped, *counted.chosen.dropped, *superseded])
         return verdicts

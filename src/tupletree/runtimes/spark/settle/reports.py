@@ -1,8 +1,8 @@
-"""Settle: what an epoch's run reported becomes verdicts, and verdicts decide whether the run counts.
+"""Reports: what an epoch's run reported becomes verdicts, and verdicts decide whether the run counts.
 
-`Reports` gathers a run's report rows. `decide` looks at one run and says: it counts, or run again without these
-roots. `Settlement` holds what the runs of an epoch have established together. No files, no Spark: rows in, decisions
-out (the sidecars of shared outputs come in through a function).
+`Reports` gathers a run's report rows. `Settlement` holds what the runs of an epoch have established together; its
+`judge_run` takes one more run and says: it counts, or run again without `left_out`. No files, no Spark: rows in,
+decisions out (the sidecars of shared outputs come in through a function).
 """
 
 from __future__ import annotations
