@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+import pytest
+
 from tupletree.escaping import escape_block
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -20,10 +22,9 @@ def test_a_log_names_a_message_as_why_takes_it() -> None:
 
 
 def test_a_traceback_keeps_its_shape_where_it_is_shown() -> None:
-    try:
+    with pytest.raises(ValueError, match="no") as raised:
         int("no")
-    except ValueError:
-        text = traceback.format_exc().rstrip()
+    text = "".join(traceback.format_exception(raised.value)).rstrip()
     first, *others = escape_block(text).split("\n")
     assert [first, *(line.removeprefix("    ") for line in others)] == text.split("\n")
     assert escape_block(escape_block(text)) == escape_block(text)
