@@ -1,7 +1,7 @@
 """Options: one typed table with units, and the order in which settings win.
 
 Precedence: defaults < code < file < environment < command line. Storm's names are aliases. Owns parsing, ranges and
-the words of each fault; it reads the settings file it is given, and nothing else of the outside world: the
+the words of each fault; it reads the settings file it is given, and nothing else from outside: the
 environment and the command line come in as arguments.
 """
 
@@ -31,7 +31,7 @@ KUBERNETES = re.compile(
 
 
 _LONGEST = {"seconds": 31_536_000.0, "milliseconds": 31_536_000_000.0}
-"""A year: a longer wait is a mistake, and `none` is what means for ever."""
+"""A year: a longer wait is a mistake; `none` means for ever."""
 
 
 def _option(
@@ -59,7 +59,7 @@ def _option(
 class Options:
     """Every setting of a run. Units are in the names; None means "unset", or that the runtime chooses.
 
-    `describe_options` tells the meaning, unit and range of each. Raises ConfigError, with every fault, for values
+    `describe_options` gives the meaning, unit and range of each. Raises ConfigError, with every fault, for values
     out of range.
     """
 
@@ -255,8 +255,8 @@ def resolve_options(
 
     Args:
         code: what the topology sets; numbers, None, or text as on the command line.
-        file: a TOML file with a table `[tupletree]`; other tables are left alone.
-        environment: variables; those that start with `TUPLETREE_` are settings, all others are left alone. A name that
+        file: a TOML file with a table `[tupletree]`; other tables are ignored.
+        environment: variables; those that start with `TUPLETREE_` are settings, all others are ignored. A name that
             is no option is a warning.
         command_line: `key=value` texts of `--option`, in order; of the same key the last one wins.
         call: what a program gives to `run`, as in `code`.
@@ -284,7 +284,7 @@ _HEADLINE = "the options are not right"
 
 @dataclass(frozen=True)
 class _Setting:
-    """One key and value as somebody wrote them, and where."""
+    """One key and value as they were written, and where."""
 
     where: str
     key: str
@@ -449,7 +449,7 @@ def _header_line(table: str, text: str) -> str:
 
 
 def _line_of(key: str, text: str) -> str:
-    """`:3` for the line that sets the key; empty if it is split over tables, which tomllib does not tell."""
+    """`:3` for the line that sets the key; empty if it is split over tables, which tomllib does not report."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^\[\]]+)\]", line):

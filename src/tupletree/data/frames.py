@@ -265,7 +265,7 @@ def picked(frame: Frame, keep: Sequence[bool]) -> Frame:
 
 
 def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list[Root], list[int]]:
-    """Lay segments out as a frame does; neighbours with the same root become one segment, empty ones none.
+    """Lay segments out as a frame does; adjacent segments with the same root become one segment, empty ones none.
 
     Roots that carry numbers are told apart by these.
     """
@@ -332,7 +332,7 @@ def cut(frame: Frame, tuples: int) -> tuple[Frame, Frame, set[int]]:
 
 
 def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[Root]:
-    """The frame's roots, as they stand in it, without those in `failed`.
+    """The frame's roots, as they are in it, without those in `failed`.
 
     Untracked segments and repetitions are not taken out: code that counts edges counts a root of a frame once.
     """

@@ -1,9 +1,9 @@
 """Payloads: any value as plain data (None, bool, int, float, str, lists, dicts), and back exactly.
 
-Owns the tagged form that dead letters, logs and the untyped corners of frames use. What JSON can say is itself; the
-rest is a dict with one key that begins with `$` (`{"$bytes": "aGk="}`), and a message inside another value names its
-class (`{"$type": "User", "name": "Ann"}`). It refuses to check declared types and to import classes by name: reading
-needs the class, whose fields say which other classes may occur.
+Owns the tagged form that dead letters, logs and the untyped corners of frames use. What JSON can represent is itself;
+the rest is a dict with one key that begins with `$` (`{"$bytes": "aGk="}`), and a message inside another value names
+its class (`{"$type": "User", "name": "Ann"}`). It refuses to check declared types and to import classes by name:
+reading needs the class, whose fields say which other classes may occur.
 """
 
 from __future__ import annotations

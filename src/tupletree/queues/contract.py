@@ -197,7 +197,7 @@ def is_name(text: object) -> bool:
 class Broker(ABC):
     """A connection to a broker, and through it to any number of queues.
 
-    Any thread may call; a `lease` that waits keeps no other call waiting. A broker is not carried to another process:
+    Any thread may call; a `lease` that waits keeps no other call waiting. A broker cannot be sent to another process:
     connect there by the same URL. Every operation takes or gives a batch, because a batch costs one round trip and one
     fsync.
 
@@ -246,7 +246,7 @@ class Broker(ABC):
 
     @abstractmethod
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
-        """`lease` without waiting. For those who write a broker; callers use `lease`."""
+        """`lease` without waiting. For authors of a broker; callers use `lease`."""
 
     def lease(
         self,
@@ -257,7 +257,7 @@ class Broker(ABC):
         wait_s: float = 0.0,
         max_bytes: int = 64_000_000,
     ) -> list[Delivery]:
-        """Take up to `limit` messages. They are the caller's until acked, failed, or `lease_s` is over.
+        """Lease up to `limit` messages. They are the caller's until acked, failed, or `lease_s` is over.
 
         Messages whose lease ended are delivered again, with `deliveries` one higher.
 
@@ -334,7 +334,7 @@ class Broker(ABC):
 
     @abstractmethod
     def depth(self, queue: str) -> Depth:
-        """How many messages it holds, by state. Quick whatever the number."""
+        """How many messages it holds, by state. Fast at any number."""
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
         """Look at messages without leasing them, in the order in which they come; `after` skips that many."""
@@ -344,8 +344,8 @@ class Broker(ABC):
         """Move messages of one state to the end of another queue, and say how many.
 
         A delayed message stays delayed. A dead letter becomes ready; with `source` as `target` it goes back to work.
-        Deliveries are counted anew. Where the target holds the id, the message only leaves the source. Leased messages
-        cannot be moved (ConfigError).
+        Deliveries are counted again from 0. Where the target holds the id, the message only leaves the source. Leased
+        messages cannot be moved (ConfigError).
 
         Args:
             source: a queue of this broker.

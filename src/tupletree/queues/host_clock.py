@@ -1,7 +1,7 @@
-"""The time of one host, the same for all of its processes, and the pauses of those who wait.
+"""The time of one host, the same for all of its processes, and the pauses of callers that wait.
 
-Owns reading a clock that goes on from boot to shutdown, whatever is done to the wall clock, and knowing when a boot is
-another one. Refuses to know what is timed.
+Owns reading a clock that goes on from boot to shutdown, through all changes of the wall clock, and knowing when a boot
+is another one. Refuses to know what is timed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class HostClock:
     """This machine's clocks. Subclass it in tests."""
 
     def boot(self) -> str:
-        """Names the boot since which `since_boot_s` counts; empty if the system does not tell."""
+        """Names the boot since which `since_boot_s` counts; empty if the system does not say."""
         try:
             boot = _BOOT_ID.read_text(encoding="ascii").strip()
         except OSError:

@@ -38,7 +38,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, as it is published and as it is delivered.
 
     Attributes:
-        id: who the message is; 1 to 512 bytes of UTF-8. Publishing an id again that the queue knows changes nothing.
+        id: names the message; 1 to 512 bytes of UTF-8. Publishing an id again that the queue knows changes nothing.
             The default is random: give one that a retry repeats (a hash, a business key), and publishing is idempotent.
         body: any bytes, also none.
         content_type: what the body is, as in HTTP.
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One handing-out of a message under a lease.
+    """One delivery of a message under a lease.
 
     Attributes:
         message: what was published; its delay is spent and reads 0.
@@ -67,7 +67,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
             any other lease of the message: it is the fencing token.
         deliveries: how often it was leased, this time included; leases given back with `counts=False` do not count.
         lease_s: seconds that the lease lasts from the moment the broker granted it. Measure from before the call to
-            `lease`, by a monotonic clock, and you never believe in it for too long.
+            `lease`, by a monotonic clock, and you never count on it for too long.
         published_s: when it was published, Unix time by the broker's host.
     """
 
@@ -105,8 +105,8 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages a queue holds.
 
     Attributes:
-        ready: may be leased now, or stand behind an earlier message of their key.
-        leased: in the hands of consumers, with time left.
+        ready: may be leased now, or wait for an earlier message of their key.
+        leased: with consumers, with time left.
         delayed: may be leased later.
         dead: dead letters.
     """
@@ -129,10 +129,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         message: what was published.
         state: where it is now.
         deliveries: how often it was leased.
-        due_s: when it may be leased (delayed), when its lease ends (leased), or when it died (dead); Unix time by the
-            broker's host. 0 when ready.
+        due_s: when it may be leased (delayed), when its lease ends (leased), or when it became a dead letter (dead);
+            Unix time by the broker's host. 0 when ready.
         published_s: when it was published, by the same clock.
-        reason: of its last failure or its death.
+        reason: of its last failure, or why it is dead.
     """
 
     message: Message

@@ -1,4 +1,4 @@
-"""Which broker a URL names: `connect` and `open_queue`, and how others add a scheme of their own.
+"""Which broker a URL names: `connect` and `open_queue`, and how packages add a scheme of their own.
 
 Owns the table of schemes and the errors of a wrong one. A broker's module is imported when its scheme is used.
 """
@@ -59,7 +59,7 @@ def register_scheme(scheme: str, opening: Opening | str, *, extra: str = "") -> 
     An installed package does the same with an entry point of the group `tupletree.queues`.
 
     Args:
-        scheme: what stands before `://`, in lower case.
+        scheme: what is before `://`, in lower case.
         opening: takes the URL in its parts and returns the broker; or `module:function`, imported on first use.
         extra: of Tupletree's extras that brings the packages of the function; named when one is missing.
     """

@@ -1,6 +1,6 @@
 """The embedded queue: any number of queues in one SQLite file, for the processes of one host, without a server.
 
-Owns what becomes of a message, as transactions: publish, lease, settle, move. Refuses to know files, locks and errors
+Owns what happens to a message, as transactions: publish, lease, settle, move. Refuses to know files, locks and errors
 (`sqlite_file`) and URLs (`registry`).
 
 A row moves between states (see `sqlite_file`); one index on (queue, state, due) answers who is next, what is due and
@@ -127,7 +127,7 @@ class SqliteBroker(Broker):
             return self._rows.publish(connection, queue, messages)
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
-        """See `Broker.take`. Asks without a write lock first, so that those who wait disturb nobody."""
+        """See `Broker.take`. Asks without a write lock first, so that waiting consumers disturb no other connection."""
         with self._file.reading() as connection:
             found = self._rows.get(connection, queue)
             if limit < 1 or not self._rows.has_work(connection, found):
@@ -171,7 +171,7 @@ class SqliteBroker(Broker):
         return True
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
-        """See `Broker.ack`. Repeating it is not refused for as long as the id is remembered."""
+        """See `Broker.ack`. Repeating it is not refused for as long as the id is kept."""
         if not handles:
             return ()
         with self._file.writing() as connection:
@@ -320,7 +320,7 @@ class SqliteBroker(Broker):
 
 
 class SqliteTransaction:
-    """What `settle(within=…)` is handed: the open transaction of the queue file.
+    """What `settle(within=…)` gets: the open transaction of the queue file.
 
     For tables of the caller's own in the same file; names that start with `tupletree_queue` are the queue's. Good until
     the call returns.

@@ -1,7 +1,7 @@
 """Messages of the embedded queue as columns of a row, and leases as the text of a handle.
 
-A handle is file.queue.token.row: the file's own id, three numbers. The token is the fencing token, which a queue draws
-anew for each call that leases.
+A handle is file.queue.token.row: the file's own id, then three numbers. The token is the fencing token, which a queue
+draws for each call that leases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file of the embedded queue: its tables, its clock, how it is opened, and what its errors mean.
 
 Owns the format (`FORMAT`), and that one transaction at a time writes, from BEGIN to COMMIT or ROLLBACK. Refuses to know
-what becomes of a message: that is `sqlite`.
+what happens to a message: that is `sqlite`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["DEAD", "DELAYED", "FORMAT", "LEASED", "READY", "SETTLED", "WAITING",
 
 FORMAT = 1
 READY, DELAYED, LEASED, WAITING, DEAD, SETTLED = range(6)
-"""States of a row: WAITING stands behind an earlier message of its key, SETTLED is acked and remembered for its id."""
+"""States of a row: WAITING comes after an earlier message of its key, SETTLED is acked and kept for its id."""
 
 _LEAST_VERSION = (3, 24)  # ON CONFLICT
 _OUTAGES = {
@@ -65,7 +65,7 @@ CREATE TRIGGER IF NOT EXISTS tupletree_queue_deleted AFTER DELETE ON tupletree_q
 
 
 class QueueFile:
-    """One connection to the file, which threads share: a lock gives each its turn.
+    """One connection to the file, which threads share: a lock lets one use it at a time.
 
     Attributes:
         path: of the file.
@@ -232,7 +232,7 @@ class QueueFile:
             self.commits += 1
 
     def changes(self) -> tuple[int, int]:
-        """Another value after anybody wrote to the file. Cheap: no page is read."""
+        """Another value after each write to the file by any process. Cheap: no page is read."""
         with self.reading() as connection:
             return connection.execute("PRAGMA data_version").fetchone()[0], self.commits
 
@@ -297,7 +297,7 @@ def _undo(connection: sqlite3.Connection) -> None:
 
 
 def _create_private(path: Path) -> None:
-    """SQLite would make the file readable for everybody; what lies beside it takes its mode."""
+    """SQLite would make the file readable for everybody; files beside it take its mode."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 

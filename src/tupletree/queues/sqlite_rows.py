@@ -92,7 +92,7 @@ class Counts(dict[int, int]):
 
 
 class QueueRows:
-    """The statements, on whatever connection they are given.
+    """The statements, on the connection that they are given.
 
     Args:
         file: for its time.
@@ -131,7 +131,7 @@ class QueueRows:
         insert = self._insert_in_order if queue.ordered else self._insert
         new = insert(connection, queue, messages, now, counts)
         if new < len(messages):
-            # Known ids; of those that were acked long ago, whatever the sweep left.
+            # Known ids; of those that were acked long ago, what the sweep left.
             stale = connection.executemany(_FORGET, ((queue.number, message.id, now) for message in messages))
             if stale.rowcount > 0:
                 new += insert(connection, queue, messages, now, counts)
@@ -248,7 +248,7 @@ class QueueRows:
     # Settling.
 
     def ack(self, connection: sqlite3.Connection, handles: Sequence[str]) -> list[str]:
-        """Keep of each message its id alone, for as long as it is remembered. Returns the refused handles."""
+        """Keep of each message its id alone, for as long as ids are kept. Returns the refused handles."""
         refused: list[str] = []
         now = self._file.now_ms()
         for prefix, seqs in by_lease(handles).items():
@@ -304,7 +304,7 @@ class QueueRows:
         return refused
 
     def extend(self, connection: sqlite3.Connection, handles: Sequence[str], lease_s: float) -> list[str]:
-        """Put off the end of leases. Returns the refused handles."""
+        """Extend leases. Returns the refused handles."""
         end = self._file.now_ms() + int(lease_s * 1000)
         refused = []
         for handle in handles:
@@ -377,7 +377,7 @@ class QueueRows:
             found.move(state, READY, due)
         return found
 
-    # What operators do.
+    # Operators' requests.
 
     def move(
         self,
@@ -418,7 +418,7 @@ class QueueRows:
         return moved
 
     def _make_room(self, connection: sqlite3.Connection, target: QueueRow, name: str) -> bool:
-        """False if the target holds the id; an id that it only remembers makes way."""
+        """False if the target holds the id; an id that it only keeps is removed."""
         place = (target.number, name)
         connection.execute("DELETE FROM tupletree_queue_messages WHERE queue = ? AND id = ? AND state = 5", place)
         held = connection.execute("SELECT 1 FROM tupletree_queue_messages WHERE queue = ? AND id = ?", place).fetchone()

@@ -1,6 +1,6 @@
 """URLs of brokers: taken apart, and shown without their secrets.
 
-Owns that a password may hold any character, and never leaves. Refuses to know what a scheme means.
+A password may hold any character, and is never shown. Refuses to know what a scheme means.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class QueueUrl(msgspec.Struct, frozen=True):
     Attributes:
         scheme: in lower case.
         user, password, host, port: empty or 0 where the URL has none.
-        path: what stands after the host, without the slash in between: `sqlite:////var/q.db` has `/var/q.db`.
-        options: what stands after `?`, without `queue`.
+        path: what comes after the host, without the slash in between: `sqlite:////var/q.db` has `/var/q.db`.
+        options: what comes after `?`, without `queue`.
         queue: the option of this name.
     """
 
@@ -107,7 +107,7 @@ def parse_url(text: str) -> QueueUrl:
 
 
 def _split_login(place: str) -> tuple[str, str]:
-    """What stands before the last `@`, if that is a login and no part of the path."""
+    """What comes before the last `@`, if that is a login and no part of the path."""
     login, mark, rest = place.rpartition("@")
     if not mark or place.startswith("/"):
         return "", place

@@ -50,7 +50,7 @@ def delta(
         RuntimeUnavailableError: deltalake is not installed.
     """
     try:
-        import deltalake  # noqa: F401 - to miss it here, and not when messages are about
+        import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
     except ImportError as error:
         raise RuntimeUnavailableError(
             "the Delta sink needs deltalake", got="it is not installed", next_step="pip install 'tupletree[delta]'"

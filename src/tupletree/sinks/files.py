@@ -3,7 +3,7 @@
 Owns the two-step protocol that makes files exactly once: durable candidates with hidden names, filtering of rows
 whose message failed, idempotent publishing by rename, the marker that ties a folder to its runs, and sweeping.
 It refuses to know about epochs and roots: file names and the choice of rows come from the runtime. The folder must
-lie on a filesystem with atomic rename and hard links (any local disk, NFS).
+be on a filesystem with atomic rename and hard links (any local disk, NFS).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MADE = "_made"
 
 _MARKER_FORMAT = 1
 _MARKER_MODE = 0o666
-"""As any file in the folder, less the umask: others may claim it too."""
+"""As any file in the folder, less the umask: other users may claim it too."""
 
 _FINDINGS_SHOWN = 10
 
@@ -87,7 +87,7 @@ class FileSink(Sink[Any]):
     """A folder of immutable files of one format. Picklable; holds no open file.
 
     Runtimes with a commit point call, in this order and from any process: `claim_directory`, `write_candidate` (and
-    `filter_candidate`) before the commit, `publish` after it, `sweep` when nobody can want the orphans. Runtimes
+    `filter_candidate`) before the commit, `publish` after it, `sweep` when no run can need the orphans. Runtimes
     without one call `write`, which is exactly once as long as `batch.id` is stable.
 
     Args:
@@ -128,7 +128,7 @@ class FileSink(Sink[Any]):
         `keep` has one flag per row of `source`; the kept rows stay as they are, in order.
 
         Raises:
-            CheckpointError: `source` is gone, or its number of rows is not that of `keep`.
+            CheckpointError: `source` does not exist, or its number of rows is not that of `keep`.
             ConnectorError: the file could not be written.
         """
 
@@ -154,7 +154,7 @@ class FileSink(Sink[Any]):
 def publish(candidate: Path, final: Path) -> None:
     """Give a candidate its visible name, atomically; safe to repeat after a kill at any point.
 
-    Both lie in the same folder. A candidate that is gone while `final` is there was published before.
+    Both are in the same folder. A candidate that is missing while `final` is there was published before.
 
     Raises:
         CheckpointError: neither file exists, or `final` exists with other content.
@@ -215,7 +215,7 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
         ) from error
     except OSError as error:
         raise ConnectorError(f"cannot make the sink's folder: {error.strerror}", where=str(directory)) from error
-    # What a start that was killed here has left. One that is at it right now loses its draft, and tries again.
+    # Drafts of starts that were killed here. A start that is claiming it right now loses its draft, and tries again.
     for draft in directory.glob(f"_{MARKER_NAME}.*"):
         draft.unlink(missing_ok=True)
     while True:
@@ -284,7 +284,7 @@ def visible_files(directory: Path) -> list[Path]:
 def written(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open `path` for a fresh write and force it to the disk on leaving; on an error no file is left behind.
 
-    What bears its name is removed before, so that a link is not followed. `mode` is less the umask.
+    A file of that name is removed before, so that a link is not followed. `mode` is less the umask.
 
     Raises ConnectorError, with the path, for what the operating system refuses.
     """
@@ -352,7 +352,7 @@ def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool
 
 
 def _store_marker(directory: Path, marker: _Marker, *, replace: bool) -> bool:
-    """Write the marker atomically; False if somebody else was faster, or removed the draft."""
+    """Write the marker atomically; False if another process was faster, or removed the draft."""
     target = directory / MARKER_NAME
     content = msgspec.json.encode(marker) + b"\n"
     try:

@@ -1,6 +1,6 @@
 """Whether rows fit their classes: a sink must refuse what an exchange would have refused.
 
-Otherwise the fate of a row would depend on whether it happened to cross partitions on its way to the sink.
+Otherwise the outcome of a row would depend on whether it happened to cross partitions on its way to the sink.
 """
 
 from __future__ import annotations

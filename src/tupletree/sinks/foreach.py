@@ -17,7 +17,7 @@ def foreach(write: Callable[[SinkBatch[T]], None]) -> ForeachSink[T]:
 
     At least once: after a crash a batch comes again with the same `batch.id` (locally: as another batch), so a function
     that remembers ids makes it exactly once. On Spark it is called by one thread of the driver, once the rows' epoch is
-    committed; what it raises does is told at `Sink.write`.
+    committed; what it may raise is documented at `Sink.write`.
     """
     return ForeachSink(write)
 
@@ -29,5 +29,5 @@ class ForeachSink(Sink[T], Generic[T]):
         self._write = write
 
     def write(self, batch: SinkBatch[T]) -> None:
-        """Hand the batch to the function."""
+        """Call the function with the batch."""
         self._write(batch)

@@ -93,7 +93,7 @@ def _with_made(path: Path, content: bytes, made: Sequence[int]) -> bytes:
         ]
         if taken:
             raise SinkRowsError(str(path), taken)
-    # A line ends with the only "}" before a line feed, so all of them are made at once: a fraction of the price.
+    # A line ends with the only "}" before a line feed, so all of them are made at once, which is much cheaper.
     lines = content.replace(b"%", b"%%").replace(b"}\n", b"," + name + b"%d}\n").replace(b"\n{,", b"\n{")
     if lines.startswith(b"{,"):  # an object without fields, as above
         lines = b"{" + lines.removeprefix(b"{,")
@@ -101,7 +101,7 @@ def _with_made(path: Path, content: bytes, made: Sequence[int]) -> bytes:
 
 
 def _faults_beside(path: Path, rows: Sequence[Any], known: Sequence[RowError]) -> list[RowError]:
-    """What else is wrong: the rows that fit their class and that JSON cannot hold all the same."""
+    """What else is wrong: rows that fit their class but that JSON cannot hold."""
     bad = {fault.position for fault in known}
     positions = [position for position in range(len(rows)) if position not in bad]
     try:
@@ -181,7 +181,7 @@ _UNKNOWN = _Traits(needs_plain=True, may_hold_floats=True)
 
 @lru_cache(maxsize=1024)
 def _traits(cls: type) -> _Traits:
-    """Judge a class by its annotations; whatever is not fully known counts as holding everything."""
+    """Judge a class by its annotations; what is not fully known counts as holding everything."""
     try:
         pending: list[Any] = [msgspec.inspect.type_info(cls)]
     except Exception:  # noqa: BLE001 - unresolvable or unsupported annotations: such a class is just not known

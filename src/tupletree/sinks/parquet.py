@@ -91,7 +91,7 @@ class ParquetSink(FileSink):
         return True
 
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
-        """See `FileSink.filter_candidate`. The kept rows are the same values, compressed anew."""
+        """See `FileSink.filter_candidate`. The kept rows are the same values, compressed again."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -1,6 +1,6 @@
 """A plain reader of what file sinks published: for tests, examples and tables on a terminal.
 
-It reads the way any other tool would: names that start with `_` or `.` do not exist for it.
+It reads the way any other tool would: names that start with `_` or `.` are skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQL: rows of one class in one table, through SQLAlchemy.
 
 Owns the transaction: a batch's rows and its number are committed together, and a batch that is there is not written
-again, so that rows are exactly once on Spark. Owns which rows a refused batch owes to the database's constraints.
+again, so that rows are exactly once on Spark. Owns finding which rows of a batch the database's constraints refuse.
 Tables, and how values fit them, are `tables`. It refuses to guess: a table that does not fit is an error at the start.
 SQLAlchemy is imported on first use (`pip install 'tupletree[sql]'`).
 """
@@ -57,7 +57,7 @@ def sql(
         table: its name.
         key: columns that name a row: the newest row of a key stays, however early or late its message completed. What
             is newest is decided by the order in which the values were made (by the stateful bolt, window or join that
-            made them, or else by the spout), through retries and restarts; it stands in a column `_made` (BIGINT, may
+            made them, or else by the spout), through retries and restarts; it is in a column `_made` (BIGINT, may
             be null) of the table, and a later run is newer than an earlier one (`tupletree_runs`). Needs a unique
             constraint on just the columns of the key (a table made here gets them as its primary key), and SQLite or
             PostgreSQL. Of several rows of a key in one batch only the newest is written.
@@ -220,7 +220,7 @@ class SqlSink(Sink[Any]):
 
 
 def _shown(url: str) -> str:
-    """The URL's dialect, host and database: passwords stand in many places of the others."""
+    """The URL's dialect, host and database: the other parts may hold passwords."""
     try:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
@@ -230,7 +230,7 @@ def _shown(url: str) -> str:
         ) from error
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # not told: it may quote a part of the URL
+    except (ArgumentError, ValueError):  # not shown: it may quote a part of the URL
         raise ConfigError(
             "this is no database URL",
             where="sinks.sql",

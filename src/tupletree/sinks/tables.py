@@ -50,7 +50,7 @@ class _Fit:
     Attributes:
         column_types: of columns that take them so.
         made: the type of a column that is made for it.
-        convert: value → parameter; raises TypeError or ValueError for what would be bent. None: as it is.
+        convert: value → parameter; raises TypeError or ValueError for what would be changed. None: as it is.
     """
 
     column_types: tuple[type[sa.types.TypeEngine[Any]], ...]
@@ -117,7 +117,7 @@ class Target:
     def base_of(self, connection: sa.Connection, run: str) -> int:
         """What to add to a run's numbers, so that what it makes is newer than all that earlier runs made.
 
-        Decided, in the transaction of its rows, when a run first writes to the table; by what stands there and not by a
+        Decided, in the transaction of its rows, when a run first writes to the table; by what is there and not by a
         clock. It stays the same when the run is started again.
         """
         runs, table = self.runs, self.table
@@ -170,7 +170,7 @@ class Target:
     def enter(self, connection: sa.Connection, writer: str, number: int) -> bool:
         """Write down, in the transaction of its rows, that a batch is there; False if it was before.
 
-        The first statement of the transaction: whoever writes the same batch at the same time waits here.
+        The first statement of the transaction: another writer of the same batch waits here.
         """
         batches = self.batches
         if self.checks_late:  # so that a constraint that would be checked at the commit names its row
@@ -279,7 +279,7 @@ def _fits(table: sa.Table, message: Schema, dialect: str) -> dict[str, _Fit]:
 
 
 def _takes(column_type: sa.types.TypeEngine[Any], way: _Fit) -> bool:
-    # A Float is a Numeric to SQLAlchemy, and bends what is none.
+    # A Float is a Numeric to SQLAlchemy, and changes what is none.
     is_float = isinstance(column_type, sa.Float)
     return isinstance(column_type, way.column_types) and (not is_float or sa.Float in way.column_types)
 

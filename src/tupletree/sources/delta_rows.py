@@ -54,7 +54,7 @@ def delta_rows(table: str | os.PathLike[str], *, message_type: type[T], follow: 
         RuntimeUnavailableError: deltalake is not installed.
     """
     try:
-        import deltalake  # noqa: F401 - to miss it here, and not when messages are about
+        import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
     except ImportError as error:
         raise RuntimeUnavailableError(
             "the Delta source needs deltalake", got="it is not installed", next_step="pip install 'tupletree[delta]'"
@@ -113,7 +113,7 @@ class DeltaRows(SplitSpout[T], Generic[T]):
     _index: int
     _tasks: int
     _at: _Position
-    _files: Sequence[_File]  # of the version in hand, this task's
+    _files: Sequence[_File]  # of the current version, this task's
 
     def __init__(self, table: str | os.PathLike[str], *, message_type: type[T], follow: bool = False) -> None:
         self.table = os.fspath(table)
@@ -124,7 +124,7 @@ class DeltaRows(SplitSpout[T], Generic[T]):
         return f"DeltaRows({self.table!r})"
 
     def faults(self) -> Sequence[Finding]:
-        """What keeps the table from being read here and now."""
+        """Why the table cannot be read here and now."""
         try:
             self._newest_version()
         except (ConfigError, ConnectorError) as error:
@@ -212,7 +212,7 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             raise self._failed(error) from error
 
     def snapshot(self) -> dict[str, int]:
-        """The version in hand, and how far it was named."""
+        """The current version, and how far it was planned."""
         place: dict[str, int] = msgspec.to_builtins(self._at)
         return place
 

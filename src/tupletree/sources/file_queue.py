@@ -1,7 +1,7 @@
 """Files in turn: which of a source's files gives its next lines, and what is said about lines that are lost.
 
-Owns the order of files, those that are open, and looking for what became of them. Which file is which is `file_table`;
-what becomes of the lines is the source's.
+Owns the order of files, those that are open, and looking for where they are now. `file_table` says which file is
+which; the source decides what to do with the lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FileQueue", "Reading"]
 logger = logging.getLogger("tupletree.sources")
 
 MAX_TOLD = 1000
-"""So many notes are remembered, so as not to be logged at each look."""
+"""So many notes are kept, so as not to be logged at each look."""
 
 MAX_OPEN = 64
 """So many files that are followed stay open."""
@@ -50,12 +50,12 @@ class Reading:
 
 @dataclass(eq=False)
 class _Source:
-    """A file that may have something to give."""
+    """A file that may have lines to read."""
 
     record: FileRecord
     found: Found | None  # None: it has no name any more, and is held open
     reader: LineReader | None = None
-    backlog: int = 0  # its size when it was lined up
+    backlog: int = 0  # its size when it was queued
     incomplete: Found | None = None  # a compressed file that lacked its end, or that of its last line, as it was then
 
 
@@ -154,7 +154,7 @@ class FileQueue:
                 return self._report(loss_of(record, "rest", offset, f"{reason} came later", rest))
 
     def _opened(self, source: _Source) -> LineReader | None:
-        """The file of a source, open where the next line begins; None if it is not what it was a moment ago."""
+        """The file of a source, open where the next line begins; None if it has changed since it was compared."""
         record, found = source.record, source.found
         if found is None:
             return None
@@ -185,7 +185,7 @@ class FileQueue:
         return found.path
 
     def _is_over(self, source: _Source) -> bool:
-        """Whether nothing will be added to a file that is followed: it has another name, and is quiet."""
+        """Whether nothing will be added to a file that is followed: it was renamed, and is not written to now."""
         found = source.found
         if found is None:
             return True
@@ -241,7 +241,7 @@ class FileQueue:
     # --- looking ------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """See what became of the files, and line up those that may have something to give."""
+        """See where the files are now, and queue those that may have lines to read."""
         listing = self._files.find()
         current = self._sources[self._at % len(self._sources)] if self._sources else None
         before = {id(source.record): source for source in self._sources}
@@ -281,7 +281,7 @@ class FileQueue:
     def _in_turn(self, sources: list[_Source], listed: set[str], current: _Source | None) -> list[_Source]:
         """Sources in the order in which they are asked, given who was asked last.
 
-        First come files that were rotated out of the list. What lay there from the start is read in order; after that,
+        First come files that were rotated out of the list. What was there from the start is read in order; after that,
         a file that grows all the time waits for the others.
         """
         first: list[_Source] = []
@@ -304,7 +304,7 @@ class FileQueue:
         )
 
     def _check(self, out: Reconciled, listing: Listing) -> None:
-        """Raise what keeps the source from going on."""
+        """Raise the reason why the source cannot go on."""
         held = {id(source.record) for source in self._sources if source.reader is not None}
         missed = {record.name: record for record in out.missed if id(record) not in held}
         known = {record.name for record in self.table.records}
@@ -326,7 +326,7 @@ class FileQueue:
             )
 
     def _note_missed(self, missed: Sequence[FileRecord], out: Reconciled) -> None:
-        """Line up reports of what is lost, and note the others as gone."""
+        """Queue reports of what is lost, and note the others as removed."""
         replaced = {id(record): found for record, found in out.replaced}
         self._losses = []
         for record in missed:

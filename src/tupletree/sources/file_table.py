@@ -1,12 +1,12 @@
 """Which file is which: what was read of each file, and what it is called, moved to or replaced by since.
 
 Owns the records of a source of files, which are its position, and their reconciliation with the files that are there
-now. It refuses to read lines, to wait and to log: what it has to say it hands out.
+now. It refuses to read lines, to wait and to log: what is to be logged it returns.
 
-A file is the one of a record if what stands before the record's offset is the same (its first and its last
-`BLOCK_BYTES`), and either the file system says so (device and inode), or it lies at the same path, or, after the old
+A file is the one of a record if what is before the record's offset is the same (its first and its last
+`BLOCK_BYTES`), and either the file system says so (device and inode), or it is at the same path, or, after the old
 path went to another file, at one that rotation makes of it (`app.log` → `app.log.1`, `app.log.1.gz`). Two files that
-begin alike are two: content alone is never enough.
+begin with the same bytes are two: content alone is never enough.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEALED = 64
 """So many records are stored together, packed once and not for each snapshot."""
 
 FORGET_BEYOND = 10_000
-"""Of files that are gone, so many are remembered, the latest."""
+"""Of files that were removed, so many records are kept, the latest."""
 
 EVIDENCE_BYTES = 32
 """A file that was moved and changed is recognised by so many bytes that were read of it: file systems give the inode of
@@ -51,7 +51,7 @@ class FileRecord(msgspec.Struct, array_like=True):
 
     Attributes:
         name: the one under which it was first read: that of its lines' ids.
-        series: the how-manyth file of that name it is, from 1.
+        series: the number of this file among those of that name, from 1.
         path: where it was last.
         device, inode, size, mtime_ns: as it was when it was last compared.
         offset: behind what was taken of it, as `LineReader` counts.
@@ -81,7 +81,7 @@ class FileRecord(msgspec.Struct, array_like=True):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Which file it is, whatever it is called."""
+        """Which file it is, under any name."""
         return self.device, self.inode
 
     @property
@@ -100,7 +100,7 @@ class FileRecord(msgspec.Struct, array_like=True):
 
 @dataclass
 class Reconciled:
-    """What became of the records.
+    """The outcome of comparing the records with the files.
 
     Attributes:
         present: each record whose file is there, and the file; those outside the list first, then by the list.
@@ -163,7 +163,7 @@ class FileTable:
         return plain
 
     def restore(self, position: Any) -> None:
-        """Take up the records of a snapshot.
+        """Restore the records of a snapshot.
 
         Raises:
             CheckpointError: it is none, or it was taken in another folder, and names are relative.
@@ -191,7 +191,7 @@ class FileTable:
             self._series[record.name] = max(record.series, self._series.get(record.name, 0))
 
     def _names(self) -> Iterable[tuple[str, int]]:
-        """Names that had several files; `json.dumps` keeps the text ASCII, whatever the name."""
+        """Names that had several files; `json.dumps` keeps the text ASCII for any name."""
         return ((json.dumps(name), count) for name, count in self._series.items() if count > 1)
 
     def changed(self, record: FileRecord) -> None:
@@ -276,8 +276,8 @@ class FileTable:
         if record.stream and is_open(record) and found.size >= record.size:
             return True  # to compare it, it would have to be read from its start each time that it grows
         if found.path != record.path and not is_open(record):
-            # The inode may be another file's by now, and files may begin alike: a renamed one that was not changed is
-            # just as it was, and one that was changed has grown.
+            # The inode may be another file's by now, and files may begin with the same bytes: a renamed one that was
+            # not changed is just as it was, and one that was changed has grown.
             has_grown = found.size > record.size
             if record.gone or not has_grown or record.offset < EVIDENCE_BYTES:
                 return False
@@ -316,7 +316,7 @@ class FileTable:
     def _rotated_from(
         self, candidates: Sequence[FileRecord], found: Found, owned: dict[int, Found]
     ) -> FileRecord | None:
-        """The record that a file is a rotated copy of. One whose own file is there takes more to be believed."""
+        """The record that a file is a rotated copy of. One whose own file is there needs more evidence."""
         for record in sorted(candidates, key=lambda one: (id(one) not in owned, one.offset), reverse=True):
             if (id(record) not in owned or record.offset >= COPY_BYTES) and self._fits(record, found):
                 return record
@@ -370,7 +370,7 @@ class FileTable:
                 self.changed(record)
 
     def _fits(self, record: FileRecord, found: Found) -> bool:
-        """Whether what was read of a record's file stands at the start of this one."""
+        """Whether what was read of a record's file is at the start of this one."""
         try:
             reader = LineReader(found.path, self._encoding, record.offset)
         except (EOFError, DamagedFileError):
@@ -389,7 +389,7 @@ class FileTable:
 
 
 class _Neighbours:
-    """What lies in the folders of files, each looked at once."""
+    """The entries in the folders of files, each looked at once."""
 
     def __init__(self) -> None:
         self._folders: dict[str, list[tuple[str, int]]] = {}
@@ -402,7 +402,7 @@ class _Neighbours:
 
 
 _ROTATION = re.compile(r"([._-]\d+)+$")
-"""What rotation puts behind a name: numbers and dates."""
+"""What rotation appends to a name: numbers and dates."""
 
 
 def _stem(path: str) -> str:

@@ -1,6 +1,6 @@
 """Files as they are found: names and patterns, identity, kinds that can be read.
 
-Owns what a name leads to now. It refuses to open a file (`line_reader`) and to remember anything (`file_table`).
+Owns what a name leads to now. It refuses to open a file (`line_reader`) and to keep anything (`file_table`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Found:
     Attributes:
         name: as it was given, or as a pattern found it.
         path: absolute, links resolved.
-        device, inode: which file it is, whatever it is called.
+        device, inode: which file it is, under any name.
         size: in bytes, as stored.
         mtime_ns: when its content was last changed.
     """
@@ -121,11 +121,11 @@ class FileList:
 
 @dataclass(slots=True)
 class Listing:
-    """What names and patterns lead to.
+    """The files that names and patterns refer to.
 
     Attributes:
         files: in the order in which they are read.
-        missing: names that lead to nothing.
+        missing: names of no file.
         faults: names of what is there and cannot be read.
         unmatched: patterns that match nothing.
     """
@@ -144,7 +144,7 @@ def _folder_of(pattern: str) -> str:
 
 
 def _is_passed_over(name: str) -> bool:
-    """Whether what a pattern has found is nothing to read: a folder, a pipe, or gone again."""
+    """Whether what a pattern has found cannot be read: a folder, a pipe, or removed since."""
     try:
         return not stat.S_ISREG(os.stat(name).st_mode)
     except FileNotFoundError:

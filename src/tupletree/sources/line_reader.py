@@ -1,4 +1,4 @@
-"""Reading whole lines of a file from an offset on, whatever its compression and its encoding.
+"""Reading whole lines of a file from an offset on, in any compression and encoding.
 
 Owns opening, decompressing, encodings by their mark, and where a line ends. It refuses to know which file comes next.
 """
@@ -117,7 +117,7 @@ class LineReader:
         self.offset = 0
         self.head = self.tail = b""
         self._rest: list[bytes] = []
-        self._known = 0, b""  # what must still stand where in the file
+        self._known = 0, b""  # what must still be where in the file
         self._state = 0, 0
         self._transcoder: _Transcoder | None = None
         self._compressed = bool(compression_of(path))
@@ -176,7 +176,7 @@ class LineReader:
             self._pass(block[:room])
 
     def fits(self, head: int, tail: int) -> bool:
-        """Whether what stands before the offset has these hashes."""
+        """Whether what is before the offset has these hashes."""
         return (xxhash.xxh3_64_intdigest(self.head), xxhash.xxh3_64_intdigest(self.tail)) == (head, tail)
 
     @property
@@ -223,7 +223,7 @@ class LineReader:
             at_least_one: give one line however long it is.
 
         Raises:
-            ReplacedFileError: the file was truncated, and may have been written anew; nothing was taken.
+            ReplacedFileError: the file was truncated, and may have been written again; nothing was taken.
             DamagedFileError: what follows cannot be decompressed; all lines before were given.
             ConnectorError: it cannot be read.
         """
@@ -241,7 +241,7 @@ class LineReader:
         return piece
 
     def _check(self) -> None:
-        """See that what was read before still stands in the file, if anything was done to it."""
+        """See that what was read before is still in the file, if anything was done to it."""
         if self._compressed:
             return
         status = os.fstat(self._raw.fileno())
@@ -322,5 +322,5 @@ def _cut(chunk: bytes, max_rows: int | None, max_bytes: int, *, at_least_one: bo
         chunk = chunk[:end]
     if max_rows is None:
         return chunk
-    lines = chunk.split(b"\n", max_rows)  # what stands behind that many line ends comes last
+    lines = chunk.split(b"\n", max_rows)  # what is behind that many line ends comes last
     return chunk[: len(chunk) - len(lines[-1])] if len(lines) > max_rows else chunk

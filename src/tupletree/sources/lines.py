@@ -107,7 +107,7 @@ def constructor(cls: type[T], where: str = "text_lines") -> tuple[tuple[str, ...
             f"{where} cannot fill the fields of {cls.__qualname__}",
             where=where,
             got=", ".join(schema.fields),
-            expected="one field, or `text` with `path` and `number` as wished; others need a default",
+            expected="one field, or `text` and, if wanted, `path` and `number`; others need a default",
         )
     parameters = list(inspect.signature(cls).parameters.values())[: len(names)]
     if all(p.name == name and p.kind is p.POSITIONAL_OR_KEYWORD for p, name in zip(parameters, names, strict=False)):

@@ -1,6 +1,6 @@
 """Messages at a steady rate: an open-loop load for measuring throughput and latency.
 
-Owns which numbers are due; who reads them makes the messages, on Spark a worker.
+Owns which numbers are due; the reader makes the messages, on Spark in a worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["BLOCK", "Rate", "rate"]
 T = TypeVar("T")
 
 BLOCK = 1000
-"""Tasks take turns at so many numbers, so that those of a split stand one after the other."""
+"""Tasks take turns at so many numbers, so that those of a split are consecutive."""
 
 
 def rate(
@@ -115,7 +115,7 @@ class Rate(SplitSpout[T]):
         return min(at_most, in_all - self._taken)
 
     def _next(self, room: int) -> Split | None:
-        """The numbers that come next in the block in hand; None if there are no more."""
+        """The numbers that come next in the current block; None if there are no more."""
         block, within = divmod(self._taken, BLOCK)
         first = (block * self._tasks + self._index) * BLOCK + within
         count = min(room, BLOCK - within)

@@ -100,9 +100,9 @@ def text_lines(
     been added. Two names of one file are read once. Lines that can never be read (the rest of a file that was
     deleted or truncated) are reported by a dead letter.
 
-    On Spark, executors read the lines where they stand in the files, which every worker must find under the same
+    On Spark, executors read the lines from their places in the files, which every worker must find under the same
     paths, and which must stay as they are until their lines are settled (they may grow and be renamed in their folder).
-    With `logged` the lines travel in the epoch's log instead. One task reads all files, whatever the parallelism.
+    With `logged` the lines travel in the epoch's log instead. One task reads all files, at any parallelism.
 
     Args:
         paths: one path or several, none twice; patterns (`logs/*.log`, `logs/**/*.log`) stand for what they match.
@@ -115,8 +115,8 @@ def text_lines(
         changed: what to do with a file that is not the one that was read under its name before (truncated, replaced):
             "read" it from its start as a new one, or "refuse" to go on.
         poll_interval_s: with `follow`, seconds between two looks for new files. Open ones are looked at all the time.
-        logged: lines travel in the epoch's log, so that workers need not see the files, and that nothing that is done
-            to them later matters. None: where `follow` is set, and for compressed files, UTF-16 and UTF-32.
+        logged: lines travel in the epoch's log, so that workers need not see the files, and that later changes
+            of them do not matter. None: where `follow` is set, and for compressed files, UTF-16 and UTF-32.
         clock: for tests.
 
     Raises:
@@ -184,7 +184,8 @@ class TextLines(SplitSpout[T], Generic[T]):
         unmatched = () if self.follow else listing.unmatched.values()
         return [*listing.faults.values(), *listing.missing.values(), *unmatched]
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- opening and closing
+    # ---------------------------------------------------------------------------------------------------
 
     def open(self, context: TaskContext) -> None:
         """Begin at the start of every file; what cannot be read is named by the first `plan` or `next`."""

@@ -32,7 +32,7 @@ COPY_BYTES = 1024 * 1024
 """So much text travels in one split, where lines travel in the log: several readers share what one epoch has."""
 
 PAYLOAD_BYTES = 64 * 1024
-"""So much of a line that was lost stands in its dead letter."""
+"""So much of a line that was lost is in its dead letter."""
 
 
 class _InFile(msgspec.Struct, frozen=True, tag="file"):
@@ -88,7 +88,7 @@ class Taken:
 
     @property
     def series(self) -> int | str | None:
-        """What stands in the ids between name and number."""
+        """What is in the ids between name and number."""
         number = self.record.series
         if self.lost is not None:
             return self.kind if number == 1 else f"{number} {self.kind}"
@@ -151,7 +151,7 @@ def reread(split: Split, encoding: str) -> tuple[bytes, str, int] | Reject:
     """The lines of a split, their encoding and where they begin in their file; of a loss, what is reported.
 
     Raises:
-        SourceChangedError: they are not in their file any more.
+        SourceChangedError: they are no longer in their file.
         ConnectorError: the file cannot be opened.
     """
     data = msgspec.convert(split.data, _InFile | _InLog | _Lost)

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from tupletree.topology.model import StateSpec
 
-__all__ = ["CLEARED", "ExpiringCell", "ValueCell", "cell_of", "is_alike", "is_immutable"]
+__all__ = ["CLEARED", "ExpiringCell", "ValueCell", "cell_of", "equals_exactly", "is_immutable"]
 
 V = TypeVar("V")
 
@@ -27,7 +27,7 @@ class _MarkerRecord:
 
 
 TIDY_FROM: Final = 1024
-"""Keys that are not worth a look at whether their values are back at the default."""
+"""With fewer changes than this, `_tidy` does not look for values that are back at the default."""
 
 CLEARED: Final = _MarkerRecord("<cleared>")
 _NOTHING: Final = _MarkerRecord("<nothing>")
@@ -46,9 +46,9 @@ def is_immutable(value: object) -> bool:
 class ValueCell(Generic[V]):
     """One value per key (see `KeyedState`), for the key in hand.
 
-    Dispatch puts `key` and `value` in hand before each tuple and takes the value back after it: a plain attribute
-    costs user code a fraction of a property. Reads fall through to the committed version, which is never written:
-    a run that is thrown away leaves no trace.
+    The task sets `key` and `value` before each tuple and reads the value back after it: a plain attribute is much
+    cheaper for user code than a property. Reads fall through to the committed version, which is never written: a run
+    that is thrown away leaves no trace.
     A value that could be changed in place is copied on its first read and counts as changed from then on.
 
     Args:
@@ -62,7 +62,7 @@ class ValueCell(Generic[V]):
         key, value: of the tuple in hand; there is no value before the first tuple.
         changed: key → value, what this run changed so far.
         check: raises for a (key, value) that could not be stored; None where that is found out later.
-        handed_out: keys whose stored value was handed out and could be changed in place: maybe it was not.
+        handed_out: keys whose stored value was given out and could have been changed in place.
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class ValueCell(Generic[V]):
         return restore
 
     def _tidy(self) -> None:
-        """Drop values that are back at the default, where this memory is all there is and nobody asks for a delta.
+        """Drop values that are back at the default, where this memory is all there is and no delta is taken.
 
         It looks at all of them whenever there are twice as many as it left: a constant cost per change.
         """
@@ -153,7 +153,7 @@ class ValueCell(Generic[V]):
         self._tidy_at = max(TIDY_FROM, 2 * len(self.changed))
 
     def clear(self) -> None:
-        """Forget the key in hand: its value is the default again."""
+        """Remove the key in hand: its value is the default again."""
         value = self._default()
         self.value = value if is_immutable(value) else copy.deepcopy(value)
 
@@ -167,7 +167,7 @@ class ValueCell(Generic[V]):
         committed = self._committed
         stored: dict[Any, Any] = {}
         for key, value in self.changed.items():
-            if not is_alike(value, default):
+            if not equals_exactly(value, default):
                 stored[key] = value
             elif key in committed:
                 stored[key] = CLEARED
@@ -182,13 +182,13 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def is_alike(value: object, default: object) -> bool:
-    """Whether a value is as good as the default: what equals it but shows otherwise (-0.0, Decimal("0.00")) is not."""
+def equals_exactly(value: object, default: object) -> bool:
+    """Whether a value can be stored as the default; what is equal but has another `repr` (-0.0) cannot."""
     return type(value) is type(default) and value == default and repr(value) == repr(default)
 
 
 class ExpiringCell(ValueCell[V]):
-    """A value per key that is gone some time after it last changed.
+    """A value per key that expires some time after it last changed.
 
     A value counts as changed when another one takes its place. One that could be changed in place counts as changed
     whenever it is given out, unless changes are declared by `touch`.
@@ -198,7 +198,7 @@ class ExpiringCell(ValueCell[V]):
         default: as for `ValueCell`.
         look_up: as for `ValueCell`; finds nothing that has expired.
         ttl_s: how long a value lasts.
-        is_told: changes in place are told by `touch`.
+        is_told: changes in place are declared by `touch`.
 
     Attributes:
         renewed: key → when it expires now, of those that changed; the first to expire first.
@@ -235,7 +235,7 @@ class ExpiringCell(ValueCell[V]):
                     self._renew(key)
 
     def _first_expired(self) -> Iterator[tuple[Any, float]]:
-        """They stand in the order in which they expire."""
+        """They are in the order in which they expire."""
         return itertools.takewhile(lambda entry: entry[1] <= self._now_s, self.renewed.items())
 
     def touch(self) -> None:
@@ -263,9 +263,9 @@ class ExpiringCell(ValueCell[V]):
     def note(self, key: Any, before: object, value: object) -> None:
         """A value takes the place of another in `changed`, or is put there first."""
         if self._is_told:
-            is_change = before is not _NOTHING and not is_alike(value, before)
+            is_change = before is not _NOTHING and not equals_exactly(value, before)
         elif is_immutable(value):
-            is_change = not is_alike(value, self._committed.get(key, _NOTHING) if before is _NOTHING else before)
+            is_change = not equals_exactly(value, self._committed.get(key, _NOTHING) if before is _NOTHING else before)
         else:
             is_change = True
         if is_change:
@@ -281,7 +281,7 @@ class ExpiringCell(ValueCell[V]):
 
 
 class _Renewing(dict[Any, Any]):
-    """Tells its cell of what is put into it."""
+    """Reports to its cell what is put into it."""
 
     def __init__(self, cell: ExpiringCell[Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The contents of a version: every key with its value, as it stands at one moment, a key group at a time."""
+"""The contents of a version: every key with its value, as it is at one moment, a key group at a time."""
 
 from __future__ import annotations
 

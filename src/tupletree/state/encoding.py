@@ -118,7 +118,7 @@ class ValueEncoding:
         """
         encoded = list(map(self._encode, values if self._native else [lower(value, json=False) for value in values]))
         found = self.decode(len(encoded), b"".join(encoded))
-        # Unequal are a NaN, which is fine, and a subclass, which would come back as less than it was.
+        # Unequal are a NaN, which is fine, and a subclass, which would come back as its base class.
         if not self._native or found != values:
             for value in values:
                 fault = fault_of(value, self._type, "value")

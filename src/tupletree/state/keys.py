@@ -45,7 +45,7 @@ def key_types(spec: TopologySpec, component: ComponentSpec) -> list[Any]:
 def column_keys(schema: Schema, fields: tuple[str, ...]) -> Callable[[list[Any]], list[Any]]:
     """A function tuples → canonical keys.
 
-    Exact text and booleans are canonical as they stand, so a whole column of them is taken at once.
+    Exact text and booleans are canonical as they are, so a whole column of them is taken at once.
     """
     key_of = schema.key_of(fields)
     kind = schema.fields[fields[0]]

@@ -1,9 +1,9 @@
 """Segments: immutable sorted tables of keys and values as bytes, found by hash, merged without being decoded.
 
 A record is a slot (its key's hash, turned so that key groups lie one after the other), the key, the value and, with a
-time to live, when it expires. An empty value says that the key is gone. A segment is a paged file of such records in
-order of their slots, so that a run of key groups is a slice, a lookup a binary search that verifies only the pages it
-lands on, and a merge one sort. Owns bytes; what they mean is `encoding`'s.
+time to live, when it expires. An empty value says that the key was removed. A segment is a paged file of such records
+in order of their slots, so that a run of key groups is a slice, a lookup a binary search that verifies only the pages
+it lands on, and a merge one sort. Owns bytes; what they mean is `encoding`'s.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SLOTS_PER_PAGE = PAGE // 8
 
 
 class SegmentHeader(msgspec.Struct, kw_only=True):
-    """What a segment says of itself.
+    """The header of a segment.
 
     Attributes:
         component: whose state this is.
@@ -161,7 +161,7 @@ def merge(runs: Sequence[Records], now_s: float, same_key: SameKey, *, is_whole:
         runs: the tables.
         now_s: what expired by then is gone.
         same_key: whether two stored keys are one key; asked only of keys with one hash and other bytes.
-        is_whole: nothing lies beneath these tables, so that keys which are gone need no record.
+        is_whole: there are no older tables, so that keys which were removed need no record.
     """
     wide = any(sum(column.nbytes for column in columns) >= 2**31 - 1 for columns in _columns(runs))
     kind = pa.large_binary() if wide else pa.binary()
@@ -186,7 +186,7 @@ def merge(runs: Sequence[Records], now_s: float, same_key: SameKey, *, is_whole:
         keep &= ~gone
     kept = order[keep]
     values = values.take(pa.array(kept))
-    if not is_whole and bool((gone & (sizes > 0)).any()):  # still needed, to hide what lies beneath
+    if not is_whole and bool((gone & (sizes > 0)).any()):  # still needed, to hide older records
         values = pc.if_else(pa.array(gone[keep]), pa.scalar(b"", kind), values)
     return Records(slots[keep], keys.take(pa.array(kept)), values, None if expires is None else expires[kept])
 
@@ -299,10 +299,10 @@ class Segment:
         return int(self._locate(np.array([np.uint64(group) << _GROUP_SHIFT], dtype=np.uint64))[0])
 
     def _locate(self, wanted: Slots) -> Positions:
-        """Where each of these slots stands, or would.
+        """The position of each of these slots, or where it would be.
 
-        A search over an array that is not verified may go astray, so where it lands is checked: the fences, which are
-        verified, say between which slots it must, and those pages are verified.
+        A search over an array that is not verified may end at a wrong place, so the place is checked: the fences, which
+        are verified, say between which slots it must, and those pages are verified.
         """
         last = np.maximum(np.searchsorted(self._fences, wanted) - 1, 0)
         positions: Positions = np.searchsorted(self._slots, wanted)

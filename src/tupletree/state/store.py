@@ -239,7 +239,7 @@ class TaskStore:
         return range(max(file.first_group, self._groups.start), min(file.end_group, self._groups.stop))
 
     def encode(self, changed: Mapping[Any, Any]) -> dict[Any, bytes]:
-        """What a run changed as bytes, `CLEARED` as none; values that are stored as they are fall out.
+        """What a run changed as bytes, `CLEARED` as none; values that are stored already are left out.
 
         Raises:
             ProcessingError: a value does not fit the declared type, or would not come back as it is.

@@ -56,7 +56,7 @@ def groups_of_task(index: int, parallelism: int) -> range:
 def files_of(version: Iterable[StateFile], groups: range) -> list[StateFile]:
     """The segments that count for any of these groups, oldest first.
 
-    One that was split by changes of parallelism stands there once for each part, next to each other.
+    One that was split by changes of parallelism is listed once for each part, side by side.
     """
     return [file for file in version if file.first_group < groups.stop and groups.start < file.end_group]
 
@@ -84,7 +84,8 @@ def newest_to_merge(files: Sequence[StateFile], changed: int, now_s: float) -> i
 def version_after(version: Sequence[StateFile], written: StateFile, merged: Iterable[str]) -> list[StateFile]:
     """The version once a task has written `written`, which stands for `merged` within its groups.
 
-    What counts for more groups than the writer owns (it was written at another parallelism) goes on counting for those.
+    A segment that counts for more groups than the writer owns (it was written at another parallelism) still counts for
+    those.
     """
     gone = set(merged)
     after: list[StateFile] = []

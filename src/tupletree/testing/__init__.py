@@ -1,6 +1,6 @@
-"""What users import in their tests: `run`, to run a topology in milliseconds, and `simulate`, to break it if one can.
+"""What users import in their tests: `run`, for a run in milliseconds, and `simulate`, for runs under faults.
 
-`tupletree.testing.conformance` is the suite for those who write a runtime.
+`tupletree.testing.conformance` is the suite for authors of a runtime.
 """
 
 from tupletree.testing.kit.reports import MessageReport, TestRun

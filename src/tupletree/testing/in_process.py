@@ -1,7 +1,8 @@
 """The Spark runtime without Spark: the same driver, stages and files, with the stages run in this process.
 
-For tests of what is ours: epochs, settling, recovery, sinks, kept frames. It starts no JVM, so that an epoch takes
-milliseconds. Refuses to stand for what only Spark can tell: workers that die, shuffles that are lost, calls that hang.
+For tests of Tupletree's own code: epochs, settling, recovery, sinks, kept frames. It starts no JVM, so that an epoch
+takes milliseconds. Does not replace tests of what only Spark shows: workers that die, shuffles that are lost, calls
+that hang.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def join_bolt(
         lag_s: as for `window_bolt`.
         idle_s: as for `window_bolt`.
         late: what happens to a tuple that is older than the watermark, because what it should match may have been
-        released.
+            released.
         retry_hold_s: as for `window_bolt`.
         extend_timeout: as for `window_bolt`.
         outputs: as for `bolt`.

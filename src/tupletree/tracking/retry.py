@@ -90,8 +90,8 @@ class RestartPolicy:
     Restart n (from 1) waits min(1000 · 2ⁿ, 30000) ms; after `max_restarts` without `health_s` seconds without failures
     in between, the topology stays down. Errors that arrive while a restart is already being waited for belong to it.
 
-    That time begins with `started`, not with the end of the wait and not with construction: a topology that takes
-    a topology that takes
+    That time begins with `started`, not with the end of the wait and not with construction: a topology that fails
+    after a minute in its start-up has not run for any part of it.
     """
 
     def __init__(self, *, max_restarts: int = 5, health_s: float = 60.0) -> None:

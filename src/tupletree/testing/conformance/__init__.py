@@ -1,4 +1,4 @@
-"""The conformance suite: what every runtime must do, for anybody who writes one.
+"""The conformance suite: what every runtime must do, for authors of one.
 
 Describe the runtime once, then check every scenario on it:
 
@@ -10,9 +10,9 @@ Describe the runtime once, then check every scenario on it:
     def test_conformance(scenario, tmp_path):
         play(Mine(), [scenario], tmp_path).check(scenario)
 
-Where starting a run is dear, scenarios with equal options may share one: `groups(runtime)` says which, and `play` takes
-the whole group. What a runtime cannot do is a `Gap` with its reason; a gap that says that the topology is refused is
-checked like anything else. Needs no test framework: a scenario that is not met raises `NotConformingError`.
+Where starting a run is expensive, scenarios with equal options may share one: `groups(runtime)` says which, and `play`
+takes the whole group. What a runtime cannot do is a `Gap` with its reason; a gap that says that the topology is refused
+is checked like anything else. Needs no test framework: a scenario that is not met raises `NotConformingError`.
 """
 
 from tupletree.testing.conformance.columns import COLUMNS

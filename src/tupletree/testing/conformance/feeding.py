@@ -1,4 +1,4 @@
-"""Spouts of the suite: they give scripted messages, and write down everything that they are told."""
+"""Spouts of the suite: they give scripted messages, and record everything that they are told."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Heard:
 
 
 _HEARD: dict[str, Heard] = {}
-"""By key. A runtime copies spouts, one for each task, so what they hear is kept beside them, in their process."""
+"""By key. A runtime copies spouts, one for each task, so what they are told is kept beside them, in their process."""
 
 
 def heard(key: str) -> Heard:
-    """What the feed of this key heard so far."""
+    """What the feed of this key was told so far."""
     return _HEARD[key]
 
 
@@ -50,7 +50,7 @@ class Feed(Spout[T], Generic[T]):
     """Gives its messages in one batch, then ends. Several tasks share them.
 
     Args:
-        key: unique in the process; names what is heard.
+        key: unique in the process; names the record.
         message_type: class of the values.
         messages: what to give.
     """
@@ -67,7 +67,7 @@ class Feed(Spout[T], Generic[T]):
         self.tell("open")
 
     def tell(self, event: str) -> None:
-        """Write down that something happened."""
+        """Record that something happened."""
         _HEARD[self.key].events.append(event)
 
     def next(self) -> list[Emit[T] | Reject] | None:
@@ -88,23 +88,23 @@ class Feed(Spout[T], Generic[T]):
         self.left = self.left[len(self.left) - position :]
 
     def ack(self, message_id: MessageId) -> None:
-        """Write it down."""
+        """Record it."""
         _HEARD[self.key].acked[message_id] += 1
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
-        """Write it down."""
+        """Record it."""
         _HEARD[self.key].failed.append((message_id, failure))
 
     def activate(self) -> None:
-        """Write it down."""
+        """Record it."""
         self.tell("activate")
 
     def deactivate(self) -> None:
-        """Write it down."""
+        """Record it."""
         self.tell("deactivate")
 
     def close(self) -> None:
-        """Write it down."""
+        """Record it."""
         self.tell("close")
 
 
@@ -128,7 +128,7 @@ class Replaying(Feed[T], Generic[T]):
         self.unsettled.pop(message_id, None)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
-        """Put it back, unless the failure is final."""
+        """Give it again, unless the failure is final."""
         super().fail(message_id, failure)
         if failure.permanent:
             self.unsettled.pop(message_id, None)

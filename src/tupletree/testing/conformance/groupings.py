@@ -97,7 +97,7 @@ class EachGrouping(Scenario):
 
 
 class DirectGrouping(Scenario):
-    """The producer names the task; that one gets the tuple, and nobody else."""
+    """The producer names the task; that task gets the tuple, and no other."""
 
     name = "grouping-direct"
 

@@ -72,7 +72,7 @@ class Ticking(Bolt[Item]):
     auto_ack = False
     output_types = (Note,)
 
-    def open(self, context: TaskContext) -> None:  # noqa: ARG002 - it needs to know nothing
+    def open(self, context: TaskContext) -> None:  # noqa: ARG002 - it needs no context
         """Start to count."""
         self.held: list[Item] = []
         self.ticks = 0
@@ -82,7 +82,7 @@ class Ticking(Bolt[Item]):
         self.held.append(value)
 
     def tick(self, collector: Collector[Note]) -> None:
-        """Count, and let go at the third tick with messages in hand."""
+        """Count, and ack at the third tick with messages held."""
         collector.emit(Note("tick", self.ticks))
         self.ticks += bool(self.held)
         if self.ticks == 3:
@@ -117,13 +117,13 @@ class Ticks(Scenario):
 
 
 class Told(Bolt[Item]):
-    """Says that time passed; forgets message 0, so that there is time to pass."""
+    """Says that time passed; never acks message 0, so that there is time to pass."""
 
     auto_ack = False
     output_types = (Note,)
 
     def process(self, value: Item, collector: Collector[Note]) -> None:
-        """Pass it on, unless it is the one to forget."""
+        """Pass it on, unless it is the one that is never acked."""
         if value.number:
             collector.emit(Note("item", value.number))
             collector.ack(value)

@@ -1,4 +1,4 @@
-"""What came of a scenario, and the words in which a runtime that does not conform is told so."""
+"""What a scenario showed, and the errors for a runtime that does not conform."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Observed:
         runtime, options: what it ran on, and with what.
         folder: where its sinks wrote.
         keys: spout → key of its feed.
-        ended: how the run ended that it was part of.
+        ended: how its run ended.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Observed:
         return heard(self._keys[spout])
 
     def acked(self, spout: str) -> Counter[MessageId]:
-        """How often the spout heard `ack` for each message."""
+        """How often the spout was told `ack` for each message."""
         return self.heard(spout).acked
 
     def failed(self, spout: str) -> Counter[MessageId]:
-        """How often the spout heard `fail` for each message."""
+        """How often the spout was told `fail` for each message."""
         return Counter(message_id for message_id, _ in self.heard(spout).failed)
 
     def letters(self, spout: str) -> dict[Any, DeadLetter]:
@@ -74,7 +74,7 @@ class Observed:
         return by_id
 
     def expect_verdicts(self, spout: str, *, acked: Sequence[Any], dead: Sequence[Any] = ()) -> None:
-        """Every message has exactly one end, and its source heard it exactly once."""
+        """Every message has exactly one end, and its source was told exactly once."""
         self.expect_equal(self.acked(spout), Counter(acked), f"acks that {spout} heard")
         self.expect_equal(self.failed(spout), Counter(dead), f"fails that {spout} heard")
         self.expect_equal(set(self.letters(spout)), set(dead), f"dead letters of {spout}")

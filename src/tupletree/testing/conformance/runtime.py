@@ -43,8 +43,8 @@ class Gap:
 
     Attributes:
         reason: why, and until when.
-        refused: it refuses such a topology (TopologyError), so that nobody takes silence for support. The suite checks
-            it. False: there is no way to even ask for it.
+        refused: it refuses such a topology (TopologyError), so that users do not take silence for support. The suite
+            checks it. False: there is no way to even ask for it.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""A scenario: a small topology, and what must come of it on every runtime."""
+"""A scenario: a small topology, and what must be true of it on every runtime."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Scenario(ABC):
         name: unique in the suite.
         needs: what not every runtime has.
         starts_inactive: the run begins with inactive spouts.
-        allow_cycle: its tuples flow in circles.
-        runs_alone: it shares a run with no other, because what others do may change what comes of it.
+        allow_cycle: its tuples flow in cycles.
+        runs_alone: it shares a run with no other, because what others do may change its outcome.
     """
 
     name: str = ""
@@ -106,8 +106,8 @@ class Scenario(ABC):
 
     @abstractmethod
     def build(self, bench: Bench) -> None:
-        """Put the components on the bench."""
+        """Add the components to the bench."""
 
     @abstractmethod
     def check(self, seen: Observed) -> None:
-        """Raise NotConformingError unless everything came as it must."""
+        """Raise NotConformingError unless everything is as it must be."""

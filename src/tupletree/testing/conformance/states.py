@@ -36,7 +36,7 @@ def keep_three(item: KeyedItem, last: ListState[int]) -> KeyedItem:
 
 
 class Seen(Bolt[KeyedItem]):
-    """Counts the tuples of its task, whatever their key."""
+    """Counts the tuples of its task, of all keys."""
 
     state_default = int
     seen: TaskState[int]

@@ -32,7 +32,7 @@ class Held(msgspec.Struct, frozen=True):
 
 @bolt(auto_ack=False)
 def ack_even(item: Item, out: Collector[Item]) -> None:
-    """Forget every other tuple."""
+    """Never ack every other tuple."""
     if item.number % 2 == 0:
         out.emit(item)
         out.ack(item)
@@ -87,7 +87,7 @@ class TimesOutThenWorks(Scenario):
 
 @bolt(auto_ack=False)
 def forget_once(item: Item, context: TaskContext, out: Collector[Held]) -> None:
-    """Forget odd items on their first attempt."""
+    """Never ack odd items on their first attempt."""
     if item.number % 2 == 0 or context.attempt > 1:
         out.emit(Held(item.number, 0.0, context.attempt))
         out.ack(item)
@@ -102,7 +102,7 @@ class Holding(Bolt[Item]):
     ticks_to_hold = 0
 
     def open(self, context: TaskContext) -> None:
-        """Remember the clock."""
+        """Keep the clock."""
         self.context = context
         self.held: dict[Item, tuple[float, int]] = {}
 
@@ -130,7 +130,7 @@ class HoldingFor2HalfTimeouts(Holding):
 
 
 class Renewed(Scenario):
-    """A timeout that a bolt renews lets a message live longer than 2T; one that it does not renew ends in time."""
+    """A timeout that a bolt renews keeps a message open for longer than 2T; one that it does not renew ends in time."""
 
     name = "renewed"
     needs = frozenset({Need.TICKS, Need.LASTING_BOLTS})

@@ -208,7 +208,7 @@ def to_nobody(item: Item, tasks: int) -> list[int]:
 
 
 class Filtered(Scenario):
-    """Messages that are filtered, or that a grouping sends to nobody, are acked like any other."""
+    """Messages that are filtered, or that a grouping sends to no task, are acked like any other."""
 
     name = "filtered"
 
@@ -234,7 +234,7 @@ def count_down(item: Item, out: Collector[Item | Sum]) -> None:
 
 
 class Cycle(Scenario):
-    """A tuple that goes in circles belongs to its message all the way: acked once, when the last lap is done."""
+    """A tuple that goes round a cycle belongs to its message all the way: acked once, when the last lap is done."""
 
     name = "cycle"
     needs = frozenset({Need.CYCLES})

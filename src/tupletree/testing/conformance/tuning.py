@@ -34,7 +34,7 @@ def refuse_fours(item: Item) -> Item:
 
 
 class Untracked(Scenario):
-    """Messages without an id are processed and never retried; nobody hears of them, and they are never pending."""
+    """Messages without an id are processed and never retried; no source is told of them, and they are never pending."""
 
     name = "untracked"
 
@@ -69,7 +69,7 @@ def refuse_even_notes(note: Note) -> Note:
 
 
 class Unanchored(Scenario):
-    """A tuple that is anchored to nothing fails nobody, and goes on when the message fails that it was emitted for."""
+    """A tuple that is anchored to nothing fails no message, and goes on when its message fails."""
 
     name = "unanchored"
     # Another scenario's failure behind state or a held tuple lets Spark run the epoch again without what failed in it.
@@ -93,7 +93,7 @@ class Unanchored(Scenario):
 
 
 class NoAckers(Scenario):
-    """With 0 ackers every message is acked as it is emitted, whatever becomes of it; nothing is retried."""
+    """With 0 ackers every message is acked as it is emitted, with any outcome; nothing is retried."""
 
     name = "no-ackers"
 

@@ -20,13 +20,13 @@ __all__ = ["VERDICTS"]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A message that says what is to become of it."""
+    """A message that says how it is to end."""
 
     name: str
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What came of an order."""
+    """The result of an order."""
 
     name: str
     attempt: int
@@ -71,7 +71,7 @@ class Retries(Scenario):
 
 
 class SourceReplays(Scenario):
-    """A source with `replay="source"` hears of each failed attempt, emits again itself, and is told the last one."""
+    """A source with `replay="source"` is told of each failed attempt, emits again itself, and is told the last one."""
 
     name = "source-replays"
 
@@ -151,7 +151,7 @@ class FirstVerdictWins(Scenario):
 
 
 class Regrets(Bolt[Order]):
-    """Remembers a tuple that was acked when the call returned, and fails it in the next call."""
+    """Keeps a tuple that was acked when the call returned, and fails it in the next call."""
 
     output_types = (Done,)
 
@@ -209,7 +209,7 @@ def raise_as_told(order: Order, context: TaskContext) -> Done:
 
 
 class OddErrors(Scenario):
-    """Whatever a bolt raises, also what usually ends loops, tasks or processes, fails its message and nothing else."""
+    """What a bolt raises, also what usually ends loops, tasks or processes, fails its message and nothing else."""
 
     name = "odd-errors"
 

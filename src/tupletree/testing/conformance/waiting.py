@@ -1,4 +1,4 @@
-"""Scenarios: components that wait, side by side, and are as right as those that do not."""
+"""Scenarios: components that wait, side by side, and are as correct as those that do not."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def fail_sixths_once(item: KeyedItem, context: TaskContext) -> KeyedItem:
 
 
 class WaitingSource(Scenario):
-    """A spout that waits gives everything, hears of everything, and gives again what failed before it ends."""
+    """A spout that waits gives everything, is told of everything, and gives again what failed before it ends."""
 
     name = "waiting-source"
     needs = frozenset({Need.ASYNC_SPOUTS})

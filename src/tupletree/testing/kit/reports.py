@@ -1,4 +1,4 @@
-"""Reports of the test kit: what became of each message, as objects and as text.
+"""Reports of the test kit: the outcome of each message, as objects and as text.
 
 Owns the record that is kept while a topology runs in a test. It counts nothing that machines decide; see `oracle`.
 """
@@ -31,7 +31,7 @@ MAX_VALUE_TEXT = 120
 
 @dataclass
 class MessageReport:
-    """What became of one message.
+    """The outcome of one message.
 
     Attributes:
         message_id: None if it was untracked; then it counts as acked, like any message of a run without ackers.
@@ -73,7 +73,7 @@ class TestRun:
         seconds: virtual time that passed.
     """
 
-    __test__ = False  # it is no test, whatever pytest thinks of its name
+    __test__ = False  # it is no test, though pytest would take it for one by its name
 
     outputs: Mapping[str, list[Any]]
     messages: Mapping[str, list[MessageReport]]
@@ -85,7 +85,7 @@ class TestRun:
 
 @dataclass(slots=True, eq=False)
 class _Delivery:
-    """One tuple in the hands of one task, for one root."""
+    """One tuple at one task, for one root."""
 
     task: int
     producer: str
@@ -95,7 +95,7 @@ class _Delivery:
 
 @dataclass(slots=True)
 class _Record:
-    """One message while it lives. `root` is that of its last attempt."""
+    """One message while it is open. `root` is that of its last attempt."""
 
     report: MessageReport
     root: int = 0

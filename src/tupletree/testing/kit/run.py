@@ -1,4 +1,4 @@
-"""The test kit: runs a topology to its end in one thread, on virtual time, and tells what became of every message."""
+"""The test kit: runs a topology to its end in one thread, on virtual time, and reports the outcome of every message."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def run(
 
     Raises:
         ConfigError: a name or an option does not exist.
-        TopologyError: the topology is not sound, or needs what the local runtime does not have.
-        TupletreeError: it does not come to an end, because a spout never stops to give messages.
+        TopologyError: the topology has faults, or needs what the local runtime does not have.
+        TupletreeError: it does not come to an end, because a spout never stops giving messages.
 
     >>> from tupletree import Topology, bolt
     >>> from tupletree.sinks import foreach

@@ -1,6 +1,6 @@
 """Tracing: which tuple came of which, failures on demand, and bolts that keep what they should not keep.
 
-Owns the wrappers around the user's bolts in a test. Trees are told by the very objects that bolts take and give.
+Owns the wrappers around the user's bolts in a test. Trees are recognised by the very objects that bolts take and give.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tracer:
     """One run's.
 
     Attributes:
-        task: the task that is at work; kept up to date by whoever drives the machines.
+        task: the task that is at work; kept up to date by the code that drives the machines.
         warnings: what would be different on Spark.
     """
 
@@ -294,7 +294,7 @@ class _TracedBolt(Bolt[Any]):
         for name, value in self._attributes():
             if name not in self._before or not _is_same(self._before[name], value):
                 warning = (
-                    f"bolt {self._name!r} changed `self.{name}` outside of `open`: on Spark a bolt is opened anew for "
+                    f"bolt {self._name!r} changed `self.{name}` outside of `open`: on Spark a bolt is opened again for "
                     "each run, so only declared state lasts"
                 )
                 if warning not in self._tracer.warnings:
@@ -302,7 +302,7 @@ class _TracedBolt(Bolt[Any]):
 
 
 def _kept_copy(value: Any) -> Any:
-    """A copy that later changes do not reach; of what is not equal to its copy, or has none, the thing itself."""
+    """A copy that later changes do not affect; of what is not equal to its copy, or has none, the object itself."""
     try:
         copied = copy.deepcopy(value)
         return copied if bool(copied == value) else value
@@ -315,5 +315,5 @@ def _is_same(before: Any, now: Any) -> bool:
         return True
     try:
         return type(before) is type(now) and bool(before == now)
-    except Exception:  # noqa: BLE001 - things that cannot be compared are taken for the same
+    except Exception:  # noqa: BLE001 - objects that cannot be compared are taken for the same
         return True

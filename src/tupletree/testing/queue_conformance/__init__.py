@@ -1,4 +1,4 @@
-"""The conformance suite for queues: what every broker must do, for anybody who writes one.
+"""The conformance suite for queues: what every broker must do, for authors of one.
 
 Describe the broker once, then check every scenario on it:
 
@@ -11,7 +11,7 @@ Describe the broker once, then check every scenario on it:
     def test_conformance(scenario):
         check(scenario, Mine())
 
-What a broker cannot do stands in its `Capabilities`: such a scenario is not asked, but that it says so when it is asked
+What a broker cannot do is in its `Capabilities`: such a scenario is not asked, but that it says so when it is asked
 is checked. Needs no test framework: a scenario that is not met raises `NotConformingError`. docs/queues.md shows the
 whole of it on a broker of a page.
 """

@@ -26,7 +26,7 @@ def _delayed(bench: Bench) -> None:
 
 @scenario("delay", otherwise=_delayed)
 def a_message_that_failed_with_a_delay_comes_when_it_is_over(bench: Bench) -> None:
-    """A storm of failures stays within the backoff, and each of a batch has its own."""
+    """Many failures stay within the backoff, and each of a batch has its own."""
     bench.publish(*(b"%d" % number for number in range(10)))
     leased = bench.lease()
     bench.broker.fail(

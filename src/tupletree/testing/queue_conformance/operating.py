@@ -27,7 +27,11 @@ def the_depth_counts_each_message_once(bench: Bench) -> None:
     must(depth == Depth(**counted), "each is counted where it is", depth)
     bench.let_leases_end()
     depth = bench.broker.depth(bench.queue)
-    must(depth.ready == 2 + expected["leased"], "a lease that ended counts as ready, though nobody leased since", depth)
+    must(
+        depth.ready == 2 + expected["leased"],
+        "a lease that ended counts as ready, though no consumer leased since",
+        depth,
+    )
 
 
 def _peeked(bench: Bench) -> None:
@@ -96,7 +100,7 @@ def a_message_moved_while_delayed_stays_delayed_and_exists_once(bench: Bench) ->
 
 @scenario("move", "dead_letters")
 def a_dead_letter_can_go_back_to_work(bench: Bench) -> None:
-    """To its own queue or another; its deliveries are counted anew."""
+    """To its own queue or another; its deliveries are counted again from 0."""
     bench.publish(b"a", b"b")
     bench.broker.dead_letter([Letter(handle=one.handle, reason="poison") for one in bench.lease()])
     other = bench.another()

@@ -33,7 +33,7 @@ def a_message_arrives_as_it_was_published(bench: Bench) -> None:
 
 @scenario()
 def what_was_published_is_there_for_another_connection(bench: Bench) -> None:
-    """Durable when publish returns, also if the publisher leaves without a word."""
+    """Durable when publish returns, also if the publisher stops without closing."""
     publisher = bench.connect()
     publisher.publish(bench.queue, [Message(id="1", body=b"a"), Message(id="2", body=b"b")])
     publisher.close()
@@ -43,7 +43,7 @@ def what_was_published_is_there_for_another_connection(bench: Bench) -> None:
 
 @scenario()
 def a_queue_that_is_not_declared_is_named(bench: Bench) -> None:
-    """Whatever is asked of it; and a closed connection is an error of its own."""
+    """For every operation; and a closed connection is an error of its own."""
     missing = bench.queue + "x"
     asked: dict[str, Callable[[], object]] = {
         "publish": lambda: bench.broker.publish(missing, [Message()]),

@@ -1,1 +1,1 @@
-"""The simulator: whole topologies under seeded faults, and an oracle that knows what must be true."""
+"""The simulator: whole topologies under seeded faults, and an oracle that checks what must be true."""

@@ -10,7 +10,7 @@
 | `HighWater` | held back only, in order | no | no |
 | ends of async calls, letters that are durable | held back only | no | only with their task |
 
-A task that dies takes its memory along, and what was on its way to it as often as not. Keyed state survives, as it does
+A task that dies loses its memory, and half of the time what was on its way to it. Keyed state survives, as it does
 when the local runtime restarts a topology.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["Faults"]
 class Faults:
     """How likely each fault is.
 
-    A run does not suffer all of them: the seed leaves out about half, because some bugs only show while others do not
+    A run does not have all of them: the seed leaves out about half, because some bugs only show while others do not
     get in the way (swarm testing: Groce, Zhang, Eide, Chen, Regehr, "Swarm testing", ISSTA 2012).
 
     Attributes:
@@ -35,10 +35,12 @@ class Faults:
         lose_mail, repeat_mail: per other message, where it is legal.
         hold_back: per message, for up to twice the message timeout.
         refuse_rows: per batch that a sink writes.
-        outage: per step, what a bolt or a sink calls is away, for up to twice the message timeout; no attempt fails.
-        kill_bolts, kill_ackers, kill_sinks, kill_spouts: per step, one task of the kind; a spout hands over.
-        restart: per step, the whole topology, as a supervisor does it: messages are handed over.
-        crash: per step, the whole process: all memory is gone, and sources deliver again what they did not hear of.
+        outage: per step, what a bolt or a sink calls is unavailable, for up to twice the message timeout; no attempt
+            fails.
+        kill_bolts, kill_ackers, kill_sinks, kill_spouts: per step, one task of the kind; a spout's messages are
+            carried over.
+        restart: per step, the whole topology, as a supervisor does it: messages are carried over.
+        crash: per step, the whole process: all memory is lost, and sources deliver again what they were not told of.
         jump: per step, the clock, by up to the message timeout.
         pause: per step, all spouts, for a while.
         drain: per run, a stop in the middle of it.
@@ -83,7 +85,7 @@ class Faults:
         return Faults(**{one.name: getattr(self, one.name) * random.getrandbits(1) for one in fields(self)})
 
     def without_loss(self) -> Faults:
-        """Nothing goes missing: for topologies without a message timeout, where nothing would notice."""
+        """Nothing goes missing: for topologies without a message timeout, where lost messages would never end."""
         losing = ("lose_frames", "repeat_frames", "lose_tracks", "repeat_tracks", "lose_mail", "kill_bolts")
         kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in losing}
         return Faults(**kept, **dict.fromkeys(losing, 0.0))

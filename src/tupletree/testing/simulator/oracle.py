@@ -1,10 +1,10 @@
 """The oracle: an independent account of every message in a simulation, and the rules that must never be broken.
 
 It counts deliveries, not XORs: a frame that goes to a task is waited for until that task's bolt is done with it, for
-each root on its own. From that it knows which trees are complete, whatever the ackers believe.
+each root on its own. From that it knows which trees are complete, independently of the ackers.
 
-It holds the machines to this: no tree completes early, or late once an acker has heard of everything; no tree expires
-too early or too late; a verdict is about the attempt that is out; a message ends once, and its source hears of it once;
+It holds the machines to this: no tree completes early, or late once an acker has been told everything; no tree expires
+too early or too late; a verdict is about the attempt that is out; a message ends once, and its source is told once;
 a message is acked only when its rows are written; a row is written only if a tree that it belongs to completed.
 """
 
@@ -30,13 +30,13 @@ from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, S
 __all__ = ["Attempt", "Message", "Oracle", "Violation"]
 
 
-class Violation(Exception):  # noqa: N818 - the simulator makes an error of it, with the story that led here
+class Violation(Exception):  # noqa: N818 - the simulator makes an error of it, with the events that led here
     """A rule was broken."""
 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A row that a sink took. It keeps its value alive, so that the object's identity is its name."""
+    """A row that a sink took. It keeps a reference to its value, so that the object's identity is its name."""
 
     value: Any
     roots: tuple[int, ...]
@@ -51,10 +51,10 @@ class Attempt:
         waiting: deliveries (task, frame id) that are not done.
         sure: where something was repeated, the deliveries that must be done all the same.
         on_the_way: messages to an acker that mention it.
-        opened_s: when its acker heard of it.
-        told_failure: its acker heard that it failed.
+        opened_s: when its acker was told of it.
+        told_failure: its acker was told that it failed.
         failed: a bolt failed it.
-        lost: an acker may never hear all about it.
+        lost: an acker may never be told all about it.
         verdict: completed, failed or expired, by its acker.
         since_s: when its timeout began.
     """
@@ -184,7 +184,7 @@ class Oracle:
             message.root, message.outcome = 0, Outcome.OPEN
 
     def told(self, spout_task: int, message_id: MessageId, failure: Failure | None) -> None:
-        """A source hears of a message."""
+        """A source is told of a message."""
         message = self.messages.get((spout_task, message_key(message_id)))
         if message is None:
             return  # it was never tracked, or is held back still
@@ -199,7 +199,7 @@ class Oracle:
         message.told = expected
 
     def forget(self, spout_task: int) -> None:
-        """A spout task died with all it knew: what its source did not hear of will come again, as new messages."""
+        """A spout task died without a checkpoint: what its source was not told of will come again, as new messages."""
         for key, message in [*self.messages.items()]:
             if message.spout_task == spout_task and message.told is None:
                 del self.messages[key]
@@ -278,7 +278,7 @@ class Oracle:
         self._taken[sink_task].clear()
 
     def repeated(self, frame: Frame) -> None:
-        """The frame arrives twice, so there may be tuples that nobody waits for; what is out now must be done."""
+        """The frame arrives twice, so there may be tuples that no tree waits for; what is out now must be done."""
         for root in _distinct(frame.roots):
             attempt = self.attempts[root]
             attempt.lost = True
@@ -303,7 +303,7 @@ class Oracle:
             self.attempts[root].on_the_way += 1
 
     def may_lose(self, track: Track) -> bool:
-        """Whether nothing worse than a timeout will come of it: every tree that it speaks of is open."""
+        """Whether it can cause nothing worse than a timeout: every tree that it names is open."""
         attempts = [self.attempts[root] for root in roots_in(track)]
         return not track.openings and all(one.message.root == one.root and not one.verdict for one in attempts)
 
@@ -351,7 +351,7 @@ class Oracle:
                 raise Violation(f"its acker heard that all is done, and did not say so: {attempt}")
 
     def _is_old(self, attempt: Attempt) -> bool:
-        """Whether what came before the opening may be forgotten by now."""
+        """Whether what came before the opening may have been dropped by now."""
         timeout_s = self._options.message_timeout_s
         return timeout_s is not None and self.now_s - attempt.emitted_s >= timeout_s
 
@@ -368,13 +368,13 @@ class Oracle:
             attempt = self.attempts[root]
             age_s = self.now_s - attempt.since_s
             timeout_s = self._options.message_timeout_s or 0.0
-            came_late = attempt.opened_s - attempt.emitted_s >= timeout_s  # what renewed it may be forgotten
+            came_late = attempt.opened_s - attempt.emitted_s >= timeout_s  # what renewed it may have been dropped
             if age_s < timeout_s - 1e-6 and not attempt.lost and not came_late:
                 raise Violation(f"expired after {age_s:.3f} s: {attempt}")
             self._close(attempt, "expired")
 
     def rotated(self, acker_index: int) -> None:
-        """An acker looked at the time: what is too old must be gone."""
+        """An acker dropped what is too old: it must be gone."""
         timeout_s, buckets = self._options.message_timeout_s, self._options.timeout_buckets
         if timeout_s is None:
             return
@@ -385,7 +385,7 @@ class Oracle:
                 raise Violation(f"not expired after {self.now_s - attempt.since_s:.3f} s: {attempt}")
 
     def acker_died(self, acker_index: int) -> None:
-        """Its trees are gone."""
+        """Its trees are lost."""
         self._open[acker_index].clear()
         for root, attempt in self.attempts.items():
             if root % self._options.acker_tasks == acker_index and not attempt.verdict:

@@ -1,6 +1,6 @@
 """The simulator: a whole topology under a seeded scheduler that reorders, delays, repeats, loses, kills and restarts.
 
-The machines and dispatch are those that the local runtime runs; only what lies between them is made up. A seed decides
+The machines and dispatch are those that the local runtime runs; only what is between them is simulated. A seed decides
 everything, so a run that fails can be run again, step by step. Seeded simulation of a whole system is FoundationDB's
 idea (Zhou et al., "FoundationDB: a distributed unbundled transactional key value store", SIGMOD 2021).
 """
@@ -41,8 +41,8 @@ MAX_ROTATIONS = 20
 class SimulationError(TupletreeError):
     """A rule was broken under this seed. Its text tells which, the seed, the topology and the last events."""
 
-    def __init__(self, seed: int, broken: str, topology: str, story: Iterable[str]) -> None:
-        lines = "\n".join(f"  {line}" for line in story)
+    def __init__(self, seed: int, broken: str, topology: str, events: Iterable[str]) -> None:
+        lines = "\n".join(f"  {line}" for line in events)
         super().__init__(f"seed {seed}: {broken}\n\n{topology}\n\nthe last events:\n{lines}\n\nreplay with seed={seed}")
         self.seed = seed
         self.broken = broken
@@ -93,7 +93,7 @@ def simulate(
     Sinks are replaced, so nothing is written anywhere. Equal seeds give equal runs, as long as bolts are deterministic.
 
     Args:
-        make_topology: makes it anew for each run, because bolts may keep things.
+        make_topology: makes it again for each run, because bolts may keep things.
         inputs: spout → values (ids are their positions) or `Emit`s, in place of its source; they must end. Spouts that
             are not named here run as they are, and must end as well.
         seed: decides everything that is left to chance.
@@ -123,9 +123,9 @@ def simulate(
     try:
         run.to_the_end()
     except Violation as broken:
-        raise SimulationError(seed, str(broken), to_text(spec), run.story()) from None
+        raise SimulationError(seed, str(broken), to_text(spec), run.events()) from None
     except Exception as error:
-        raise SimulationError(seed, f"{type(error).__name__}: {error}", to_text(spec), run.story()) from error
+        raise SimulationError(seed, f"{type(error).__name__}: {error}", to_text(spec), run.events()) from error
     finally:
         simulation.close()
     return run.result(seed)
@@ -173,9 +173,8 @@ class _Run:
         simulation = self._simulation
         named = [str(message) for message in simulation.oracle.messages.values() if message.outcome is None]
         busy = [one.task.component for one in simulation.machine_set.machines.values() if one.is_busy]
-        return (
-            f"{len(simulation.network)} on the way, open: {', '.join(named[:5]) or 'nothing'}, busy: {busy or 'nobody'}"
-        )
+        open_ = ", ".join(named[:5]) or "nothing"
+        return f"{len(simulation.network)} on the way, open: {open_}, busy: {busy or 'no task'}"
 
     def _check_outcomes(self) -> None:
         simulation = self._simulation
@@ -186,7 +185,7 @@ class _Run:
                 raise Violation(f"the source never heard of {message}: {message.outcome.value}")
 
     def _let_memory_go(self) -> None:
-        """Time passes, so that what is remembered for late arrivals is forgotten."""
+        """Time passes, so that what is kept for late arrivals is dropped."""
         simulation = self._simulation
         for _ in range(MAX_ROTATIONS):
             simulation.rotate()
@@ -212,13 +211,15 @@ class _Run:
         if simulation.machine_set.attempts:
             raise Violation(f"attempt numbers of {len(simulation.machine_set.attempts)} roots are still held")
 
-    def story(self) -> list[str]:
+    def events(self) -> list[str]:
         """The last events, one line each."""
         start_s = 1000.0
-        return [f"{now_s - start_s:9.3f} s  {what}  {_shown(detail)}" for now_s, what, detail in self._simulation.story]
+        return [
+            f"{now_s - start_s:9.3f} s  {what}  {_shown(detail)}" for now_s, what, detail in self._simulation.events
+        ]
 
     def result(self, seed: int) -> SimulationResult:
-        """What it came to."""
+        """The result."""
         simulation = self._simulation
         by_outcome: dict[Outcome, dict[str, list[MessageId]]] = {outcome: {} for outcome in Outcome}
         for message in simulation.oracle.messages.values():

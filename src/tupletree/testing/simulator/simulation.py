@@ -1,4 +1,4 @@
-"""The world of a simulation: machines in one thread, everything between them in transit, and faults by lot.
+"""A simulation: machines in one thread, everything between them in a network, and faults at random.
 
 Owns what one step is, what can go wrong in it, and what is told to the oracle. A step serves some tasks together, as an
 executor does: one outbox for all, frames worked on at once or sent on, then all effects carried out in order.
@@ -48,7 +48,7 @@ from tupletree.tracking.records import Died
 
 __all__ = ["Simulation"]
 
-STORY_LENGTH = 60
+EVENTS_KEPT = 60
 WALL_S = 1_700_000_000.0
 STEP_S = 0.01
 MAX_LAST_STEPS = 1000
@@ -74,7 +74,7 @@ class Simulation:
         steps: so far.
         happened: fault → how often.
         dead: letters that are durable.
-        story: the last things that happened.
+        events: the last events.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Simulation:
         self.steps = 0
         self.happened: Counter[str] = Counter()
         self.dead: list[Died] = []
-        self.story: deque[tuple[float, str, object]] = deque(maxlen=STORY_LENGTH)
+        self.events: deque[tuple[float, str, object]] = deque(maxlen=EVENTS_KEPT)
         self.oracle = Oracle(options)
         self.machine_set = _FaultyMachineSet(self)
         self.network = Network(random)
@@ -122,8 +122,8 @@ class Simulation:
         return self._calls.is_ending
 
     def note(self, what: str, detail: object = "") -> None:
-        """Put something into the story."""
-        self.story.append((self.now_s, what, detail))
+        """Record an event."""
+        self.events.append((self.now_s, what, detail))
 
     def inject_fault(self, fault: str) -> bool:
         """Whether a fault happens now."""
@@ -157,7 +157,7 @@ class Simulation:
         return bool(envelopes) or bool(ended) or polled
 
     def wait(self) -> bool:
-        """Nothing is to be done now: let go of what is held, or move on in time; False if nothing will ever come."""
+        """Nothing is to be done now: release what is held, or move on in time; False if nothing will ever come."""
         if self.ending and self._flush():
             return True
         due = [due_s for machine in self.machine_set.machines.values() if (due_s := machine.next_due_s()) is not None]
@@ -366,7 +366,7 @@ class Simulation:
             self._crash()
 
     def _pause(self) -> None:
-        """For a while: because too much is in flight, or because somebody asked for it."""
+        """For a while: because too much is in flight, or because it was requested."""
         self._paused_until = self.steps + self.random.randrange(50)
         if self.random.getrandbits(1) and not self._draining:
             self.note("pause")
@@ -375,7 +375,7 @@ class Simulation:
                 spout.pause()
 
     def _one(self, kind: str) -> int | None:
-        """A task of a kind, by lot."""
+        """A task of a kind, at random."""
         tasks = [task.task_id for task in self.plan.tasks if self.machine_set.kind_of(task) == kind]
         return self.random.choice(tasks) if tasks else None
 
@@ -436,7 +436,7 @@ class Simulation:
     def _kill_spout(self) -> None:
         task = self._one("spout")
         assert task is not None
-        self.note(f"spout task {task} dies and hands over")
+        self.note(f"spout task {task} fails, and its messages are carried over")
         spout = self.machine_set.machines[task]
         assert isinstance(spout, SpoutMachine)
         spout_checkpoint = self._call(task, spout.hand_over)
@@ -444,13 +444,13 @@ class Simulation:
         self._replace(task, spout_checkpoint)
 
     def _end_spout(self, spout: SpoutMachine) -> None:
-        """Let it hear what it is to hear still; its calls, and word of their ends, go with it."""
+        """Deliver what it is still to get; its calls and their ends are lost with it."""
         task = spout.task.task_id
         self.network.lose(lambda one: one.task == task and isinstance(one.content, Call | Finished))
         if isinstance(spout, AsyncSpoutMachine):
             spout.stop(self.now, self.out)
             self._end_calls()
-            # No spout is opened before the one in its place is closed.
+            # No spout is opened before the one that it replaces is closed.
             self._advance(self._calls.let_end(self.now_s) - self.now_s)
 
     def _replace(self, task: int, spout_checkpoint: Any = None) -> None:
@@ -459,7 +459,7 @@ class Simulation:
             machine.drain()
 
     def _restart(self) -> None:
-        """As after a fault: spouts hand over, and dead letters that are being written are written."""
+        """As after a fault: messages are carried over, and dead letters that are being written are written."""
         self.note("the topology restarts")
         spout_checkpoints = {
             spout.task.task_id: self._call(spout.task.task_id, spout.hand_over) for spout in self.machine_set.spouts()
@@ -504,7 +504,7 @@ class Simulation:
 
 
 class _FaultyMachineSet(MachineSet):
-    """A crew whose sinks refuse rows at times."""
+    """Machines whose sinks refuse rows at times."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

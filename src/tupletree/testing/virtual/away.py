@@ -27,17 +27,17 @@ class Away:
         self._until: dict[str, float] = {}
 
     def begin(self, random: Random, most_s: float) -> str:
-        """Let one go away, for up to so many seconds; returns whose it is."""
+        """Make one unavailable, for up to so many seconds; returns the component that calls it."""
         name = random.choice(self._names)
         self._until[name] = self.clock() + random.random() * most_s
         return name
 
     def end(self) -> None:
-        """All are back."""
+        """Make all available."""
         self._until.clear()
 
     def check(self, name: str) -> None:
-        """Raise ConnectorError if it is not there."""
+        """Raise ConnectorError if it is not available."""
         if self.clock() < self._until.get(name, 0.0):
             raise ConnectorError(AWAY, where=name)
 

@@ -1,6 +1,6 @@
-"""Calls of async components on virtual time: sleeping takes none, and a call that waits for ever is left alone.
+"""Calls of async components on virtual time: sleeping takes none, and a call that waits for ever is not ended.
 
-Owns an event loop that stands still until it is given a turn, and whose clock is the one of the test.
+Owns an event loop that runs nothing until it is given a turn, and whose clock is the one of the test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self.end_turn: Callable[[], None] = lambda: None
         self.wait_s: float | None = None
-        self.jobs = 0  # handed to workers
+        self.jobs = 0  # given to workers
         self.is_patient = True
         self._others = _other_threads()
 
@@ -109,7 +109,7 @@ class VirtualCalls:
         while True:
             try:
                 self._loop.run_forever()
-            except BaseException:  # noqa: BLE001, S112 - a task of the user's making; nobody else's call ends by that
+            except BaseException:  # noqa: BLE001, S112 - a task of the user's making; no other call ends by that
                 continue
             break
         wait_s = self._selector.wait_s
@@ -128,7 +128,7 @@ class VirtualCalls:
         return bool(self._endings)
 
     def forget(self, tasks: Collection[int]) -> None:
-        """Cancel the calls of these tasks; nobody hears of them any more."""
+        """Cancel the calls of these tasks; their ends are not reported."""
         self._finished = [entry for entry in self._finished if entry[0] not in tasks]
         for one in [one for one, (task, _) in self._running.items() if task in tasks]:
             del self._running[one]
@@ -138,7 +138,7 @@ class VirtualCalls:
     def end(self, task: int, numbers: Collection[int], call: AsyncCall) -> None:
         """Cancel these calls of a task, and run the ending when all of them have ended. See `Outbox.endings`.
 
-        Nobody hears of these calls any more.
+        The ends of these calls are not reported.
         """
         self._finished = [entry for entry in self._finished if entry[0] != task]
         running = [one for one, (whose, _) in self._running.items() if whose == task]

@@ -1,6 +1,6 @@
 """Ctrl-C while a topology runs on virtual time, in the caller's thread or beside a running event loop.
 
-What a bolt raises fails its tuple, also a KeyboardInterrupt. So a true one, which comes out of whatever code is at
+What a bolt raises fails its tuple, also a KeyboardInterrupt. So a true one, which comes out of the code that is at
 work, must be noted where it comes from.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """Notes SIGINT while it is entered, in the main thread and where nobody else handles it; ask with `check`."""
+    """Notes SIGINT while it is entered, in the main thread and where no other handler is set; ask with `check`."""
 
     def __init__(self) -> None:
         self._came = False
@@ -42,7 +42,7 @@ class Interrupts:
         self._came = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if one came, whoever caught it."""
+        """Raise KeyboardInterrupt if one came, also if other code caught it."""
         if self._came:
             raise KeyboardInterrupt
 

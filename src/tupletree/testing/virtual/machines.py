@@ -1,7 +1,7 @@
-"""The crew: the machines of a whole topology, made one by one and again, for one thread and virtual time.
+"""The machines of a whole topology, made one by one and replaced, for one thread and virtual time.
 
-Owns how a machine is made in a test. Each says what it does to a `Probe`; sinks write nowhere. What runs them, and in
-which order, is for the test kit and the simulator to say.
+Owns how a machine is made in a test. Each reports what it does to a `Probe`; sinks write nowhere. What runs them, and
+in which order, is for the test kit and the simulator to say.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MachineSet:
         plan: the topology laid out for one partition.
         options: the run's settings.
         random: draws ids and jitter.
-        watch: hears what happens.
+        watch: is told what happens.
         linger_s: see `SinkMachine`.
 
     Attributes:
@@ -136,7 +136,7 @@ class MachineSet:
         return self._spout(task, component, spout_checkpoint)
 
     def sink(self, component: ComponentSpec) -> Sink[Any]:  # noqa: ARG002 - for those that choose by sink
-        """What stands in the place of a sink."""
+        """What takes the place of a sink."""
         return ProbedSink(self._probe)
 
     def _acker(self, task: Task, now: Now) -> Machine:

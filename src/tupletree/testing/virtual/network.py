@@ -1,6 +1,6 @@
-"""Transit: everything that is on its way between tasks in a simulation, delivered in random order.
+"""The network: everything that is on its way between tasks in a simulation, delivered in random order.
 
-Owns delays and order. It refuses to know faults: whoever sends decides what is held back, sent twice or not at all.
+Owns delays and order. It refuses to know faults: the sender decides what is held back, sent twice or not at all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Content: TypeAlias = "Frame | Mail | Call | LettersStored"
 
 @dataclass(slots=True, eq=False)
 class Envelope:
-    """One thing on its way to a task."""
+    """One message on its way to a task."""
 
     task: int
     content: Content
@@ -71,7 +71,7 @@ class Network:
     def send(self, envelope: Envelope, not_before_s: float = 0.0) -> None:
         """Put something on its way."""
         content = envelope.content
-        if isinstance(content, HighWater):  # the one kind whose order matters: the latest word counts
+        if isinstance(content, HighWater):  # the one kind whose order matters: the latest value counts
             self._levels[envelope.task, content.acker_task].append(content)
         self._sent += 1
         if not_before_s:
@@ -84,7 +84,7 @@ class Network:
         return self._held[0][0] if self._held else None
 
     def take(self, most: int, now_s: float) -> list[Envelope]:
-        """Take up to `most` of what may be delivered now, in random order."""
+        """Remove and return up to `most` of what may be delivered now, in random order."""
         ready = self._ready
         while self._held and self._held[0][0] <= now_s:
             ready.append(heapq.heappop(self._held)[2])

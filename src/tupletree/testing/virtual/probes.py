@@ -1,7 +1,7 @@
-"""Watching: the parts of a topology that say what they do, and otherwise do just that.
+"""Probes: parts of a topology that report what they do, and otherwise do the same.
 
-Owns the points between machines and components at which a test can look on: attempts that go out and how they end, what
-a bolt's call came to, rows that a sink took and wrote, what a source was told. It refuses to judge; a `Probe` does.
+Owns the points between machines and components that a test can observe: attempts that go out and how they end, what
+what, rows that a sink took and wrote, what a source was told. It refuses to judge; a `Probe` does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Probe(Protocol):
-    """Hears of everything, as it happens."""
+    """Is told of everything, as it happens."""
 
     def launched(self, emissions: Iterable[Emission]) -> None:
         """Attempts go out."""
@@ -63,7 +63,7 @@ class Probe(Protocol):
         """A source's `ack` (no failure) or `fail` was called."""
 
     def worked(self, task: int, worked: Worked) -> None:
-        """A bolt's call came to this; its frames are in the outbox."""
+        """A bolt's call ended with this; its frames are in the outbox."""
 
     def written(self, sink_task: int, rows: Sequence[Any], made: Sequence[int] | None) -> None:
         """A sink wrote rows; `made`: see `SinkBatch`."""
@@ -237,7 +237,7 @@ async def _done(called: Awaitable[None] | None) -> None:
 
 
 class ProbedSink(Sink[Any]):
-    """Takes the place of a sink: rows are shown to the watch instead of being written anywhere."""
+    """Takes the place of a sink: rows are reported to the probe instead of being written anywhere."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe

@@ -1,7 +1,7 @@
 """Scripts: the messages of one spout, given out and given back as a broker would.
 
-Owns which messages wait, and which were given out and not heard of. A `ScriptedSpout` is one consumer of a script; the
-script outlives it, as a queue outlives those that read from it.
+Owns which messages wait, and which were given out and not settled. A `ScriptedSpout` is one consumer of a script; the
+script outlives it, as a queue outlives its consumers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ScriptedMessages:
         self._incarnations = [0] * tasks
 
     def life(self, index: int) -> int:
-        """How often a task was gone without a word."""
+        """How often a task was lost without closing."""
         return self._incarnations[index]
 
     def give(self, index: int, most: int) -> list[Emit[Any]] | None:
@@ -59,7 +59,7 @@ class ScriptedMessages:
             self._waiting[index].append(emit)
 
     def redeliver(self, index: int) -> None:
-        """The task is gone without a word: what it had not answered for comes again."""
+        """The task was lost without closing: what it had not settled comes again."""
         self._incarnations[index] += 1
         given, self._given[index] = self._given[index], {}
         self._waiting[index].extendleft(reversed(given.values()))
@@ -87,11 +87,11 @@ class ScriptedSpout(Spout[Any]):
         return self._script.give(self._index, self._batch())
 
     def ack(self, message_id: MessageId) -> None:
-        """Forget the message."""
+        """Remove the message."""
         self._script.hear(self._index, message_id, None)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
-        """Forget the message, or give it out again."""
+        """Remove the message, or give it out again."""
         self._script.hear(self._index, message_id, failure)
 
 
@@ -118,19 +118,19 @@ class AsyncScriptedSpout(AsyncSpout[Any]):
         return self._script.give(self._index, self._batch())
 
     async def ack(self, message_id: MessageId) -> None:
-        """Forget the message."""
+        """Remove the message."""
         await self._pause()
         self._script.hear(self._index, message_id, None)
 
     async def fail(self, message_id: MessageId, failure: Failure) -> None:
-        """Forget the message, or give it out again."""
+        """Remove the message, or give it out again."""
         await self._pause()
         self._script.hear(self._index, message_id, failure)
 
     async def _pause(self) -> None:
         await asyncio.sleep(min(self._batch(), 10) * PAUSE_S)
         if self._life != self._script.life(self._index):
-            raise asyncio.CancelledError  # the process that it lived in is gone
+            raise asyncio.CancelledError  # its process has ended
 
 
 def scripts_of(
