@@ -247,8 +247,9 @@ def test_a_relative_folder_of_a_sink_is_refused_in_another_folder(here: Path, mo
     monkeypatch.chdir(here / "other")
     with pytest.raises(CheckpointError) as raised:
         refuse_other_folder(here / "state", relative, options)
-    assert f"sink 'out': a relative path means another folder than when the run began\n  got: {here}/other/out" in str(
-        raised.value
+    assert (
+        f"sink 'out': a relative path means a different folder from the one at the first start\n  got: {here}/other/out"
+        in str(raised.value)
     )
     assert "option progress_file" in str(raised.value)
     refuse_other_folder(here / "state", copy(text_lines("/a.log"), here / "out").build(), Options())

@@ -1,4 +1,4 @@
-"""Bolts that kill their workers, each in its own way, for one message out of many."""
+"""Bolts that crash their workers, each in its own way, for one message out of many."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fault() -> None:
 
 
 def eat_memory() -> None:
-    """Grow beyond what the process may have, with nothing left for an orderly end: the kernel's way to say no."""
+    """Grow beyond what the process may have, so that the kernel kills the process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_size() + 64 * 2**20, hard))
     try:

@@ -100,7 +100,7 @@ def test_one_object_delivered_twice_is_two_calls() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, StopAsyncIteration, TimeoutError])
-def test_whatever_a_call_raises_fails_its_own_tuple_alone(error: type[BaseException]) -> None:
+def test_whatever_a_call_raises_fails_only_its_own_tuple(error: type[BaseException]) -> None:
     @bolt(concurrency=3)
     async def breaking(item: Item) -> Item:
         await busy.wait(1)
@@ -293,7 +293,7 @@ LIMIT_S = 0.2
     "hang",
     [wait_for_ever, wait_whatever_happens, wait_in_small_steps, keep_the_loop, keep_the_loop_from_a_task],
 )
-def test_a_call_that_takes_too_long_fails_its_tuple_and_costs_no_other(
+def test_a_call_that_takes_too_long_fails_its_tuple_and_no_other(
     hang: Callable[[Item], Awaitable[None]], side_by_side: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_bolts, "PATIENCE_S", 0.05)
@@ -316,7 +316,9 @@ def test_a_call_that_takes_too_long_fails_its_tuple_and_costs_no_other(
     assert [value.number for value in worked.outputs[0].values] == [1, 3, 4]
 
 
-def test_of_calls_side_by_side_all_are_named_and_those_that_a_worker_died_with_come_alone(tmp_path: Path) -> None:
+def test_of_calls_side_by_side_all_are_named_and_those_that_a_worker_crashed_on_are_called_alone(
+    tmp_path: Path,
+) -> None:
     in_hand: list[tuple[int, Any]] = []
 
     @bolt(concurrency=2)

@@ -1,4 +1,4 @@
-"""Async spouts as the driver's loop sees them: a source that waits holds nobody up, and hears everything in order."""
+"""Async spouts as the driver's loop sees them: a source that waits delays nothing, and its callbacks come in order."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_source_that_waits_is_asked_once_and_tells_when_something_is_there(ope
     assert source.story == ["open", "next"]
 
 
-def test_the_position_is_the_one_behind_what_was_handed_over(opened: Any) -> None:
+def test_the_position_is_the_one_after_what_was_returned(opened: Any) -> None:
     source = Queue()
     spout = opened(source)
     spout.restore(7)
@@ -121,7 +121,7 @@ def test_the_position_is_the_one_behind_what_was_handed_over(opened: Any) -> Non
     assert spout.snapshot() == 8
 
 
-def test_it_hears_everything_in_order_before_it_is_asked_again(opened: Any) -> None:
+def test_its_callbacks_are_made_in_order_before_it_is_asked_again(opened: Any) -> None:
     source = Queue()
     spout = opened(source)
     spout.activate()
@@ -165,7 +165,7 @@ def test_an_error_comes_out_of_the_next_call_and_the_loop_goes_on(opened: Any, e
     assert take(spout).message_id == "a"
 
 
-def test_closing_cancels_what_waits_and_gives_back_what_nobody_took(opened: Any) -> None:
+def test_closing_cancels_what_waits_and_gives_back_what_was_not_taken(opened: Any) -> None:
     class Stubborn(Queue):
         async def next(self) -> Emit[Line] | None:
             try:
@@ -195,7 +195,7 @@ def test_what_was_given_but_not_taken_is_given_back(opened: Any) -> None:
     assert source.story == ["open", "next", "fail a: stopped", "close"]
 
 
-def test_it_is_closed_even_if_it_cannot_hear_what_is_due(opened: Any) -> None:
+def test_it_is_closed_even_if_its_callbacks_fail(opened: Any) -> None:
     class Deaf(Queue):
         async def ack(self, message_id: MessageId) -> None:
             raise ConnectionError("not_told")

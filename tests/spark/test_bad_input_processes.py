@@ -145,13 +145,13 @@ def test_a_script_may_define_dataclasses_and_named_tuples_where_it_runs(tmp_path
     ]
 
 
-def test_structures_that_workers_cannot_find_are_refused_wherever_they_are_used(tmp_path: Path) -> None:
+def test_structures_that_workers_cannot_import_are_refused_wherever_they_are_used(tmp_path: Path) -> None:
     ended = script(tmp_path, "structures")
     assert ended.returncode == 1
     error = ended.stderr[ended.stderr.index("TopologyError") :]
     for component in ("restructure", "hold", "keep"):
         assert f"bolt {component!r}" in error
-    assert error.count("Structure lives in __main__") == 3
+    assert error.count("Structure is defined in __main__") == 3
     assert "use a dataclass" in error
     assert not (tmp_path / "state").exists()
 
@@ -162,13 +162,13 @@ def script(folder: Path, which: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_structure_inside_a_function_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_structure_inside_a_function_is_refused_with_the_next_step(tmp_path: Path) -> None:
     class Local(msgspec.Struct):
         number: int
 
     t = Topology("local")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", items([Local(1)])))
-    with pytest.raises(TopologyError, match=r"Local lives in a function[\s\S]*module"):
+    with pytest.raises(TopologyError, match=r"Local is defined in a function[\s\S]*module"):
         run.run(t, state_dir=tmp_path / "state")
 
 
@@ -182,7 +182,7 @@ async def awaited(values: list[Number]) -> list[Number]:
     return values
 
 
-def test_everything_that_comes_later_is_refused_together_before_anything_starts(tmp_path: Path) -> None:
+def test_everything_that_is_not_supported_yet_is_refused_together_before_anything_starts(tmp_path: Path) -> None:
     class Local(msgspec.Struct):
         number: int
 
@@ -193,7 +193,7 @@ def test_everything_that_comes_later_is_refused_together_before_anything_starts(
     with pytest.raises(TopologyError) as caught:
         run.run(t, state_dir=tmp_path / "state")
     text = str(caught.value)
-    for words in ("async batch and Arrow bolts", "Local lives in a function"):
+    for words in ("async batch and Arrow bolts", "Local is defined in a function"):
         assert words in text
     assert len(caught.value.findings) == 2
     assert not (tmp_path / "state").exists()
@@ -211,7 +211,7 @@ def test_spark_connect_is_refused_before_anything_starts(
     assert not (tmp_path / "state").exists()
 
 
-def test_packages_that_do_not_suit_are_refused_together_before_anything_starts(
+def test_unsupported_packages_are_refused_together_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     old = {"pandas": "1.5.3", "pyarrow": "4.0"}
@@ -236,7 +236,7 @@ def with_lock(value: Number, lock: Resource[Any]) -> Number:
 
 
 @pytest.mark.spark
-def test_what_can_be_neither_copied_nor_sent_is_named_with_the_way_out(
+def test_what_can_be_neither_copied_nor_sent_is_named_with_the_next_step(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     t = Topology("locked")

@@ -1,4 +1,4 @@
-"""The alarm: a call that takes too long is interrupted where it is, and nothing else is."""
+"""The call timeout: a call that takes too long is interrupted where it is, and nothing else is."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_a_call_that_takes_too_long_fails_its_tuple_and_the_others_go_on(target:
     assert failure.failing_tuple == "Item(seconds=60.0)"
 
 
-def test_many_calls_that_take_long_together_are_left_alone() -> None:
+def test_many_calls_that_take_long_together_are_not_interrupted() -> None:
     assert work(plain, *[LIMIT_S / 5] * 20).failures == {}
 
 
-def test_nothing_is_left_of_an_alarm() -> None:
+def test_nothing_is_left_of_a_call_timeout() -> None:
     before = signal.getsignal(signal.SIGALRM)
     work(plain, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before
@@ -90,7 +90,7 @@ def test_nothing_is_left_of_an_alarm() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-def test_without_a_limit_there_is_no_alarm() -> None:
+def test_without_a_limit_there_is_no_signal() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with CallTimeout(None, 2):
         assert signal.getsignal(signal.SIGALRM) is before

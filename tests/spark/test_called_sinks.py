@@ -1,4 +1,4 @@
-"""Sinks that are called, on Spark: a function gets the rows of a committed epoch, again until it has taken them."""
+"""Sinks that are called, on Spark: a function gets the rows of a committed epoch, again until it has accepted them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_sink_that_names_the_rows_it_refuses_gets_the_others_in_a_batch_of_the
 
 
 class Whole(Sink[Number]):
-    """Promises exactly once, so that half a batch must never come."""
+    """Guarantees exactly once, so half a batch must never come."""
 
     promise = "exactly_once"
     offered: list[SinkBatch[Number]]
@@ -185,7 +185,7 @@ class Whole(Sink[Number]):
         raise PermanentError("never")
 
 
-def test_a_batch_for_a_sink_that_promises_exactly_once_is_never_halved_and_a_permanent_error_is_not_tried_again(
+def test_a_batch_for_a_sink_that_guarantees_exactly_once_is_never_halved_and_a_permanent_error_is_not_tried_again(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     t = Topology("whole")
@@ -196,7 +196,7 @@ def test_a_batch_for_a_sink_that_promises_exactly_once_is_never_halved_and_a_per
     assert [len(batch.rows) for batch in Whole.offered] == [3]
 
 
-def test_a_sink_that_takes_nothing_ends_the_run_and_the_next_start_calls_it_with_the_same_batch(
+def test_a_sink_that_always_fails_ends_the_run_and_the_next_start_calls_it_with_the_same_batch(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     down = True

@@ -1,4 +1,4 @@
-"""Marks: two attempts must have died on a message before it is blamed, and only attempts that came before count."""
+"""Crash markers: two earlier attempts must have crashed on a message before it is blamed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def die(
     place: tuple[int, int, int, int] = PLACE,
     words: str = "",
 ) -> None:
-    """An attempt that is given these roots one after the other, and dies."""
+    """An attempt that works on these roots one after the other, and crashes."""
     marker = CrashMarker(folder, place, (broken, attempt))
     marker.__enter__()
     for root in given:
@@ -47,7 +47,7 @@ def crash_history(folder: Path, attempt: int, broken: int = 0) -> CrashHistory:
     return CrashMarker(folder, PLACE, (broken, attempt)).crash_history
 
 
-def test_a_message_is_blamed_once_two_attempts_died_on_it(tmp_path: Path) -> None:
+def test_a_message_is_blamed_once_two_attempts_crashed_on_it(tmp_path: Path) -> None:
     die(tmp_path, 1, 10, 11)
     assert crash_history(tmp_path, 2).roots == {}
     die(tmp_path, 2, 10, 11)
@@ -56,7 +56,7 @@ def test_a_message_is_blamed_once_two_attempts_died_on_it(tmp_path: Path) -> Non
     assert blamed(tmp_path, 2, 7) == blamed(tmp_path, 1, 8) == set()
 
 
-def test_messages_that_one_attempt_each_died_on_are_innocent(tmp_path: Path) -> None:
+def test_messages_that_one_attempt_each_crashed_on_are_not_blamed(tmp_path: Path) -> None:
     die(tmp_path, 1, 10)
     die(tmp_path, 2, 11)
     assert crash_history(tmp_path, 3).roots == {}
@@ -64,7 +64,7 @@ def test_messages_that_one_attempt_each_died_on_are_innocent(tmp_path: Path) -> 
     assert crash_history(tmp_path, 4).roots.keys() == {10}
 
 
-def test_the_first_attempt_marks_nothing_unless_killers_are_expected(tmp_path: Path) -> None:
+def test_the_first_attempt_marks_nothing_unless_crashes_are_expected(tmp_path: Path) -> None:
     first = CrashMarker(tmp_path, PLACE, (0, 0))
     with first:
         assert not first.is_marking
@@ -72,13 +72,13 @@ def test_the_first_attempt_marks_nothing_unless_killers_are_expected(tmp_path: P
     assert CrashMarker(tmp_path, PLACE, (0, 0), from_first=True).is_marking
 
 
-def test_an_attempt_that_ends_in_order_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_attempt_that_ends_without_an_error_leaves_no_file(tmp_path: Path) -> None:
     with CrashMarker(tmp_path, PLACE, (0, 1)) as marker:
         place_of(marker).root = 10
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_attempt_that_died_with_nothing_in_hand_accuses_nobody(tmp_path: Path) -> None:
+def test_an_attempt_that_crashed_between_messages_blames_none(tmp_path: Path) -> None:
     for attempt in (1, 2):
         die(tmp_path, attempt, 10, None)
     assert crash_history(tmp_path, 3).seen == {}
@@ -99,17 +99,17 @@ def test_attempts_of_an_execution_that_was_broken_off_count(tmp_path: Path) -> N
     assert crash_history(tmp_path, 0, broken=3).roots.keys() == {10}
 
 
-def test_a_tuple_of_several_messages_accuses_them_all(tmp_path: Path) -> None:
+def test_a_tuple_of_several_messages_counts_for_all_of_them(tmp_path: Path) -> None:
     for attempt in (1, 2):
         die(tmp_path, attempt, (10, 11))
     assert crash_history(tmp_path, 3).roots.keys() == {10, 11}
 
 
-def test_a_batch_that_a_worker_died_in_is_refused_so_that_its_members_come_alone(tmp_path: Path) -> None:
+def test_a_batch_that_a_worker_crashed_in_is_refused_so_that_its_tuples_are_worked_alone(tmp_path: Path) -> None:
     die(tmp_path, 1, (10, 11, 12))
     with CrashMarker(tmp_path, PLACE, (0, 2)) as marker:
         place = place_of(marker)
-        with pytest.raises(Exception, match="a worker died"):
+        with pytest.raises(Exception, match="a worker crashed"):
             place.take_in_hand((10, 11, 12), 3)
         assert place.root is None
         place.take_in_hand((10, 11), 1)  # one tuple of two messages
@@ -117,7 +117,7 @@ def test_a_batch_that_a_worker_died_in_is_refused_so_that_its_members_come_alone
         assert place.root == (20, 21)
 
 
-def test_an_untracked_tuple_that_kills_is_found_by_its_position_and_dropped(tmp_path: Path) -> None:
+def test_an_untracked_tuple_that_crashes_workers_is_found_by_its_position_and_dropped(tmp_path: Path) -> None:
     frames = [
         Frame(TASK, "s", "s", list("abcd"), [0, 9, 0], [2, 3, 4], 1),
         Frame(TASK, "s", "s", list("ef"), [0], [2], 2),
@@ -150,13 +150,13 @@ def test_the_blame_says_how_the_last_worker_ended(tmp_path: Path) -> None:
     die(tmp_path, 2, 10, words="no space left")
     failure = crash_history(tmp_path, 3).roots[10].failure("count", "Word('a')")
     assert (failure.kind, failure.component, failure.task_id) == (FailureKind.POISON, "count", TASK)
-    assert failure.error.endswith("it broke off with RuntimeError: no space left")
+    assert failure.error.endswith("it ended with RuntimeError: no space left")
     assert failure.failing_tuple == "Word('a')"
     die(tmp_path, 3, 10)
-    assert "ended without a word" in crash_history(tmp_path, 4).roots[10].how
+    assert "ended without an error" in crash_history(tmp_path, 4).roots[10].how
 
 
-def test_a_mark_that_was_never_written_or_is_torn_accuses_nobody(tmp_path: Path) -> None:
+def test_a_mark_that_was_never_written_or_is_torn_blames_none(tmp_path: Path) -> None:
     for attempt, length in ((1, 0), (2, 2**20), (3, 2**20 + 6)):
         die(tmp_path, attempt, 10)
         (path,) = tmp_path.glob(f"*-{attempt:02d}.mark")
@@ -179,21 +179,21 @@ def die_beside(folder: Path, attempt: int, work: str) -> AbstractContextManager[
     """
     marker = CrashMarker(folder, PLACE, (0, attempt))
     marker.__enter__()
-    work_in_hand = marker.beside(TASK, work)
+    work_in_hand = marker.other_work(TASK, work)
     work_in_hand.__enter__()
     place_of(marker).root = 0
     place_of(marker).root = None
     return work_in_hand
 
 
-def test_what_a_task_does_for_no_message_is_not_done_any_more_once_two_attempts_died_of_it(tmp_path: Path) -> None:
+def test_other_work_of_a_task_is_not_done_any_more_once_two_attempts_crashed_on_it(tmp_path: Path) -> None:
     dying = [die_beside(tmp_path, 1, "open"), die_beside(tmp_path, 2, "open"), die_beside(tmp_path, 3, "tick")]
-    words = "2 worker processes ended while they were in its `open`: it ended without a word"
+    words = "2 worker processes ended while they were in its `open`: it ended without an error"
     with CrashMarker(tmp_path, PLACE, (0, 4)) as marker:
-        with pytest.raises(CrashingWorkError, match=words) as error, marker.beside(TASK, "open"):
+        with pytest.raises(CrashingWorkError, match=words) as error, marker.other_work(TASK, "open"):
             raise AssertionError("it was done")
         assert error.value.blame.failure("count").kind is FailureKind.POISON
-        with marker.beside(TASK, "tick"):
+        with marker.other_work(TASK, "tick"):
             pass
         assert not marker.crash_history.seen
         assert not marker.crash_history.untracked
@@ -205,7 +205,7 @@ def test_a_message_in_hand_after_that_is_marked_again(tmp_path: Path) -> None:
     for attempt in (1, 2):
         marker = CrashMarker(tmp_path, PLACE, (0, attempt))
         marker.__enter__()
-        with marker.beside(TASK, "open"):
+        with marker.other_work(TASK, "open"):
             pass
         place_of(marker).root = 10
     assert crash_history(tmp_path, 3).roots.keys() == {10}

@@ -159,7 +159,7 @@ def test_a_run_goes_on_with_fewer_cores_than_it_began_with(killed: Path, run_top
     check_ended(killed, resume(killed, run_topology), before)
 
 
-def test_a_driver_that_was_only_asleep_may_still_commit(folder: Path, run_topology: RunTopology) -> None:
+def test_a_driver_that_was_only_suspended_may_still_commit(folder: Path, run_topology: RunTopology) -> None:
     sleeper = sleep_at(folder, LAST_EPOCH, How())
     try:
         die_at(folder, "settle.after_run")  # another start has taken over, but not committed anything
@@ -172,7 +172,7 @@ def test_a_driver_that_was_only_asleep_may_still_commit(folder: Path, run_topolo
     check_ended(folder, resume(folder, run_topology), before)
 
 
-def test_a_driver_that_was_only_asleep_stops_when_another_has_committed(
+def test_a_driver_that_was_only_suspended_stops_when_another_has_committed(
     folder: Path, run_topology: RunTopology
 ) -> None:
     sleeper = sleep_at(folder, LAST_EPOCH, How())
@@ -202,7 +202,7 @@ def test_workers_that_are_killed_cost_nothing_but_time(folder: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_jvm_that_dies_ends_the_run_with_the_way_to_go_on(folder: Path, run_topology: RunTopology) -> None:
+def test_a_jvm_that_dies_ends_the_run_with_the_next_step(folder: Path, run_topology: RunTopology) -> None:
     process = start_process(folder, How(master="local[1]"))
     try:
         wait_for_settle(folder, process, 0)
@@ -216,7 +216,7 @@ def test_a_jvm_that_dies_ends_the_run_with_the_way_to_go_on(folder: Path, run_to
     check_ended(folder, resume(folder, run_topology), before)
 
 
-def test_a_run_that_is_left_alone_ends_clean(folder: Path) -> None:
+def test_a_run_without_a_kill_ends_clean(folder: Path) -> None:
     process = start_process(folder, HOW)
     try:
         process.wait(HANG_S)

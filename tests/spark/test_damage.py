@@ -1,4 +1,4 @@
-"""Every file of a state directory that is damaged, or gone, is named by the start that misses it."""
+"""Every file of a state directory that is damaged, or gone, is named by the start that needs it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def outcome(use: Callable[[], object]) -> object:
 
 
 def refuses(path: Path, use: Callable[[], object]) -> None:
-    """Each damage of a file is an error that names it and a way out, or changes nothing."""
+    """Each damage of a file is an error that names it and the next step, or changes nothing."""
     whole, sound = path.read_bytes(), use()
     for damage in every_damage(path):
         path.write_bytes(damage)

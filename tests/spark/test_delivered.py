@@ -134,7 +134,7 @@ def test_good_rows_are_written_however_many_bad_ones_a_batch_has(starts: Starts)
     assert sorted(starts.given) == sorted(set(range(1, 600)) - starts.refused)
 
 
-def test_a_sink_that_takes_nothing_is_not_asked_for_every_row(starts: Starts) -> None:
+def test_a_sink_that_always_fails_is_not_asked_for_every_row(starts: Starts) -> None:
     starts.refused = set(range(1, 3000))
     first = starts.start()
     refusals = first.deliver(7, starts.candidate(*range(1, 3000)))

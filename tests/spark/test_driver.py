@@ -113,7 +113,7 @@ def test_an_epoch_that_was_cut_at_the_end_of_input_gives_up_nothing_that_the_sou
     assert not source.spout.ended
 
 
-def test_a_source_that_delivers_a_dead_message_again_hears_that_this_is_final(source: Source) -> None:
+def test_a_source_that_delivers_a_dead_message_again_is_told_that_this_is_final(source: Source) -> None:
     loop = source.loop(retold=(AlreadySettled(Outcome.DEAD, source.task, "m"),))
     loop._call_back()
     ((message_id, failure),) = source.script.failed
@@ -129,7 +129,7 @@ def test_a_log_that_another_start_wrote_is_never_settled_as_if_it_were_ours(sour
     assert not loop._settling._records
 
 
-def test_a_start_asks_the_source_again_for_what_it_owes(source: Source) -> None:
+def test_a_start_asks_the_source_again_for_what_it_is_to_emit_again(source: Source) -> None:
     emitted = source.accounts.pending.emit(source.task, "m", Line("x"), 0.0, 0.0)
     assert isinstance(emitted, Emission)
     source.accounts.pending.fail(emitted.root, FAILURE, 1.0, 1.0)
@@ -141,7 +141,7 @@ def test_a_start_asks_the_source_again_for_what_it_owes(source: Source) -> None:
     assert unsettled.header.ended == []
 
 
-def test_a_start_tells_of_deaths_again_also_of_those_whose_messages_are_of_earlier_epochs(source: Source) -> None:
+def test_a_start_repeats_the_callbacks_of_dead_messages_also_of_earlier_epochs(source: Source) -> None:
     messages = msgspec.msgpack.encode(Messages())
     header = EpochHeader(epoch=4, generation=1, time_s=0.0, messages_length=len(messages))
     write_epoch(source.directory.epochs, header, [messages])
@@ -164,7 +164,7 @@ def test_a_start_tells_of_deaths_again_also_of_those_whose_messages_are_of_earli
     assert failure.permanent
 
 
-def test_a_message_that_went_to_nobody_is_not_put_back_with_those_that_an_epoch_does_not_get_to() -> None:
+def test_a_message_that_went_to_no_task_is_not_deferred_with_those_that_an_epoch_does_not_finish() -> None:
     roots = np.arange(1, 10, dtype=np.uint64)
     edges = roots * 2
     edges[8] = 0  # the ninth went to nobody
@@ -180,7 +180,7 @@ def test_a_message_that_went_to_nobody_is_not_put_back_with_those_that_an_epoch_
     assert settlement.remaining() == [4, 9]
 
 
-def test_an_epoch_that_was_archived_twice_is_told_once(source: Source) -> None:
+def test_an_epoch_that_was_archived_twice_is_shown_once(source: Source) -> None:
     columns = Messages(
         tasks=np.array([source.task], np.uint32).tobytes(),
         ids=["m"],
@@ -232,8 +232,8 @@ def test_the_first_epoch_is_limited_in_bytes_too(source: Source) -> None:
     source.spout.spout = Script([[Emit(Line("x" * 2**20), "long")]])
     source.spout.ended = False
     options = Options(epoch_max_bytes=2**20)
-    dealer = EpochFrameMaker(source.plan, [source.spout])
-    intake = Intake(dealer, options, source.accounts, [source.spout], clock, lambda _: None)
+    frame_maker = EpochFrameMaker(source.plan, [source.spout])
+    intake = Intake(frame_maker, options, source.accounts, [source.spout], clock, lambda _: None)
     assert not intake.is_full
     intake.pull()
     assert intake.is_full

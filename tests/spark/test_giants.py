@@ -74,7 +74,9 @@ GIANTS = [
 ]
 
 
-def test_giants_pass_in_parts_and_those_that_fail_fail_alone(tmp_path: Path, run_topology: RunTopology) -> None:
+def test_oversized_messages_pass_in_chunks_and_those_that_fail_fail_alone(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
     t = Topology("giants")
     source = t.spout("source", items(GIANTS))
     children = t.bolt("explode", explode, parallelism=2).shuffle(source)

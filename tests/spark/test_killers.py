@@ -1,4 +1,4 @@
-"""A message that kills its worker, or never ends, costs itself and nothing else."""
+"""A message that crashes its worker, or never ends, fails alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 2.0
 """Of a call, where a test waits for it."""
 
 WORDS = {
-    "exit": (FailureKind.POISON, "it ended without a word"),
+    "exit": (FailureKind.POISON, "it ended without an error"),
     "fault": (FailureKind.POISON, "Segmentation fault"),
     "memory": (FailureKind.ERROR, ""),
     "killed": (FailureKind.POISON, "killed from outside"),
@@ -32,7 +32,7 @@ def nightly(deed: str) -> object:
 
 
 @pytest.mark.parametrize("deed", ["exit", *map(nightly, sorted(WORDS.keys() - {"exit"}))])
-def test_a_killer_among_ten_thousand_messages_is_the_only_one_that_dies(
+def test_a_crashing_message_among_ten_thousand_is_the_only_one_that_dies(
     deed: str, tmp_path: Path, run_topology: RunTopology
 ) -> None:
     killer, messages = 4_321, 10_000
@@ -52,7 +52,7 @@ def test_a_killer_among_ten_thousand_messages_is_the_only_one_that_dies(
 
 
 @pytest.mark.nightly
-def test_more_killers_in_one_partition_than_spark_has_attempts_for_run_the_epoch_again(
+def test_more_crashing_messages_in_one_partition_than_spark_has_attempts_run_the_epoch_again(
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
     deeds = dict.fromkeys(range(0, 60, 10), "exit")

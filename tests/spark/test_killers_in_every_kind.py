@@ -1,4 +1,4 @@
-"""A message that kills its worker, or never ends, inside every kind of bolt: what it costs, and whom."""
+"""A message that crashes its worker, or never ends, in every kind of bolt: which messages fail."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def beside(where: str, deed: str, met: Path) -> type[Beside]:
     return type("Somewhere", (Beside,), {"where": where, "deed": deed, "met": str(met), "__module__": __name__})
 
 
-DIES = {"exit": (FailureKind.POISON, "it ended without a word"), "loop": (FailureKind.TIMEOUT, f"({LIMIT_S:g} s)")}
+DIES = {"exit": (FailureKind.POISON, "it ended without an error"), "loop": (FailureKind.TIMEOUT, f"({LIMIT_S:g} s)")}
 DIES["wait"] = DIES["loop"]
 
 
@@ -121,7 +121,7 @@ KINDS += [(waiting, "wait"), (waiting_by_hand, "wait")]
 
 
 @pytest.mark.parametrize(("what", "deed"), KINDS)
-def test_a_killer_costs_itself_or_the_call_that_cannot_be_had_without_it(
+def test_a_crashing_message_fails_alone_or_with_the_call_that_needs_it(
     what: Any, deed: str, tmp_path: Path, run_topology: RunTopology
 ) -> None:
     topology = topology_of(f"{getattr(what, '__name__', 'work')}-{deed}", what, deed, tmp_path)
@@ -137,7 +137,7 @@ def test_a_killer_costs_itself_or_the_call_that_cannot_be_had_without_it(
 
 @pytest.mark.parametrize("deed", ["exit", "loop"])
 @pytest.mark.parametrize("where", ["open", "tick", "close"])
-def test_what_kills_for_no_message_costs_at_most_the_messages_of_its_task(
+def test_a_crash_outside_of_messages_fails_at_most_the_messages_of_its_task(
     where: str, deed: str, tmp_path: Path, run_topology: RunTopology
 ) -> None:
     topology = topology_of(f"{where}-{deed}", beside(where, deed, tmp_path / "met"), "", tmp_path)

@@ -1,4 +1,4 @@
-"""Frames that are too long for Spark go as several, and nothing of them is lost."""
+"""Frames that are too long for Spark are split, and nothing of them is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_halves_of_a_frame_have_every_tuple_with_its_root(widths: list[int]) -> 
 
 
 @given(st.integers(0, 99), st.integers(0, 11), st.binary(max_size=40), st.binary(max_size=40))
-def test_a_row_travels_as_bytes_and_comes_back_whole(place: int, kind: int, head: bytes, body: bytes) -> None:
+def test_a_row_is_the_same_after_it_was_bytes(place: int, kind: int, head: bytes, body: bytes) -> None:
     assert wire.unpack_row(wire.pack_row((place, kind, head, memoryview(body)))) == (place, kind, head, body)
 
 
@@ -50,7 +50,7 @@ def test_what_a_spout_gave_goes_in_frames_that_are_short_enough_each_with_an_edg
     spout = SpoutTask(task, "lines", stream, items([Line("")]), roots=[*range(1, 10)], values=values)
     monkeypatch.setattr(wire, "FRAME_BYTES", 3_500)
     dealt = EpochFrames()
-    assert EpochFrameMaker(plan, [spout]).deal(0, spout, {}, dealt) == []
+    assert EpochFrameMaker(plan, [spout]).add_frames(0, spout, {}, dealt) == []
 
     codec = codecs_of(plan)["lines", stream]
     frames = [wire.decode_frame(wire.decode_head(head), body, codec) for _, _, head, body in dealt.rows]

@@ -22,7 +22,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOver, carryover_after, files_of
 from tupletree.runtimes.spark.format.entries import EpochHeader, OpenTree, WaitingFile, epoch_path, write_epoch
 from tupletree.runtimes.spark.format.slices import rows_of_slice, slices_of
-from tupletree.runtimes.spark.settle.decision import Fates
+from tupletree.runtimes.spark.settle.decision import EpochDecision
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
@@ -226,7 +226,7 @@ def _split_model(model: Model, gone: set[int], parked: set[int]) -> tuple[Model,
 
 
 def _without_gone(frame: Frame, gone: set[int]) -> Frame:
-    """What a holder keeps of a frame once it was told who died."""
+    """What a holder keeps of a frame once it was told which roots died."""
     holdings = Holdings()
     holdings.take(frame, 0.0)
     holdings.forget(gone)
@@ -247,7 +247,7 @@ def both(rows: list[Item]) -> Item:
     return rows[0]
 
 
-def test_frames_that_were_logged_for_other_partitions_go_where_their_tasks_live_now(tmp_path: Path) -> None:
+def test_frames_that_were_logged_for_other_partitions_go_where_their_tasks_are_now(tmp_path: Path) -> None:
     t = Topology("placed")
     t.bolt("both", both, parallelism=4, unconsumed=Item).shuffle(t.spout("items", items([Item(1)])))
     plan = Plan.of(t.build(), Options(), partitions=2)
@@ -321,12 +321,12 @@ def test_an_epoch_runs_again_without_what_failed_when_a_part_of_it_was_committed
     assert not judged.judge_run(worked, lambda _: [])
     assert judged.left_out == {4}
     assert judged.judge_run(Reports(deltas=[entries({1: 8})]), lambda _: [])
-    fates = Fates.of(judged, 30.0, lambda _root, _failure: True)
+    fates = EpochDecision.of(judged, 30.0, lambda _root, _failure: True)
     assert fates.dead == {4}
     assert judged.acked() == [1]
 
 
-def test_an_epoch_that_does_not_end_puts_roots_of_earlier_ones_back_too() -> None:
+def test_an_epoch_that_does_not_end_defers_roots_of_earlier_ones_too() -> None:
     judged = settlement({}, *(OpenTree(root, 0, xor=root << 8) for root in range(1, 13)))
     for failing in (1, 2, 3):
         alive = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
@@ -335,7 +335,7 @@ def test_an_epoch_that_does_not_end_puts_roots_of_earlier_ones_back_too() -> Non
     assert len(judged.put_back) == 7
     left = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
     assert judged.judge_run(Reports(deltas=[entries(left)], carryover_edges=[entries(left)]), lambda _: [])
-    changed = Fates.of(judged, 30.0, lambda _root, _failure: False).what_becomes(100.0, 30.0, set())
+    changed = EpochDecision.of(judged, 30.0, lambda _root, _failure: False).what_becomes(100.0, 30.0, set())
     # They go on at once, in the next epoch, and no attempt was counted.
     assert {(tree.root, tree.resumes_s, tree.attempt) for tree in changed} == {
         (one, 100.0, 1) for one in judged.put_back
@@ -347,7 +347,7 @@ def test_a_root_is_withheld_while_it_is_complete_and_its_output_waits() -> None:
     assert judged.judge_run(
         Reports(deltas=[entries({1: 8, 2: 8 ^ 16, 3: 64})], carryover_edges=[entries({2: 16, 3: 64})]), lambda _: []
     )
-    fates = Fates.of(judged, 30.0, lambda _root, _failure: False)
+    fates = EpochDecision.of(judged, 30.0, lambda _root, _failure: False)
     assert [fates.shows(roots) for roots in ((1,), (2,), (1, 2), (1, 3), ())] == [True, False, False, True, True]
     changed = {tree.root: tree for tree in fates.what_becomes(100.0, 30.0, {1, 3})}
     assert changed[1].is_complete
@@ -363,7 +363,7 @@ def test_completion_beats_expiry_and_a_renewed_timeout_too() -> None:
         deltas=[entries({1: 64})], carryover_edges=[entries({1: 64})], stats=[wire.StatsReport({}, extended=[2])]
     )
     assert judged.judge_run(reports, lambda _: [])
-    fates = Fates.of(judged, 30.0, lambda _root, _failure: False)
+    fates = EpochDecision.of(judged, 30.0, lambda _root, _failure: False)
     assert [tree.root for tree in fates.expired] == [3]
     (renewed,) = fates.what_becomes(100.0, 30.0, set())
     assert (renewed.root, renewed.expires_s) == (2, 130.0)

@@ -1,4 +1,4 @@
-"""A restart with another number of tasks: keyed state and what was logged go to the tasks of now; nothing is lost."""
+"""A restart with another number of tasks: keyed state and what was logged go to the new tasks; nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def unsettled(folder: Path) -> list[int]:
 def test_counts_are_right_to_the_last_word_with_three_tasks_then_one_then_five(
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
-    """Killed twice, each time with epochs that are logged for the tasks of before and not settled."""
+    """Killed twice, each time with epochs that are logged for the old tasks and not settled."""
     write_text(tmp_path, LINES)
     (tmp_path / "mended").touch()
     die_at(tmp_path, "settle.before_log:2", How(tasks=(2, 3)))

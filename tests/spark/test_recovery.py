@@ -1,4 +1,4 @@
-"""What a start says to a state directory that is damaged, changed or taken, and what it makes of a sound one."""
+"""A start on a state directory that is damaged, changed or in use is refused; on a good one it continues."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_changed_topology_is_refused_with_every_difference(folder: Path, run_t
     assert "component 'results' was added" in said
 
 
-def test_a_sound_one_goes_on_exactly(folder: Path, run_topology: RunTopology) -> None:
+def test_a_good_one_continues_exactly(folder: Path, run_topology: RunTopology) -> None:
     summary = run_topology(tapped("stopped", folder / "out"), folder / "state", **OPTIONS)
     assert (summary.emitted, summary.acked, summary.open) == (20, 20, 0)
     assert rows_of(folder / "out") == TANKS["stopped"].rows()
@@ -168,7 +168,7 @@ def test_the_second_run_on_a_state_directory_stops_and_the_first_goes_on(
     assert rows_of(tmp_path / "out") == tank.rows()
 
 
-def test_whoever_finds_an_epoch_settled_by_another_start_publishes_nothing_of_it(
+def test_a_start_that_finds_an_epoch_settled_by_another_publishes_nothing_of_it(
     tmp_path: Path, start_topology: StartTopology
 ) -> None:
     tank = TANKS["settled"] = Tank(TEXTS, allowed=5)
@@ -185,7 +185,7 @@ def test_whoever_finds_an_epoch_settled_by_another_start_publishes_nothing_of_it
     assert set(tank.acked) == {1, 2, 3, 4, 5}
 
 
-def test_whoever_finds_an_epoch_logged_by_another_start_runs_nothing_of_it(
+def test_a_start_that_finds_an_epoch_logged_by_another_runs_nothing_of_it(
     tmp_path: Path, start_topology: StartTopology
 ) -> None:
     tank = TANKS["logged"] = Tank(TEXTS, allowed=5)

@@ -1,4 +1,4 @@
-"""Dead letters come back as fresh messages: of a running topology and of a stopped one, and never twice."""
+"""Dead letters are replayed as new messages: of a running topology and of a stopped one, and never twice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_all_acked(folder: Path, summary: Summary) -> None:
 
 @pytest.fixture
 def folder(ended_with_dead: Path, start_topology: StartTopology) -> Path:
-    """The run whose poisoned lines died; the topology knows its folder by name, so it is put back, not copied."""
+    """The run whose poisoned lines died; the topology knows its folder by name, so it is restored, not copied."""
     kept = ended_with_dead.with_name("kept")
     if not kept.exists():
         shutil.copytree(ended_with_dead, kept)
@@ -94,7 +94,7 @@ def test_a_request_that_comes_again_changes_nothing(folder: Path, run_topology: 
     assert not asked.exists()
 
 
-def test_two_requests_for_one_letter_bring_it_back_once(folder: Path, run_topology: RunTopology) -> None:
+def test_two_requests_for_one_letter_replay_it_once(folder: Path, run_topology: RunTopology) -> None:
     (folder / "mended").touch()
     deadletters.request_replay(folder / "state", None)
     deadletters.request_replay(folder / "state", None)
@@ -117,7 +117,7 @@ def test_what_is_replayed_already_cannot_be_asked_for(folder: Path, run_topology
         pytest.param("settle.after_log", marks=pytest.mark.nightly),
     ],
 )
-def test_a_kill_between_acceptance_and_settle_brings_a_letter_back_once(
+def test_a_kill_between_acceptance_and_settle_replays_a_letter_once(
     point: str, folder: Path, run_topology: RunTopology
 ) -> None:
     (folder / "mended").touch()

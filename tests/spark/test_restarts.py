@@ -75,7 +75,7 @@ def test_a_source_that_breaks_is_opened_again_and_every_row_is_there_once(
     assert generations(tmp_path) == 3
 
 
-def test_an_epoch_whose_job_somebody_cancelled_is_run_again(
+def test_an_epoch_whose_job_was_cancelled_is_run_again(
     tmp_path: Path, start_topology: StartTopology, spark: Any
 ) -> None:
     tank = TANKS["cancelled"] = Tank(TEXTS, allowed=20)

@@ -1,4 +1,4 @@
-"""Who gets which tuple, on Spark, from a spout and from a bolt, for every grouping and several widths."""
+"""Which task gets which tuple, on Spark, from a spout and from a bolt, for every grouping and several widths."""
 
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -115,7 +115,7 @@ def topology(name: str, out: Path, width: int, direct_tasks: list[int]) -> Topol
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_every_grouping_delivers_to_whom_it_says_and_every_copy_is_accounted_for(
+def test_every_grouping_delivers_to_the_right_tasks_and_every_copy_is_accounted_for(
     run_topology: RunTopology, tmp_path: Path, width: int
 ) -> None:
     name = f"groupings-{width}"

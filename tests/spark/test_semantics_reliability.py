@@ -122,7 +122,7 @@ def count_up(value: Numbered, total: KeyedState[int]) -> Numbered:
     return value
 
 
-def test_untracked_messages_and_unanchored_tuples_are_processed_and_fail_nobody(
+def test_untracked_messages_and_unanchored_tuples_are_processed_and_fail_no_message(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     tracked, untracked = range(20), range(100, 120)
@@ -199,7 +199,7 @@ def need_patience(value: Numbered, context: TaskContext) -> Numbered:
     return value
 
 
-def test_a_source_that_replays_hears_of_each_attempt_and_its_message_dies_after_the_last(
+def test_a_source_that_replays_is_told_of_each_attempt_and_its_message_dies_after_the_last(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     t = Topology("queue")
@@ -229,7 +229,7 @@ class Forgetful(Spout[Numbered]):
         return Emit(Numbered(3), 3)
 
 
-def test_a_source_that_ends_without_the_replay_it_owes_leaves_a_dead_letter(
+def test_a_source_that_ends_without_a_requested_replay_leaves_a_dead_letter(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
     t = Topology("forgetful")

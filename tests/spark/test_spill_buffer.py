@@ -1,4 +1,4 @@
-"""The shelf holds bytes in memory up to a limit and in a file beyond it, and gives back what was put there."""
+"""The spill buffer holds bytes in memory up to a limit and in a file beyond it, and gives back what was put there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tupletree.errors import InternalError, ProcessingError
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer
 
 
-def test_what_was_put_comes_back_wherever_it_lies(tmp_path: Path) -> None:
+def test_what_was_put_comes_back_from_memory_and_file(tmp_path: Path) -> None:
     spill_buffer = SpillBuffer(10, str(tmp_path))
     slots = [spill_buffer.put(bytes([number]), bytes([number]) * number) for number in range(9)]
     assert spill_buffer.spilled_bytes > 0
@@ -34,6 +34,6 @@ def test_a_file_that_was_cut_off_is_an_error_and_no_endless_loop(tmp_path: Path)
     spill_buffer.close()
 
 
-def test_a_folder_that_takes_nothing_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(ProcessingError, match=r"nowhere[\s\S]*next: make room there"):
         SpillBuffer(0, str(tmp_path / "nowhere")).put(b"head", b"body")

@@ -176,7 +176,7 @@ def survive(line: Line) -> Line:
 
 
 @pytest.mark.nightly
-def test_a_row_that_kills_its_worker_dies_alone_and_its_letter_shows_it(
+def test_a_row_that_crashes_its_worker_dies_alone_and_its_letter_shows_it(
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
     texts = [f"line {number}" for number in range(60)]

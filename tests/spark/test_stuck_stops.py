@@ -25,4 +25,4 @@ def test_a_stop_while_a_worker_is_stuck_ends_and_reports_what_is_open(
     handle.stop(2.0)
     summary = handle.wait(HANG_S)
     assert (summary.emitted, summary.acked, summary.open) == (10, 0, 10)
-    assert "the drain ran out of time: epoch 0 stays open and runs again" in caplog.text
+    assert "the drain timed out: epoch 0 stays open and runs again" in caplog.text

@@ -179,7 +179,7 @@ def refuse_once(pair: Pair, context: TaskContext) -> Pair:
     return Pair(pair.numbers, context.attempt)
 
 
-def test_what_fails_behind_a_batch_goes_on_from_there_and_not_from_its_source(
+def test_what_fails_behind_a_batch_is_tried_again_from_there_and_not_from_its_source(
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
     t = Topology("in-place")
@@ -208,7 +208,7 @@ def close_two(parts: list[Part]) -> list[Part]:
     return parts
 
 
-def test_a_dead_message_holds_back_no_output_that_it_shares_with_a_living_one(
+def test_a_dead_message_holds_back_no_output_that_it_shares_with_a_live_one(
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
     t = Topology("shared")

@@ -46,7 +46,7 @@ def test_a_session_on_several_hosts_that_would_mix_executions_is_refused_with_ev
     refuse_mixing(settings.get, "local[2]")
 
 
-def test_a_session_that_keeps_epochs_apart_is_taken() -> None:
+def test_a_session_that_keeps_epochs_apart_is_accepted() -> None:
     refuse_mixing(GOOD.get, "spark://host:7077")
 
 
@@ -61,7 +61,7 @@ def test_a_worker_with_another_version_refuses_the_program_by_name(tmp_path: Pat
 
 
 @pytest.mark.spark
-def test_a_run_with_unlike_workers_ends_at_its_start_and_says_so(
+def test_a_run_with_different_versions_on_workers_ends_at_its_start_and_says_so(
     tmp_path: Path, spark: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = versions_here()

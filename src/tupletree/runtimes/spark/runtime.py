@@ -1,6 +1,6 @@
 """The Spark runtime: checks and claims what a run needs, recovers its accounts, and starts its two threads.
 
-Owns the run handle. The work itself is the `loop`'s, in the run's own thread, and the `engine`'s, in the settling one.
+Owns the run handle. The work is done by the `loop`, in the run's own thread, and the `engine`, in the settling thread.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ logger = logging.getLogger("tupletree.spark")
 
 
 def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
-    """Check what was asked for, claim the state directory and the sinks' folders, and start. See `base.run`.
+    """Check the request, claim the state directory and the sinks' folders, and start. See `runtimes.run.run`.
 
     Args:
-        request: what was asked for.
-        backend: where plans are run; a Spark session unless a test says otherwise.
+        request: what to run, and how.
+        backend: where plans are executed; by default a Spark session.
     """
     spec = request.topology.build()
     backend = backend or SparkBackend(spec.name, request.master)
@@ -96,7 +96,7 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
         directory.close()
         if isinstance(error, OSError):
             raise unusable(directory.path, error) from error
-        if request.state_dir is None:  # a start that was refused is no run, and must not stand for the latest one
+        if request.state_dir is None:  # a start that was refused is no run, and must not be taken for the latest one
             shutil.rmtree(directory.path, ignore_errors=True)
         raise
     run = SparkRun(request, spec, directory, sinks, backend)
@@ -206,7 +206,7 @@ class SparkRun(RunHandle):
             raise self._fault
         assert self._accounts is not None
         totals = self._accounts.totals
-        # Not what the totals have emitted: they know nothing of epochs that a stop left behind.
+        # Not the emitted of the totals: these do not count epochs that a stop left unsettled.
         open_now = self._open_now()
         return Summary(
             topology=self._spec.name,
@@ -269,7 +269,7 @@ class SparkRun(RunHandle):
 
     def _main(self) -> None:
         try:
-            while not self._live():
+            while not self._run_once():
                 self._directory.claim_again()
             self._state = "stopped"
         except BaseException as error:
@@ -282,8 +282,8 @@ class SparkRun(RunHandle):
             self._directory.close()
             self._ended.set()
 
-    def _live(self) -> bool:
-        """One life, from the journal on; whether it was the last one. Raises the fault that no restart mends."""
+    def _run_once(self) -> bool:
+        """Run until the end or an error; whether this was the end. Raises an error that no restart can fix."""
         try:
             self._run(self._backend.open())
         except BaseException as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
@@ -301,7 +301,7 @@ class SparkRun(RunHandle):
         return True
 
     def _await_restart(self, fault: TupletreeError) -> bool:
-        """Wait before the next life; True if a stop comes first, which is final."""
+        """Wait before a restart; True if a stop was requested meanwhile, which is final."""
         delay_s = self._policy.failed(self._clock.monotonic())
         if delay_s is None:
             raise fault
@@ -315,8 +315,8 @@ class SparkRun(RunHandle):
         spouts = self._make_spouts(plan, spout_loop)
         accounts = self._make_accounts(spouts)
         codecs = codecs_of(plan)
-        dealer = EpochFrameMaker(plan, spouts)
-        rescaler = Rescaler(self._directory, plan, dealer, spouts, codecs)
+        frame_maker = EpochFrameMaker(plan, spouts)
+        rescaler = Rescaler(self._directory, plan, frame_maker, spouts, codecs)
         recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, rescaler)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
         self._accounts = accounts
@@ -346,7 +346,7 @@ class SparkRun(RunHandle):
             retold: deque[AlreadySettled] = deque()
             self._answered |= _answered_before(spouts, accounts, has_epochs=recovered.next_epoch > 0)
             intake = Intake(
-                dealer, self._options, accounts, spouts, self._clock, retold.append, outages, self._answered
+                frame_maker, self._options, accounts, spouts, self._clock, retold.append, outages, self._answered
             )
             generation, run_id = self._directory.generation, self._directory.run_id
             epochs = EpochProgress(plan, accounts, self._clock, run_id, generation, spouts)
@@ -411,7 +411,7 @@ class SparkRun(RunHandle):
             self._was_up = True
             self._outages.over(STATE_DIRECTORY)
             self._policy.started(self._clock.monotonic())
-            if self._stop_at_s is not None:  # asked for before there was a loop
+            if self._stop_at_s is not None:  # requested before there was a loop
                 loop.stop(self._stop_at_s, flush=self._flushes)
             loop.set_active(active=self._active)
             loop.run()
@@ -448,7 +448,7 @@ class SparkRun(RunHandle):
         for spout in spouts:
             pending.register(spout.number, spout.name, self._spec.components[spout.name].replay)
         accounts = Accounts(self._spec, pending, {spout.number: spout.name for spout in spouts})
-        # Whatever was done to the machine's clock meanwhile: due times and epoch time go on from where they were.
+        # Due times and epoch time continue from the journal, even if the machine's clock was changed.
         self._clock.not_before(newest_time_s(self._directory))
         return accounts
 
@@ -465,14 +465,15 @@ class SparkRun(RunHandle):
         )
         spout.spout.open(place)
         if spout.number in accounts.positions:
-            # Its input may have grown since it ended: it knows where to go on, and says at once if there is nothing.
+            # Its input may have grown since it ended: it continues from its position, and ends at once if there is
+            # nothing.
             spout.position = accounts.positions[spout.number]
             spout.spout.restore(spout.position)
         else:
             spout.ended = spout.number in accounts.ended
 
     def _finish_last(self, recovered: Recovered, publisher: Publisher, spouts: list[SpoutTask]) -> None:
-        """Finish what the last settled epoch left undone, and clear away what killed starts left behind."""
+        """Finish what the last settled epoch left undone, and remove what killed starts left."""
         entry = recovered.last
         if entry is not None:
             entry, _ = publisher.finish(entry)
@@ -484,14 +485,14 @@ class SparkRun(RunHandle):
             spouts[message.task].spout.ack(message.message_id)
         for acked in entry.acked:
             spouts[acked.task].spout.ack(id_from_plain(acked.message_id))
-        for dead in entry.dead:  # some of them stand in the log of an earlier epoch: they expired, or were given up
+        for dead in entry.dead:  # some of them are in the log of an earlier epoch: they expired, or were given up
             final = msgspec.structs.replace(dead.letter.failure, permanent=True)
             spouts[dead.task].spout.fail(id_from_plain(dead.letter.message_id), final)
 
     def _ask_again(self, recovered: Recovered, spouts: list[SpoutTask]) -> None:
-        """Ask sources for the messages that they owe: what they heard of them may have died with the process.
+        """Ask sources again for messages that they are to emit again: they may have forgotten it with the process.
 
-        Until a source says so anew, its input is not over.
+        Until a source says so again, its input is not over.
         """
         accounts = self._accounts
         assert accounts is not None
@@ -515,7 +516,7 @@ def _close_all(spouts: list[SpoutTask]) -> None:
 
 
 def _outlives_epochs(plan: Plan, options: Options) -> bool:
-    """Whether a task may have something to do in an epoch that has no frame for it."""
+    """Whether a task may have work in an epoch that has no frame for it."""
     components = plan.spec.components.values()
     holds = any(component.kind == "bolt" and is_holder(component) for component in components)
     return holds or any(link.carried for link in plan.links) or bool(TickSchedule(plan.spec, options, 0.0))

@@ -1,8 +1,8 @@
-"""Scratch folders of Spark on this host: private to this user, gone with this process.
+"""Scratch folders of Spark on this host: private to this user, and removed with this process.
 
-Shuffle files and frames that a stage spills hold payloads, and Spark writes them as the umask says; whoever can write
-to a worker's socket can make it work for him. Both lie in a folder of mode 0700 below the temporary folder. It is
-removed when the process ends; that of a process which was killed, by the next start of this user on this host.
+Shuffle files and frames that a stage spills hold payloads, and Spark writes them as the umask says; a user who can
+write to a worker's socket can make it execute code. Both are in a folder of mode 0700 below the temporary folder. It
+is removed when the process ends, or, if the process was killed, by the next start of this user on this host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ScratchFolder", "configured_parents", "scratch_folders", "sweep_scra
 
 PREFIX = "tupletree-spark-"
 _NAME = re.compile(rf"{PREFIX}[a-z0-9_]{{8}}")
-"""What `tempfile.mkdtemp` makes of the prefix; nothing else is looked at by a sweep."""
+"""Names that `tempfile.mkdtemp` makes of the prefix; a sweep ignores all others."""
 
 LOCK = "lock"
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
@@ -38,7 +38,7 @@ class ScratchFolder:
 
     Attributes:
         path: the folder, absolute, mode 0700.
-        lock: the descriptor that holds the lock; it closes with this process, however that ends.
+        lock: the descriptor that holds the lock; it is closed when this process ends in any way.
         process: which process made it: a fork of that does not remove it.
     """
 
@@ -51,26 +51,26 @@ class ScratchFolder:
         """Make a new one. Raises OSError if nothing can be written there."""
         for _ in range(_TRIES):
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)).resolve()
-            with contextlib.suppress(FileNotFoundError):  # a sweep took it before it was locked
+            with contextlib.suppress(FileNotFoundError):  # a sweep removed it before it was locked
                 lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
                 if _locked(lock) and _is_at(lock, path / LOCK):
                     return cls(path, lock, os.getpid())
                 os.close(lock)
-        raise OSError(f"a folder in {parent} vanishes as soon as it is made")
+        raise OSError(f"a folder in {parent} is removed as soon as it is made")
 
     def remove(self) -> None:
-        """Remove it with all that is in it, as far as the disk lets it go."""
+        """Remove it with its content, as far as possible."""
         if self.process == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def sweep_scratch(parent: Path) -> None:
-    """Remove the folders that killed processes of this user left: those whose lock nobody holds."""
+    """Remove the folders that killed processes of this user left: those whose lock no process holds."""
     for path in _left_in(parent):
         try:
             lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:
-            with contextlib.suppress(OSError):  # its maker was killed in between, or is about to lock it
+            with contextlib.suppress(OSError):  # its process was killed in between, or is about to lock it
                 path.rmdir()
             continue
         except OSError:
@@ -111,11 +111,11 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 _folders: list[ScratchFolder] = []
-"""Those of this process: its JVM keeps one temporary folder for life, whatever sessions come and go."""
+"""Those of this process: its JVM keeps one temporary folder for all its sessions."""
 
 
 def scratch_folders(parents: list[Path]) -> list[Path]:
-    """The scratch folders of this process, one in each parent; made at the first call, which alone says where.
+    """The scratch folders of this process, one in each parent of the first call, which makes them.
 
     Raises OSError if one cannot be made.
     """
@@ -129,7 +129,7 @@ def scratch_folders(parents: list[Path]) -> list[Path]:
 
 
 def configured_parents(settings: Mapping[str, str], environment: Mapping[str, str]) -> list[Path]:
-    """Where Spark was told to keep its scratch files, or the temporary folder.
+    """The configured folders of Spark's scratch files, or the temporary folder.
 
     Args:
         settings: of the session, those of `spark-submit` included.
@@ -141,7 +141,7 @@ def configured_parents(settings: Mapping[str, str], environment: Mapping[str, st
 
 
 def _default_local_dir(environment: Mapping[str, str]) -> str:
-    """What `spark-defaults.conf` says of it, for a session setting would win over that."""
+    """The setting in `spark-defaults.conf`, which a setting of the session would override."""
     folder = environment.get("SPARK_CONF_DIR") or f"{environment.get('SPARK_HOME', '')}/conf"
     try:
         text = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")

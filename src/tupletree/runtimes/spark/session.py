@@ -1,4 +1,4 @@
-"""The Spark session: one with settings that suit micro-batches of messages, or an existing one, as it is.
+"""The Spark session: a new one with settings for micro-batches of messages, or an existing one, unchanged.
 
 The low-latency settings are the default on local masters (docs/operations.md has the measurements). Starts the JVM;
 nothing else in the project does.
@@ -21,8 +21,8 @@ from tupletree.runtimes.spark.scratch import LOCAL_DIRS, configured_parents, scr
 __all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
 
 TASK_ATTEMPTS = 8
-"""Attempts of one Spark task; `local[n]` would allow just one. A message that kills its worker costs three of them
-before it is found out (`marks`). Sessions that allow fewer run the epoch again instead."""
+"""Attempts of one Spark task; `local[n]` would allow only one. A message that crashes its worker costs three of them
+before it is found (`crash_markers`). Sessions that allow fewer run the epoch again instead."""
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 _SPECULATION = "spark.speculation"
@@ -39,23 +39,23 @@ SETTINGS: dict[str, str] = {
 
 _SOCKETS = "spark.python.unix.domain.socket"
 _MAX_SOCKET_PATH = 103
-"""Bytes that every system takes as the path of a socket."""
+"""Length in bytes that every system allows for the path of a socket."""
 
 _SOCKET_NAME_BYTES = 43
 """`.UUID.sock`, as Spark names them, and the slash before it."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 DRIVER_JAVA_OPTIONS = f"-XX:+UseSerialGC -Xss64m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
-"""-Xss64m: a stop during an action unwinds deeply. Spark's own start-up chatter is not news to the user."""
+"""-Xss64m: a stop during an action needs a deep stack. Spark's own lines at the start are of no use to the user."""
 
 
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """On local masters the driver's JVM shares its cores with the Python workers, which do the work: the full compiler
-takes more from them than it gives back. Measured: a word count of 5 M words on two cores in 6.8 instead of 8.4 s."""
+costs them more time than it saves. Measured: a word count of 5 M words on two cores in 6.8 instead of 8.4 s."""
 
 
 def open_session(name: str, master: str, settings: dict[str, str] | None = None) -> tuple[Any, bool]:
-    """A SparkSession, and whether this call started it (and so may stop it).
+    """Return a SparkSession, and whether this call started it (and so may stop it).
 
     An active session is used as it is, whatever `master` says. In a driver that spark-submit started, its master and
     settings win. Raises RuntimeUnavailableError if there is no usable
@@ -71,7 +71,7 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
     if not submitted:
         os.environ["JAVA_HOME"] = str(find_java().home)
     master = submitted.get("spark.master", master)
-    # Workers must run this very Python: another one has other packages.
+    # Workers must run this Python: another one has other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     options = {**SETTINGS, "spark.driver.extraJavaOptions": DRIVER_JAVA_OPTIONS}
@@ -93,15 +93,15 @@ def _start(name: str, master: str, chosen: Mapping[str, str]) -> Any:
         if key != "spark.master":
             builder = builder.config(key, value)
     if master.startswith("local-cluster") and chosen.get("spark.authenticate") == "true":
-        # With plain local masters the JVM draws a secret by itself. Settings that are there when the JVM starts stand
-        # on its command line, which everybody may read; later ones do not.
+        # With plain local masters the JVM makes a secret itself. Settings that are there when the JVM starts are
+        # on its command line, which every user can read; later ones are not.
         SparkContext._ensure_initialized(conf=SparkConf().setAll(list(chosen.items())))  # noqa: SLF001 - no public word
         builder = builder.config("spark.authenticate.secret", secrets.token_hex(32))
     return builder.getOrCreate()
 
 
 def _local_options(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """What suits a session on this host alone: loopback only, with a secret, its files and sockets in a private folder.
+    """Settings of a session on this host only: loopback only, with a secret, its files and sockets in a private folder.
 
     Raises RuntimeUnavailableError if there is no place for that folder.
     """
@@ -132,20 +132,20 @@ def _local_options(master: str, given: Mapping[str, str]) -> dict[str, str]:
     }
     if master.startswith("local-cluster"):
         options["spark.executor.extraJavaOptions"] = temporary
-    # Whoever may write to such a socket is obeyed; over TCP, which is slower, a worker asks for a secret. On a cluster
-    # the sockets would lie in a folder that all users of a host share.
+    # A worker trusts every process that can write to such a socket; over TCP, which is slower, it needs a secret. On a
+    # cluster the sockets would be in a folder that all users of a host share.
     if len(os.fsencode(first)) + _SOCKET_NAME_BYTES <= _MAX_SOCKET_PATH:
         options |= {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": str(first)}
     return options
 
 
 def _quoted(path: str) -> str:
-    """A part of a Java option, as Spark takes options apart."""
+    """A part of a Java option, quoted as Spark parses options."""
     return path if re.fullmatch(r"[\w./+-]+", path) else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit set, where it started this driver; its JVM is there already."""
+    """The settings of spark-submit, if it started this driver; then the JVM is there already."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark import SparkConf, SparkContext
@@ -155,14 +155,14 @@ def _submitted() -> dict[str, str]:
 
 
 def refuse_unsuited() -> None:
-    """Raise RuntimeUnavailableError if packages do not suit, or this process talks to Spark through Connect."""
+    """Raise RuntimeUnavailableError for unsupported packages, or if this process uses Spark through Connect."""
     faults = check_packages()
     if faults:
-        raise RuntimeUnavailableError("the installed packages do not suit the Spark runtime", findings=faults)
+        raise RuntimeUnavailableError("the installed packages do not work with the Spark runtime", findings=faults)
     for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # the second is set by a session that connected
         if variable in os.environ:
             raise RuntimeUnavailableError(
-                "Spark Connect cannot run a topology: spouts and settle live in the driver's process",
+                "Spark Connect cannot run a topology: spouts and the settling thread run in the driver's process",
                 got=f"{variable} is set",
                 expected="a classic session, or none",
                 next_step="unset SPARK_REMOTE and stop the session, then start the driver with --master",
@@ -172,7 +172,7 @@ def refuse_unsuited() -> None:
 def refuse_mixing(setting: Callable[[str, str], str | None], master: str) -> None:
     """Raise RuntimeUnavailableError if a session on several hosts may run a part of an epoch twice.
 
-    Where all is in one process, no part of a shuffle is ever lost, and Spark does not speculate.
+    In one process no part of a shuffle is ever lost, and Spark does not speculate.
 
     Args:
         setting: name and default → value of one of the session's settings.
@@ -201,7 +201,7 @@ def _active_session() -> Any | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # "Active" is per thread, and the run has a thread of its own: the context tells whether there is any session.
+    # "Active" is per thread, and the run has a thread of its own: the context shows whether there is any session.
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - pyspark has no public word for it
         return None
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
@@ -214,5 +214,5 @@ def _with_attempts(master: str) -> str:
 
 
 def partitions_of(session: Any) -> int:
-    """How many partitions a plan is spread over: the cores Spark has."""
+    """The number of partitions of a plan: the cores that Spark has."""
     return max(1, int(session.sparkContext.defaultParallelism))

@@ -1,4 +1,4 @@
-"""The folder in which a run was first started: relative paths mean what they meant there, or a start is refused.
+"""The folder in which a run was first started: relative paths must mean the same there, or a start is refused.
 
 Owns the file that remembers the folder. Sources of files compare their own paths (`file_table`).
 """
@@ -22,7 +22,7 @@ NAME = "started_in.json"
 def refuse_other_folder(state_dir: Path, spec: TopologySpec, options: Options) -> None:
     """Remember the folder of the first start; later, compare it if relative paths depend on it.
 
-    A folder that is not there any more was moved with everything in it, so it is no hindrance.
+    A folder that no longer exists was moved with everything in it, so it is no reason to refuse.
 
     Raises:
         CheckpointError: this process is in another folder, and a sink or an option has a relative path.
@@ -36,7 +36,7 @@ def refuse_other_folder(state_dir: Path, spec: TopologySpec, options: Options) -
         return
     findings = [
         Finding(
-            "a relative path means another folder than when the run began",
+            "a relative path means a different folder from the one at the first start",
             where=place,
             got=str(path.absolute()),
             expected=str(Path(first, path)),
@@ -45,7 +45,7 @@ def refuse_other_folder(state_dir: Path, spec: TopologySpec, options: Options) -
         for place, path in _relative_paths(spec, options).items()
     ]
     if findings:
-        raise CheckpointError("the run began in another folder", findings=findings)
+        raise CheckpointError("the run was first started in another folder", findings=findings)
 
 
 def _relative_paths(spec: TopologySpec, options: Options) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""What this runtime refuses for now: said at build time, all at once, never half done."""
+"""What this runtime does not support yet: refused before the start, with every finding at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
     """Raise TopologyError with every finding if the Spark runtime cannot run this topology yet."""
     findings = [finding for component in spec.components.values() for finding in _component(component)]
     if findings:
-        raise TopologyError("this topology needs what the Spark runtime does not have yet", findings=findings)
+        raise TopologyError("the Spark runtime does not support everything in this topology yet", findings=findings)
 
 
 def _component(component: ComponentSpec) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
 
     for cls, place in _out_of_reach(component).items():
         yield finding(
-            f"the structure {cls.__qualname__} lives in {place}, where Spark's workers cannot find it",
+            f"the structure {cls.__qualname__} is defined in {place}, where Spark's workers cannot import it",
             "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
         )
     if isinstance(component.body, BoltSpec):
@@ -39,7 +39,7 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
 
 
 def _out_of_reach(component: ComponentSpec) -> dict[type, str]:
-    """Structures that no worker can import, among what the component emits and keeps, and where they live.
+    """Structures that no worker can import, among those that the component emits and keeps, and where they are defined.
 
     A dataclass or NamedTuple can be sent as it is; the pickler cannot do that with a structure.
     """
@@ -65,7 +65,7 @@ def _bolt(bolt: BoltSpec, finding: _FindingMaker) -> Iterator[Finding]:
 
 
 def refuse_unnameable(state_dir: Path) -> None:
-    """Raise ConfigError for a state directory whose name Java cannot be told."""
+    """Raise ConfigError for a state directory whose name Java cannot represent."""
     if not is_encodable(str(state_dir.absolute())):
         raise ConfigError(
             "Spark cannot use a state directory whose name is not UTF-8",

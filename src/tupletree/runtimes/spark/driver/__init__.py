@@ -1,1 +1,1 @@
-"""Who feeds epochs and tells spouts: the loop of a run, what it starts from, and what it keeps."""
+"""The driver: the loop that feeds epochs and calls spouts, what a run starts from, and what it keeps."""

@@ -1,6 +1,6 @@
-"""The archive: what is kept of epochs that are swept, compressed, oldest removed first.
+"""The archive: what is kept of epochs whose files are removed; compressed, the oldest blocks are removed first.
 
-A block holds the messages and the verdicts of a run of epochs, as the journal had them, without payloads.
+A block holds the messages and the verdicts of a run of epochs, as in the journal, without payloads.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_archive(directory: Path) -> Iterator[ArchivedEpoch]:
 
 
 def trim(directory: Path, max_bytes: int) -> None:
-    """Remove the oldest blocks until what is left fits; the newest always stays."""
+    """Remove the oldest blocks until the rest is small enough; the newest always stays."""
     paths = sorted(directory.glob("[0-9]*.history"))
     total = sum(path.stat().st_size for path in paths)
     for path in paths[:-1]:

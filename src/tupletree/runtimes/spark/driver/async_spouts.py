@@ -1,7 +1,7 @@
-"""Async spouts in the driver: to the loop that asks spouts they look like plain ones.
+"""Async spouts in the driver, in an adapter by which the run's loop calls them like plain ones.
 
-All of a run share one event loop on a thread of its own. The run's loop never waits for a message: `next` hands over
-what the source has given meanwhile. It does wait for everything else that it tells a source, acks in one go.
+All async spouts of a run share one event loop on a thread of its own. The run's loop never waits for a message: `next`
+returns what the source has given meanwhile. It does wait for all other calls to a source, for acks together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SpoutLoop:
         self._thread: threading.Thread | None = None
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Let it run. Called by one thread."""
+        """Start the thread. Called by one thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._run, args=(self._loop,), name="tupletree-async", daemon=True)
@@ -45,11 +45,11 @@ class SpoutLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, *calls: Call) -> Any:
-        """Call these one after the other, await those that wait; what the last one gave. What one raises comes out."""
+        """Call these one after the other, and await async ones; returns the last result. Raises what one raises."""
         return self.start(_in_order(calls)).result()
 
     def close(self) -> None:
-        """Cancel what the user's code has left on the loop, and end the thread."""
+        """Cancel what the user's code has started on the loop, and end the thread."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -64,8 +64,10 @@ class SpoutLoop:
         while True:
             try:
                 loop.run_forever()
-            except BaseException:  # the loop hands on what ends a program, if a task of the user's own raises it
-                logger.exception("a task that an async spout started raised what ends a program; the loop goes on")
+            except BaseException:  # the loop raises it, if a task of the user's own raised what would end the program
+                logger.exception(
+                    "a task that an async spout started raised what would end the program; the loop goes on"
+                )
             else:
                 return
 
@@ -102,9 +104,9 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._loop.call((self._spout.open, (context,)))
 
     def next(self) -> Given:
-        """What the source has given since, or None: it is waited for beside this, and `on_given` tells when it came.
+        """What the source has given meanwhile, or None; `on_given` is called when something comes.
 
-        What came to the source before, it hears before it is asked again.
+        Pending callbacks of the source are made before it is asked again.
         """
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
@@ -130,7 +132,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._due.append((self._spout.fail, (message_id, failure)))
 
     def flush(self) -> None:
-        """Return when the source has heard everything that it was told; what it raises comes out."""
+        """Return when all pending callbacks are made. Raises what one raises."""
         if self._due:
             due, self._due = self._due, []
             self._loop.call(*due)
@@ -146,7 +148,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         self.flush()
 
     def snapshot(self) -> Any:
-        """The position behind what was handed over: what waits here counts as not given."""
+        """The position after what `next` has returned: what waits here counts as not given."""
         if not self._has_position:
             self._position, self._has_position = self._loop.call((self._spout.snapshot, ())), True
         return self._position
@@ -157,7 +159,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._position, self._has_position = position, True
 
     def close(self) -> None:
-        """See `AsyncSpout.close`: a `next` that waits is cancelled before, and what it gives even then has failed."""
+        """See `AsyncSpout.close`: a `next` that waits is cancelled before; what it gives all the same is failed."""
         try:
             if self._asked is not None:
                 self._give_back(self._loop.start(self._stop_asking(self._asked)).result())
@@ -171,7 +173,7 @@ class AsyncSpoutAdapter(Spout[Any]):
             given: Any = await self._spout.next()
         except EndOfInput:
             given = _END
-        except (SystemExit, KeyboardInterrupt) as error:  # on a loop these would end the thread and not the run
+        except (SystemExit, KeyboardInterrupt) as error:  # on the event loop these would end its thread and not the run
             raise RuntimeError(f"`next` raised {type(error).__name__}") from error
         position = self._spout.snapshot()
         if given is None:
@@ -201,7 +203,7 @@ class AsyncSpoutAdapter(Spout[Any]):
     def _give_back(self, given: Given) -> None:
         batch = given if isinstance(given, Sequence) else [given]
         stopped = Failure(
-            kind=FailureKind.STOPPED, component=self._component, error="the topology stopped before it took this"
+            kind=FailureKind.STOPPED, component=self._component, error="the topology stopped before it accepted this"
         )
         for one in batch:
             if one is not None and one.message_id is not None:
@@ -212,7 +214,7 @@ _END: Any = object()
 
 
 def _nobody() -> None:
-    """Nobody waits for this source."""
+    """No thread waits for this source."""
 
 
 async def _in_order(calls: Sequence[Call]) -> Any:

@@ -1,6 +1,6 @@
-"""Dealing: what spouts gave becomes frames for the tasks that read it, and these become the sections of an epoch's log.
+"""Epoch frames: what spouts gave as frames for the tasks that read it, and these as the sections of an epoch's log.
 
-Owns the layout of frames in the log. It refuses to know where messages come from (`intake`) and what becomes of them.
+Owns the layout of frames in the log. It does not know where messages come from (`intake`) and what happens to them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger("tupletree.spark")
 class SpoutTask:
     """One spout task in the driver: the user's object and what it gave that has no epoch yet.
 
-    `number` is what the accounts and the journal call it: the task's id at the first start on the state directory. The
+    `number` is its number in the accounts and the journal: the task's id at the first start on the state directory. The
     id itself changes when other components get more tasks or fewer. `made`, where the stream carries it: the numbers of
     `roots` in the order of making, then those of `untracked`.
     """
@@ -83,7 +83,7 @@ class EpochFrames:
         return openings_of(roots, self.edges, self.edge_roots)
 
     def sections(self, header: EpochHeader, messages: bytes) -> list[bytes]:
-        """The sections of the epoch's log: the messages, then the frames, which the header is told of."""
+        """The sections of the epoch's log: the messages, then the frames, which are entered in the header."""
         sections = [messages]
         offset = len(messages)
         header.frames = []
@@ -95,7 +95,7 @@ class EpochFrames:
 
 
 class EpochFrameMaker:
-    """Deals the messages of all spout tasks.
+    """Makes the frames of the messages of all spout tasks.
 
     Args:
         plan: the topology laid out.
@@ -124,20 +124,23 @@ class EpochFrameMaker:
         """About how many bytes of an epoch's log a message takes."""
         return wire.length_of(self._codecs[spout.name, spout.stream], value)
 
-    def deal(self, epoch: int, spout: SpoutTask, failures: dict[int, Failure], dealt: EpochFrames) -> list[Unsendable]:
-        """Add the frames of what a spout task gave to `dealt`; what cannot be sent to `failures`, and to the answer."""
+    def add_frames(
+        self, epoch: int, spout: SpoutTask, failures: dict[int, Failure], frames: EpochFrames
+    ) -> list[Unsendable]:
+        """Add the frames of what a spout task gave; what cannot be sent is added to `failures`, and returned."""
         for frame in self._frames(epoch, spout, failures):
             for sent, row in self._encode(epoch, spout, frame, failures):
-                dealt.rows.append(row)
-                dealt.edges.append(sent.id)
-                dealt.edge_roots.append(wire.root_array(sent.roots))
+                frames.rows.append(row)
+                frames.edges.append(sent.id)
+                frames.edge_roots.append(wire.root_array(sent.roots))
         return self._unsendable(spout, failures) if failures else []
 
     def _unsendable(self, spout: SpoutTask, failures: dict[int, Failure]) -> list[Unsendable]:
-        """What failed before any bolt saw it.
+        """Messages that failed before any bolt saw them.
 
-        A value that cannot travel cannot wait for another attempt either: it could not be read back from the journal,
-        and no attempt would carry it.
+        A value that cannot be encoded cannot wait for another attempt either: it could not be read back from the
+            journal,
+        and no attempt could send it.
         """
         codec = self._codecs[spout.name, spout.stream]
         found: list[Unsendable] = []
@@ -206,7 +209,7 @@ class EpochFrameMaker:
     def _of_class(
         self, spout: SpoutTask, values: list[Any], roots: list[Root], failures: dict[int, Failure]
     ) -> tuple[list[Any], list[Root]]:
-        """Drop what is not of the stream's class; its root fails."""
+        """Remove values that are not of the stream's class; their roots fail."""
         expected = self.plan.spec.components[spout.name].outputs[spout.stream].schema.cls
         if set(map(type, values)) <= {expected}:
             return values, roots
@@ -223,7 +226,7 @@ class EpochFrameMaker:
     def _encode(
         self, epoch: int, spout: SpoutTask, frame: Frame, failures: dict[int, Failure]
     ) -> Iterator[tuple[Frame, wire.Row]]:
-        """The frame as a row; one that is too long for a row is halved until its parts are not."""
+        """The frame as a row; one that is too long for a row is halved, as often as needed."""
         source = spout.task.task_id
         fail = partial(self._note, spout, failures)
         codec = self._codecs[spout.name, spout.stream]
@@ -244,7 +247,7 @@ def openings_of(
     edges: Sequence[int],
     edge_roots: Sequence[np.ndarray[Any, np.dtype[np.uint64]]],
 ) -> Entries:
-    """The XOR of the first edges of every root. A root that went to nobody has none: its tree is complete at once."""
+    """The XOR of the first edges of every root. A root that went to no task has none: its tree is complete at once."""
     return combine([*edges, 0], [*edge_roots, roots])
 
 

@@ -1,4 +1,4 @@
-"""Looking into a state directory from outside: reads the journal of a run, running or not, and writes nothing."""
+"""The history of a run, read from its state directory, running or not. Writes nothing."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["all_events", "committed_state"]
 
 
 def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
-    """What happened to every message that is still known of, epoch by epoch."""
+    """The events of every message in the journal and the archive, epoch by epoch."""
     spouts = _spouts(state_dir)
     seen: set[int] = set()
     still_open: dict[int, LoggedMessage] = {}
     for archived in read_archive(state_dir / "history"):
         if archived.entry.epoch in seen:
-            continue  # a sweep that was killed before it removed the logs: the next one archived them again
+            continue  # a sweep was killed before it removed the logs: the next one archived them again
         seen.add(archived.entry.epoch)
         rows = logged_rows(archived.splits, archived.entry.time_s)
         messages = chain(logged_messages(archived.messages), rows)
@@ -50,7 +50,7 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
         except CheckpointError:
             if epoch_path(state_dir / "epochs", epoch).exists():
                 raise
-            continue  # swept while we looked: it is in the archive next time
+            continue  # removed meanwhile: next time it is in the archive
         messages = chain(logged_messages(body[: header.messages_length]), logged_rows(header.splits, header.time_s))
         yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
 
@@ -63,7 +63,7 @@ def _events(
     spouts: Mapping[int, str],
     still_open: dict[int, LoggedMessage],
 ) -> Iterator[HistoryEvent]:
-    """One event per message of an epoch, and per earlier one that it settled or failed.
+    """One event per message of an epoch, and per earlier message that it settled or failed.
 
     Without an entry its messages are still in flight. `still_open` has the messages of trees that are open before the
     epoch, and is brought up to date.
@@ -114,7 +114,7 @@ def _spouts(state_dir: Path) -> dict[int, str]:
 def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
     """The newest committed version of the state of every bolt: its epoch, and a component each.
 
-    The segments are open on return, so that what a running topology sweeps meanwhile stays readable.
+    The segments are open on return, so they stay readable when a running topology removes them meanwhile.
     """
     settles = state_dir / "settles"
     epoch = -1
@@ -128,7 +128,7 @@ def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
                 for name, files in version.items()
             }
         except CheckpointError:
-            if newest == epoch:  # nothing has happened since the last try: it is really missing or damaged
+            if newest == epoch:  # the journal has not changed since the last try: it is really missing or damaged
                 raise
             epoch = newest
             continue

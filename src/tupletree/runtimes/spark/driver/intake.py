@@ -52,7 +52,7 @@ class Intake:
 
     def __init__(
         self,
-        dealer: EpochFrameMaker,
+        frame_maker: EpochFrameMaker,
         options: Options,
         accounts: Accounts,
         spouts: Sequence[SpoutTask],
@@ -62,14 +62,14 @@ class Intake:
         answered: set[int] | None = None,
     ) -> None:
         self._answered = set() if answered is None else answered
-        self._again: list[int] = []  # first attempts in the buffer that come again
+        self._again: list[int] = []  # first attempts in the buffer that were in an epoch before
         self._outages = outages or Outages(clock, options.outage_limit_s)
         self._accounts = accounts
         self._spouts = {spout.number: spout for spout in spouts}
         self._clock = clock
         self._retell = retell
-        self._dealer = dealer
-        self._pending_limit = max_pending(dealer.plan.spec, options, 2 * options.epoch_max_messages)
+        self._frame_maker = frame_maker
+        self._pending_limit = max_pending(frame_maker.plan.spec, options, 2 * options.epoch_max_messages)
         self._tracked = options.acker_tasks > 0
         self._max_messages = options.epoch_max_messages
         self._max_bytes = options.epoch_max_bytes
@@ -95,19 +95,19 @@ class Intake:
 
     @property
     def must_give_up(self) -> bool:
-        """Whether a source has ended although it was told to emit a message again."""
+        """Whether a source has ended although it was asked to emit a message again."""
         pending = self._accounts.pending
         return any(spout.ended and pending.awaiting_source(task) for task, spout in self._spouts.items())
 
     def ask_again(self, spout_task: int) -> None:
-        """A source that retries by itself may have something to give although it had ended."""
+        """Ask sources that retry by themselves again, although their input had ended."""
         self._spouts[spout_task].ended = False
         self._accounts.ended.discard(spout_task)
 
     def can_hear(self, spout_task: int, message_id: MessageId) -> bool:
         """Whether a source without a position gave this message in this process; asked once per verdict.
 
-        If it did not, it may have no handle to hear of it by: those of a broker die with their connection. It will
+        If it did not, its handle for the verdict may be gone: those of a broker end with their connection. It will
         deliver the message again, maybe much later.
         """
         key = spout_task, message_key(message_id)
@@ -118,7 +118,7 @@ class Intake:
 
     @property
     def ended_unlogged(self) -> bool:
-        """Whether a spout has ended and no epoch log says so yet."""
+        """Whether a spout has ended and that is in no epoch log yet."""
         return any(spout.ended and task not in self._accounts.ended for task, spout in self._spouts.items())
 
     def _epoch_limit(self) -> int:
@@ -168,8 +168,8 @@ class Intake:
         return came
 
     def _plan(self, spout: SpoutTask, planner: SplitSpout[Any]) -> bool:
-        """Ask for pieces that come next, of the size of one reader's share of an epoch; whether there are any."""
-        width = self._dealer.plan.readers(spout.name)
+        """Ask for the next pieces, each of one reader's share of an epoch; whether there are any."""
+        width = self._frame_maker.plan.readers(spout.name)
         room = min(
             -(-self._epoch_limit() // width),
             self._epoch_limit() - self.buffered,
@@ -179,7 +179,7 @@ class Intake:
         count = sum(split.rows for split in splits)
         if count > room or any(split.rows < 1 for split in splits):
             raise UnusableDataError(
-                "a spout planned what it was not asked for",
+                "a spout planned more, or less, than it was asked for",
                 where=spout.name,
                 got=f"pieces of {', '.join(str(split.rows) for split in splits)} rows",
                 expected=f"at most {room} rows, and at least one in each piece",
@@ -209,13 +209,13 @@ class Intake:
                 rejected.append((one.message_id, one))
             else:
                 raise UnusableDataError(
-                    "a spout gave something that is no message",
+                    "a spout gave something that is not a message",
                     where=spout.name,
                     got=safe_text(one, 200),
                     expected="an Emit, a Reject, a list of them, or None",
                 )
-        if values and not self._bytes_per_message:  # nothing is known from an epoch yet
-            self._bytes_per_message = self._dealer.length_of(spout, values[-1])
+        if values and not self._bytes_per_message:  # no epoch was measured yet
+            self._bytes_per_message = self._frame_maker.length_of(spout, values[-1])
         if spout.position is None and spout.spout.snapshot() is None:
             given = [*ids, *(message_id for message_id, _ in rejected)]
             self._delivered.update((spout.number, message_key(message_id)) for message_id in given)
@@ -275,7 +275,7 @@ class Intake:
             ticks: components that get a tick.
             drain: nothing else will come for a while.
         """
-        # Epoch time never goes back, whatever is done to the machine's clock.
+        # Epoch time never goes back, even if the machine's clock does.
         time_s = self._accounts.epoch_time_s = max(self._clock.wall(), self._accounts.epoch_time_s)
         ran_s = self._accounts.ran_s(self._clock.monotonic())
         header = EpochHeader(
@@ -283,29 +283,29 @@ class Intake:
             generation=generation,
             time_s=time_s,
             ran_s=ran_s,
-            partitions=self._dealer.plan.partitions,
+            partitions=self._frame_maker.plan.partitions,
             ticks=[*ticks],
             drain=drain,
             again=self._again,
-            tasks=self._dealer.tasks,
+            tasks=self._frame_maker.tasks,
         )
         self._again = []
         failures: dict[int, Failure] = {}
-        dealt = EpochFrames()
+        epoch_frames = EpochFrames()
         columns = _Columns()
         numbers = Numbers(wire.first_number(epoch))
         for task_id, spout in self._spouts.items():
             header.untracked += len(spout.untracked)
             header.fresh += spout.fresh
-            is_ordered = self._dealer.plan.carries_order(spout.name, spout.stream)
+            is_ordered = self._frame_maker.plan.carries_order(spout.name, spout.stream)
             if is_ordered:
                 with self._accounts.lock:
                     spout.made = self._accounts.pending.number(spout.roots, numbers.take)
             columns.add(spout, self._accounts)
             if is_ordered:
                 spout.made += numbers.take(len(spout.untracked))
-            header.unsendable += self._dealer.deal(epoch, spout, failures, dealt)
-            # Everything pulled is in this epoch, so the position behind it is the one of now.
+            header.unsendable += self._frame_maker.add_frames(epoch, spout, failures, epoch_frames)
+            # Everything pulled is in this epoch, so the present position is the one after it.
             spout.position = spout.spout.snapshot()
             if spout.position is not None and task_id in self._answered:
                 self._accounts.positions[task_id] = spout.position
@@ -316,16 +316,18 @@ class Intake:
         header.splits = self._placed(header)
         header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
         header.ended = sorted(self._accounts.ended)
-        sections = self._sections(header, columns, dealt)
+        sections = self._sections(header, columns, epoch_frames)
         roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
         with self._accounts.lock:
             rows = Rows(header.splits, header.ran_s)
             self._accounts.log_rows(epoch, rows)
-        record = EpochRecord(header, roots, rows.opened(dealt.openings(roots)), columns.retried(), failures, rows=rows)
+        record = EpochRecord(
+            header, roots, rows.opened(epoch_frames.openings(roots)), columns.retried(), failures, rows=rows
+        )
         return record, sections
 
     def _placed(self, header: EpochHeader) -> list[PlannedSplit]:
-        """Everything planned as splits of an epoch: each where least is read so far, so that readers have even work."""
+        """Everything planned as splits of an epoch: each goes where least is to be read so far."""
         planned = [(spout, split) for spout in self._spouts.values() for split in spout.planned]
         count = sum(split.rows for _, split in planned)
         key = 0
@@ -336,7 +338,7 @@ class Intake:
         else:
             header.untracked += count
         splits: list[PlannedSplit] = []
-        loads = {spout.name: [0] * self._dealer.plan.readers(spout.name) for spout, _ in planned}
+        loads = {spout.name: [0] * self._frame_maker.plan.readers(spout.name) for spout, _ in planned}
         for ordinal, (spout, split) in enumerate(planned):
             load = loads[spout.name]
             place = load.index(min(load))
@@ -346,10 +348,10 @@ class Intake:
             spout.planned = []
         return splits
 
-    def _sections(self, header: EpochHeader, columns: _Columns, dealt: EpochFrames) -> list[bytes]:
+    def _sections(self, header: EpochHeader, columns: _Columns, epoch_frames: EpochFrames) -> list[bytes]:
         messages = columns.encode()
         header.messages, header.messages_length = len(columns.roots), len(messages)
-        sections = dealt.sections(header, messages)
+        sections = epoch_frames.sections(header, messages)
         if header.messages:
             average = sum(map(len, sections)) / header.messages
             self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
@@ -379,7 +381,7 @@ class _Columns:
             self.made.extend(spout.made)
 
     def _pad(self, count: int) -> None:
-        """Messages of spouts that number nothing have 0."""
+        """Messages of spouts without numbers have 0."""
         self.made.extend([0] * (count - len(self.made)))
 
     def retried(self) -> dict[int, int]:

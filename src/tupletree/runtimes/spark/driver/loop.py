@@ -1,7 +1,7 @@
-"""The loop of a Spark run: pulls from the spouts, cuts epochs, and tells the spouts what was settled.
+"""The loop of a Spark run: pulls from the spouts, cuts epochs, and makes the callbacks of what was settled.
 
-It runs in the run's own thread, which is the only one that calls a spout. Epochs are settled in another (`settling`).
-At most one epoch is being run and one more is logged ahead of it.
+It runs in the run's own thread, which is the only one that calls a spout. Epochs are settled in another
+(`settling_thread`). At most one epoch is being run and one more is logged ahead of it.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ __all__ = ["Loop"]
 logger = logging.getLogger("tupletree.spark")
 
 BUSY_POLL_S = 0.002
-"""Pause of the loop while messages are about: a source without a blocking wait is asked this often."""
+"""Pause of the loop while messages come: a source without a blocking wait is asked this often."""
 
 STEP_BACK = 4
-"""After an epoch that had to be split, epochs start at this fraction of their limit, and double while all goes well."""
+"""After an epoch that had to be split, epochs start at this fraction of their limit, and double while they settle."""
 
 
 class Loop:
     """See the module docstring.
 
     Args:
-        accounts, engine, runner, meter, replays, ticking: of the run.
+        intake, accounts, engine, runner, replays, ticking, rates, directory, options, clock, outages: of the run.
         spouts: opened, in their positions.
         records: epochs that were logged but not settled by an earlier start.
         next_epoch: number of the next epoch to cut.
@@ -132,7 +132,7 @@ class Loop:
         self._wake.set()
 
     def set_active(self, *, active: bool) -> None:
-        """Let spouts and retries run, or rest; what is pulled already goes on."""
+        """Activate or pause spouts and retries; what is pulled already goes on."""
         self._wanted_active = active
         self._wake.set()
 
@@ -144,7 +144,7 @@ class Loop:
     # --- the loop itself --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let the settling thread go: an epoch that is not committed now runs again at the next start."""
+        """End the settling thread: an epoch that is not committed now runs again at the next start."""
         self._settling.close()
 
     def join_settling(self) -> None:
@@ -152,14 +152,14 @@ class Loop:
         self._settling.join()
 
     def sweep_orphans(self) -> None:
-        """Remove what nothing names any more."""
+        """Remove files that no entry names any more."""
         accounts = self._accounts
         with accounts.lock:
             state, kept, waiting = accounts.state, accounts.kept, accounts.waiting_names
         sweep_orphans(self._directory, self._sinks, self._settling.called_back, state, kept, waiting)
 
     def run(self) -> None:
-        """Until all input is settled, or a stop is done. Raises whatever makes the run fail."""
+        """Run until all input is settled, or a stop is done. Raises what makes the run fail."""
         self._settling.start()
         accounts, intake = self._accounts, self._intake
         last_useful_s = self._clock.monotonic()
@@ -169,7 +169,9 @@ class Loop:
             try:
                 useful = self._call_back()
             except Closing:
-                logger.warning("the drain ran out of time: epoch %d is told again at the next start", accounts.settled)
+                logger.warning(
+                    "the drain timed out: callbacks of epoch %d are made again at the next start", accounts.settled
+                )
                 return
             if self._settling.fault is not None:
                 raise self._settling.fault
@@ -187,7 +189,7 @@ class Loop:
             elif ahead == 0 and self._is_finished(stopping=stopping):
                 return
             if ending and now_s >= (self._stop_at_s or 0.0):
-                logger.warning("the drain ran out of time: epoch %d stays open and runs again", accounts.settled + 1)
+                logger.warning("the drain timed out: epoch %d stays open and runs again", accounts.settled + 1)
                 return
             if useful:
                 last_useful_s = now_s
@@ -202,7 +204,7 @@ class Loop:
             return self._intake.pull()
 
     def _activate(self) -> None:
-        """Tell the spouts what `set_active` asked for."""
+        """Activate or deactivate the spouts, as `set_active` requested."""
         if self._active is not self._wanted_active:
             self._active = self._wanted_active
             for spout in self._spouts.values():
@@ -220,7 +222,7 @@ class Loop:
             return True
         if stopping:
             return False
-        # Until its callbacks are made, what the last epoch left is not known here.
+        # Until its callbacks are made, the loop does not know what the last epoch left.
         is_known = self._settling.called_back == self._accounts.settled
         return (
             (is_known and (self._due_in_s(now_s) <= 0.0 or self._must_drain()))
@@ -231,7 +233,7 @@ class Loop:
         )
 
     def _look_ahead(self) -> None:
-        """Note what the accounts have in store: it changes with each settled epoch."""
+        """Read when the accounts need an epoch next: it changes with each settled epoch."""
         accounts = self._accounts
         with accounts.lock:
             self._next_tree_s = accounts.trees.next_s()
@@ -239,12 +241,12 @@ class Loop:
             self._has_parked = any(kept.waits for tasks in accounts.kept.values() for kept in tasks.values())
 
     def _due_in_s(self, now_s: float) -> float:
-        """In how many seconds an epoch is due for what is open or kept, whether messages come or not."""
+        """In how many seconds an epoch is due for what is open or kept, with or without new messages."""
         due_in_s = min(self._next_tree_s - self._accounts.ran_s(now_s), self._carryover_due_s - self._clock.wall())
         return max(due_in_s, self._outages.pause_s)
 
     def _must_drain(self) -> bool:
-        """Whether holders are to flush: nothing else will come, and they have not been told since something came."""
+        """Whether holders are to flush: nothing else will come, and they have not flushed since the last message."""
         accounts = self._accounts
         is_under_way = self._has_parked or self._carryover_due_s == -math.inf
         may_come = not (self._intake.has_ended or self._flushes)
@@ -260,7 +262,7 @@ class Loop:
 
     def _is_finished(self, *, stopping: bool) -> bool:
         accounts, intake = self._accounts, self._intake
-        # The last settled epoch may still be publishing, and its callbacks are to come.
+        # The last settled epoch may still be publishing, and its callbacks come later.
         if intake.buffered or self._settling.called_back < accounts.settled:
             return False
         if stopping:
@@ -287,7 +289,7 @@ class Loop:
         crash_point("epoch.after_log")
 
     def _call_back(self) -> bool:
-        """Tell the spouts what was settled; whether there was anything."""
+        """Make the callbacks of what was settled; whether there were any."""
         told = bool(self._retold or self._verdicts)
         while self._retold:
             settled = self._retold.popleft()
@@ -318,19 +320,19 @@ class Loop:
         return told
 
     def _flush(self) -> None:
-        """Wait until async spouts have heard what they were told."""
+        """Wait until the callbacks of async spouts are made."""
         for spout in self._awaited:
             spout.flush()
 
     def _tell(self, verdicts: EpochVerdicts) -> None:
-        """The callbacks of one epoch; what a source has heard, it will not be asked to remember."""
+        """Make the callbacks of one epoch; then its messages are confirmed by their sources."""
         spouts = self._spouts
         if self._hears_acks:
             for acked in verdicts.acked:
                 spout = spouts[acked.spout_task]
                 self._hear(spout, spout.spout.ack, acked.message_id)
         for died in verdicts.died:
-            # Final: a source that retries by itself must not emit this one again.
+            # Final: a source that retries by itself must not emit this message again.
             self._hear(
                 spouts[died.spout_task],
                 spouts[died.spout_task].spout.fail,
@@ -341,7 +343,7 @@ class Loop:
             spout = spouts[retry.spout_task]
             self._hear(spout, spout.spout.fail, retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
-            for record in self._records.values():  # the next one may be cut already, with the input over
+            for record in self._records.values():  # the next epoch may be cut already, when the input is over
                 record.reopen(retry.spout_task)
         if any(spout.position is None for spout in spouts.values()):
             heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
@@ -374,7 +376,7 @@ class Loop:
 
 
 def _next_limit(limit: int, most: int, *, shrunk: bool) -> int:
-    """Additive-increase's cousin: step back at once when an epoch would not end, double while epochs do."""
+    """The limit of the next epoch: a fraction after an epoch that had to be split, doubled after each that had not."""
     return max(1, limit // STEP_BACK) if shrunk else min(most, limit * 2)
 
 

@@ -1,4 +1,4 @@
-"""Recovery: the accounts of a run as its journal tells them, after a stop or a kill at any point.
+"""Recovery: the accounts of a run from its journal, after a stop or a kill at any point.
 
 Reads settle entries from the newest base on, then the epoch logs behind them. Writes nothing.
 """
@@ -51,7 +51,7 @@ __all__ = ["Recovered", "adopt_open_trees", "check_newest", "newest_time_s", "re
 
 @dataclass
 class Recovered:
-    """What recovery found besides the accounts it filled.
+    """What recovery found besides the accounts.
 
     Attributes:
         last: the last settle entry; its publishing and callbacks may be unfinished.
@@ -74,7 +74,7 @@ def recover(
     clock: Clock,
     rescaler: Rescaler,
 ) -> Recovered:
-    """Fill the accounts; `sinks` has the folder of each, and `rescaler` deals anew what was for other tasks.
+    """Fill the accounts; `sinks` has the folder of each, and `rescaler` routes again what was for other tasks.
 
     Raises CheckpointError, naming the file, for anything missing or damaged.
     """
@@ -110,7 +110,7 @@ def recover(
 
 
 def newest_time_s(directory: StateDirectory) -> float:
-    """The latest time that the journal names, seconds since the Unix epoch: no later one is before it. 0: it is empty.
+    """The latest time in the journal, seconds since the Unix epoch; 0: it is empty.
 
     Raises CheckpointError for a damaged file.
     """
@@ -150,12 +150,12 @@ def _gap(directory: StateDirectory, missing: str, got: str) -> CheckpointError:
         where=str(directory.path),
         got=got,
         expected=missing,
-        next_step="restore the file from a backup, or start with a fresh --state-dir",
+        next_step="restore the file from a backup, or start with a new --state-dir",
     )
 
 
 def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
-    """Miss a state file here, or find it cut short, with its name, and not later in a worker."""
+    """Raise CheckpointError for a state file that is missing or too short, here and not later in a worker."""
     for component, files in accounts.state.items():
         for name in {file.name for file in files}:
             Segment(directory.state / component / name)
@@ -164,7 +164,7 @@ def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
 
 
 def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sinks: Mapping[str, str]) -> None:
-    """Miss the newest entry, or an amendment, by what was made of it: else its epoch would run a second time.
+    """Find a missing newest entry, or amendment, by files that follow from it: else its epoch would run a second time.
 
     Args:
         directory: the state directory.
@@ -178,7 +178,7 @@ def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sink
     if int(path.stem) > settled and not path.exists():
         raise missing(path)
     for entry in entries:
-        if entry.generation >= directory.generation:  # names of another start would be used again
+        if entry.generation >= directory.generation:  # else file names of another start would be used again
             raise missing(directory.path / "generations" / f"{entry.generation:06d}")
         letters = directory.dead / f"{entry.epoch:010d}.jsonl"
         if letters.exists() and letters.read_bytes().count(b"\n") > len(entry.dead):
@@ -186,7 +186,7 @@ def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sink
 
 
 def _traces(directory: StateDirectory, sinks: Mapping[str, str]) -> Iterator[int]:
-    """Epochs that something was published of."""
+    """Epochs of which something was published."""
     yield delivered_in(directory.spools)
     yield from numbered(directory.dead, ".jsonl")
     mine = f"part-{directory.run_id[:8]}-"
@@ -227,19 +227,20 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
         changes.append(entry.pending)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
     accounts.trees = OpenTrees(trees.values())
-    # Publishing the last entry may be unfinished: then it is what makes a refused message dead that the entry acked.
+    # Publishing the last entry may be unfinished: then it does what makes a message dead that the entry acked and a
+    # sink refused.
     matters = trees.keys() | {one.root for one in last.acked}
     accounts.refused = {root: one.failure for one in refused for root in one.roots if root in matters}
     for file in waiting.values():
         folder = Path(sinks[file.sink])
         rows = read_waiting(folder / file.candidate, folder / file.sidecar, file.rows)
-        # A root that is no open tree any more, and whose row waits all the same, is dead.
+        # A root that is not an open tree any more, and whose row still waits, is dead.
         accounts.waiting.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
     accounts.waiting_names = accounts.waiting.names()
 
 
 def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
-    """Put the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
+    """Set the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
     for epoch in sorted({tree.epoch for tree in accounts.trees.all()}):
         header, body = read_epoch(directory.epochs, epoch)
         values = values_of(header, body, codecs)
@@ -271,7 +272,7 @@ def _readopt(
     messages = logged_messages(body[: header.messages_length])
     task_of = {message.root: message.task for message in messages}
     for one in header.unsendable:
-        if not one.failure.permanent:  # it will be sent anew
+        if not one.failure.permanent:  # it will be sent again
             values[one.root] = accounts.decode_value(task_of[one.root], one.payload)
     for message in messages:
         _adopt(message, values, accounts, clock)
@@ -304,7 +305,7 @@ def _adopt(message: LoggedMessage, values: Mapping[int, Any], accounts: Accounts
         message.root,
         message.task,
         message.message_id,
-        values.get(message.root, StoredPayload(None)),  # in no frame: it went to nobody, and can only be acked
+        values.get(message.root, StoredPayload(None)),  # in no frame: it went to no task, and can only be acked
         attempt=message.attempt,
         first_emitted_s=message.first_emitted_s,
         now_s=clock.monotonic(),

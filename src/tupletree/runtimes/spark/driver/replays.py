@@ -1,4 +1,4 @@
-"""Replay requests from the inbox: other processes ask, the loop brings dead letters back as fresh messages."""
+"""Replay requests from the inbox: other processes request, the loop emits dead letters again as new messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Replays:
     """Reads the inbox from time to time.
 
     A request is part of the accounts once accepted, and leaves the inbox once a settled
-    epoch names it: a kill in between makes it come again, and then its messages are known already.
+    epoch names it: after a kill in between it is read again, and then its messages are known already.
     """
 
     def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class Replays:
 
     @property
     def has_accepted(self) -> bool:
-        """Whether a request waits for an epoch to name it."""
+        """Whether a request waits for an epoch that names it."""
         return bool(self._accepted)
 
     def take_accepted(self) -> list[str]:
@@ -48,14 +48,14 @@ class Replays:
         return taken
 
     def read_inbox(self) -> bool:
-        """Accept new requests, clear away those that are in the journal; whether there were any new ones."""
+        """Accept new requests, remove those that are in the journal; whether there were new ones."""
         now_s = self._clock.monotonic()
         if now_s < self._next_read_s:
             return False
         self._next_read_s = now_s + READ_EVERY_S
         came = False
         for request in self._inbox.take().values():
-            # One step for a settle in between: it may name the request, and ack its messages.
+            # Under one lock: a settle in between may name the request, and ack its messages.
             with self._accounts.lock:
                 if request.id in self._accounts.replays:
                     self._clear(request)
@@ -65,13 +65,13 @@ class Replays:
         return came
 
     def clear_inbox(self) -> None:
-        """Clear away what is in the journal, so that a letter which was replayed is no letter any more."""
+        """Remove requests that are in the journal, so that replayed letters are no longer listed."""
         for request in self._inbox.take().values():
             if request.id in self._accounts.replays:
                 self._clear(request)
 
     def _complain(self, error: CheckpointError) -> None:
-        """A letter that cannot be read must not end the run."""
+        """Log a letter that cannot be read: it must not end the run."""
         if str(error) not in self._complained:
             self._complained.add(str(error))
             logger.warning("replays leave it out: %s", error)
@@ -86,13 +86,13 @@ class Replays:
         self._accepted.append(request.id)
 
     def _clear(self, request: Request) -> None:
-        """A letter that could not be brought back stays where it is."""
+        """Move a request out of the inbox; letters that could not be replayed stay."""
         carried_out(self._state_dir, request.id, list(self._replayable(request)))
-        # It need not be known for ever: should it come again, what it brought back is no dead letter any more.
+        # It may be forgotten: if it came again, its letters would not be dead letters any more.
         self._accounts.replays.discard(request.id)
 
     def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
-        """The letters to bring back, with their spout task and value; of the others the log says why."""
+        """The letters to replay, with their spout task and value; the log says why others are not."""
         letters = letters_of(self._state_dir, self._complain)
         found: dict[str, tuple[DeadLetter, int, Any]] = {}
         for letter_id in request.letters:

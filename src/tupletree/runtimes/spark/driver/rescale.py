@@ -1,8 +1,8 @@
-"""A restart with another parallelism: what was logged for tasks of before is dealt anew to those of now.
+"""A restart with another parallelism: what was logged for the old tasks is routed again to the new ones.
 
-Keyed state needs nothing done, for its segments are kept by key group. Epochs that are logged and not settled are
+Keyed state needs no change, because its segments are kept by key group. Epochs that are logged and not settled are
 written again, with the same messages, roots and positions, and other frames. What belongs to a task by its index can
-move nowhere: it needs a drained topology, or the restart is refused.
+not move: that needs a drained topology, or the restart is refused.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Tasks = Mapping[str, tuple[int, int]]
 
 
 class Rescaler:
-    """Writes epoch logs anew whose frames are addressed to tasks that are not there any more.
+    """Writes epoch logs again whose frames are addressed to tasks that no longer exist.
 
     Args:
         directory: the state directory.
         plan: the topology laid out now.
-        dealer: deals to its tasks.
+        frame_maker: routes to its tasks.
         spouts: the spout tasks.
         codecs: of all streams.
     """
@@ -46,24 +46,24 @@ class Rescaler:
         self,
         directory: StateDirectory,
         plan: Plan,
-        dealer: EpochFrameMaker,
+        frame_maker: EpochFrameMaker,
         spouts: list[SpoutTask],
         codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
     ) -> None:
         self._directory = directory
         self._plan = plan
-        self._dealer = dealer
+        self._frame_maker = frame_maker
         self._spouts = spouts
         self._codecs = codecs
 
     def check(self, before: Tasks, accounts: Accounts, *, is_settled: bool) -> None:
         """Refuse another parallelism for what belongs to a task by its index, unless nothing is open.
 
-        Then tasks of windows and joins begin anew, without the watermark of before.
+        Then tasks of windows and joins start again without a watermark.
 
         Args:
-            before: the tasks that the newest epoch was dealt to.
-            accounts: as the settle entries tell them.
+            before: the tasks that the newest epoch was routed to.
+            accounts: from the settle entries.
             is_settled: whether that epoch is settled.
 
         Raises:
@@ -71,14 +71,14 @@ class Rescaler:
         """
         is_drained = is_settled and accounts.is_idle() and not len(accounts.trees)
         stuck = []
-        for name, (_, count) in self._dealer.tasks.items():
+        for name, (_, count) in self._frame_maker.tasks.items():
             if name not in before or before[name][1] == count:
                 continue
             changed = f"{name}: parallelism changed from {before[name][1]} to {count}"
             if _has_task_state(self._plan.spec.components[name]) and not is_drained:
                 stuck.append(f"{changed}, and it has state per task")
             if accounts.kept.get(name) and is_drained:
-                del accounts.kept[name]  # no tuples: watermarks of tasks that are others now
+                del accounts.kept[name]  # no tuples, only watermarks of other tasks
             elif accounts.kept.get(name):
                 stuck.append(f"{changed}, and its tasks hold tuples")
         if stuck:
@@ -87,28 +87,28 @@ class Rescaler:
                 where=str(self._directory.path),
                 got="; ".join(stuck),
                 expected="no open message: a stop keeps what windows and batches hold, a drain ends them",
-                next_step="start it with the parallelism of before, end it with `tupletree drain`, and change it then",
+                next_step="start it with the old parallelism, end it with `tupletree drain`, and change it then",
             )
 
     def is_due(self, header: EpochHeader) -> bool:
-        """Whether an epoch was dealt to other tasks."""
-        return header.tasks != self._dealer.tasks
+        """Whether an epoch was routed to other tasks."""
+        return header.tasks != self._frame_maker.tasks
 
     def reroute(self, header: EpochHeader, body: memoryview, task_of: Mapping[int, int]) -> None:
-        """Write an epoch's log anew, in one step: whoever reads it finds the old one or the new one.
+        """Write an epoch's log again, atomically: a reader finds the old one or the new one.
 
         Args:
             header: of the log.
             body: its sections.
             task_of: root → spout task, of every message in it.
         """
-        dealt = EpochFrames()
+        epoch_frames = EpochFrames()
         failures: dict[int, Failure] = {}
         given = self._given(header, body, task_of)
         after = msgspec.structs.replace(
             header,
             generation=self._directory.generation,
-            tasks=self._dealer.tasks,
+            tasks=self._frame_maker.tasks,
             unsendable=list(header.unsendable),
             splits=[
                 msgspec.structs.replace(one, place=one.place % self._plan.readers(one.component))
@@ -116,15 +116,15 @@ class Rescaler:
             ],
         )
         for spout in given.values():
-            after.unsendable += self._dealer.deal(header.epoch, spout, failures, dealt)
-        sections = dealt.sections(after, bytes(body[: header.messages_length]))
+            after.unsendable += self._frame_maker.add_frames(header.epoch, spout, failures, epoch_frames)
+        sections = epoch_frames.sections(after, bytes(body[: header.messages_length]))
         replace_file(epoch_path(self._directory.epochs, header.epoch), pack(after, sections))
 
     def _given(self, header: EpochHeader, body: memoryview, task_of: Mapping[int, int]) -> dict[int, SpoutTask]:
         """What each spout task gave, taken from the frames.
 
-        A message may stand in the frames of several readers, and counts once. Untracked tuples have no root to tell
-        that by: all that one reader got are taken, and of a reader that got copies of all, one task's.
+        A message may be in the frames of several readers, and counts once. Untracked tuples have no root to find
+        copies by: all that one reader got are taken, or those of one task of a reader whose tasks all got copies.
         """
         given = {
             spout.number: replace(spout, roots=[], values=[], made=[], untracked=[], rejected={})
@@ -162,9 +162,9 @@ class Rescaler:
         return given
 
     def _reader_of_untracked(self, component: str, stream: str, tasks: Tasks) -> range:
-        """The tasks of before whose frames together hold every untracked tuple of a stream."""
+        """The old tasks whose frames together hold every untracked tuple of a stream."""
         links = self._plan.links_from(component, stream)
-        # A custom grouping may drop tuples, or give one to several tasks: another reader knows better.
+        # A custom grouping may drop tuples, or give one to several tasks: another reader is preferred.
         links = tuple(link for link in links if link.grouping.kind != "custom") or links
         first, count = tasks[links[0].consumer]
         return range(first, first + (1 if links[0].grouping.kind == "all" else count))

@@ -1,4 +1,4 @@
-"""Sweeping: what may go from the state directory, once it is archived or nothing names it any more."""
+"""Retention: removes files of the state directory that are archived, or that no entry names any more."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history
 
     Args:
         directory: the state directory.
-        base: an epoch whose settle entry holds a base; it and all later ones stay.
-        needed: epochs whose log is still wanted, because a tree of theirs is open.
-        history_max_bytes: the oldest of the archive goes once there is more.
+        base: an epoch whose settle entry holds a base; it and all later epochs stay.
+        needed: epochs whose log is still needed, because a tree of theirs is open.
+        history_max_bytes: the size of the archive; the oldest blocks beyond it are removed.
     """
     epochs = [epoch for epoch in numbered(directory.epochs, ".epoch") if epoch < base and epoch not in needed]
     settled = [epoch for epoch in numbered(directory.settles, ".settle") if epoch < base and epoch not in needed]
@@ -47,7 +47,7 @@ def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history
         trim(directory.history, history_max_bytes)
     crash_point("sweep.after_history")
     remove(epoch_path(directory.epochs, epoch) for epoch in epochs)
-    # An entry outlives its epoch log, never the other way round.
+    # An entry is removed after its epoch log, never before.
     remove(amendment_path(directory.settles, epoch) for epoch in settled)
     remove(settle_path(directory.settles, epoch) for epoch in settled)
     crash_point("sweep.after")
@@ -72,7 +72,7 @@ def sweep_orphans(
 ) -> None:
     """Remove what killed starts of this run left behind: candidates and state files that no entry names.
 
-    Files of later epochs stay: an older start that is not dead yet may still commit them, and then they are wanted.
+    Files of later epochs stay: an older start that still runs may commit them, and then they are needed.
 
     Args:
         directory: the state directory.
@@ -100,7 +100,7 @@ def sweep_orphans(
 
 
 def sweep_drafts(directory: StateDirectory) -> None:
-    """Remove half-written files of killed starts. An older start that is not dead yet fails on losing its draft."""
+    """Remove half-written files of killed starts. An older start that still runs fails when its draft is gone."""
     folders = (directory.epochs, directory.settles, directory.dead, directory.history, directory.spools)
     for place in (directory.path, *folders, directory.path / "generations"):
         remove(path for path in place.glob("_*") if DRAFT_NAME.fullmatch(path.name))

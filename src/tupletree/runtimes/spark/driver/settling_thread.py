@@ -1,6 +1,6 @@
 """The settling thread: gives logged epochs to the engine, one after the other.
 
-Owns the order between an epoch's commit and the callbacks of the one before, and how the thread ends. Knows no spouts:
+Owns the order between an epoch's commit and the callbacks of the last one, and how the thread ends. Knows no spouts:
 `Loop`, which does, runs in the run's own thread.
 """
 
@@ -19,7 +19,7 @@ from tupletree.runtimes.spark.settle.shutdown import Closing
 __all__ = ["SettlingThread"]
 
 GRACE_S = 2.0
-"""How long an epoch may go on when the run ends before its job is cancelled: it may be about to end by itself."""
+"""How long the present epoch may go on when the run ends, before its job is cancelled: it may end by itself."""
 
 CANCEL_EVERY_S = 0.2
 """A job that was just about to start when it was cancelled goes on: it is cancelled again."""
@@ -31,12 +31,12 @@ class SettlingThread:
     Args:
         engine, runner: of the run.
         called_back: the last epoch whose callbacks are made.
-        on_settled: hears of each epoch, in the settling thread.
-        wake: called whenever something has changed that the loop may wait for.
+        on_settled: called with each settled epoch, in the settling thread.
+        wake: called after each change that the loop may wait for.
 
     Attributes:
-        is_warm: the plan was run once over nothing. No message is pulled before it: a message's time runs from its
-            emission, and should not go by while Spark starts its workers.
+        is_warm: the warm-up (a run without rows) is done. No message is pulled before it: a message's timeout runs
+            from its emission, and must not pass while Spark starts its workers.
         fault: what ended the thread.
         called_back: the last epoch whose callbacks are made; see `calls_made`.
     """
@@ -66,13 +66,13 @@ class SettlingThread:
         self._thread.start()
 
     def put(self, record: EpochRecord) -> None:
-        """An epoch is logged: it is settled when it is its turn."""
+        """Queue a logged epoch to be settled."""
         with self._changed:
             self._records.append(record)
             self._changed.notify_all()
 
     def calls_made(self, epoch: int) -> None:
-        """The callbacks of this epoch are made, so the next one may commit."""
+        """Note that the callbacks of this epoch are made, so the next one may commit."""
         with self._changed:
             self.called_back = epoch
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class SettlingThread:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """After `close`: wait for the end of what is in hand, which may still publish; its job is cancelled soon."""
+        """After `close`: wait for the end of the present epoch, which may still publish; its job is cancelled soon."""
         if self._thread.ident is None:
             return
         self._thread.join(GRACE_S)
@@ -113,7 +113,7 @@ class SettlingThread:
             return None if self._is_closing else self._records.popleft()
 
     def _await_callbacks(self, epoch: int) -> None:
-        """An epoch is committed only when the callbacks of the one before are made: a restart repeats one epoch's."""
+        """Wait for the callbacks of the last epoch, so that a restart repeats those of one epoch only."""
         with self._changed:
             self._changed.wait_for(lambda: self.called_back >= epoch or self._is_closing)
         if self.called_back < epoch:

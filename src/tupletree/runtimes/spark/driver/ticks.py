@@ -1,4 +1,4 @@
-"""Ticks on Spark: which components the next epoch tells that time passed."""
+"""Ticks on Spark: which components get a tick in the next epoch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["TickSchedule"]
 
 
 class TickSchedule:
-    """Whose ticks are due, by monotonic time. A tick that is late comes once, however many intervals it missed.
+    """Which components' ticks are due, by monotonic time. A late tick comes once, for any number of missed intervals.
 
     Args:
         spec: the topology.
-        options: the interval of bolts that name none.
+        options: the interval of bolts that declare none.
         now_s: the first ticks come one interval from now.
     """
 

@@ -20,11 +20,11 @@ class CarryOverPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CarryOver(msgspec.Struct, array_like=True):
-    """What is kept for one task.
+    """The carry-over of one task.
 
     Attributes:
         parts: the version, oldest first.
-        due_s: the epoch time at which its holder has something to do.
+        due_s: the epoch time at which its holder has work to do.
         waits: some of it belongs to messages that wait for another attempt.
         arrives: some of it is to be delivered at the next epoch.
         put_off_since_s: see `Holder.put_off_since_s`.
@@ -38,13 +38,13 @@ class CarryOver(msgspec.Struct, array_like=True):
 
 
 class CarryOverReport(msgspec.Struct, array_like=True):
-    """What a run keeps for one task.
+    """The carry-over that a run reports for one task.
 
     Attributes:
         part: what was added to its version; None if nothing changed.
-        is_own: the task kept it itself; False: another task carries it to this one.
+        is_own: the task kept it itself; False: another task sends it to this one in the next epoch.
         due_s, waits, put_off_since_s: as in `CarryOver`.
-        is_empty: nothing at all is kept for the task any more.
+        is_empty: nothing is kept for the task any more.
     """
 
     component: str
@@ -60,7 +60,7 @@ class CarryOverReport(msgspec.Struct, array_like=True):
 def carryover_after(
     before: Mapping[str, Mapping[int, CarryOver]], reports: Iterable[CarryOverReport]
 ) -> dict[str, dict[int, CarryOver]]:
-    """The versions that an epoch leaves. What a task keeps itself comes before what is carried to it."""
+    """The versions that an epoch leaves. What a task keeps itself comes before what others send to it."""
     after = {component: dict(tasks) for component, tasks in before.items()}
     for report in sorted(reports, key=lambda one: not one.is_own):
         tasks = after.setdefault(report.component, {})

@@ -1,6 +1,6 @@
 """The journal of a Spark run: what an epoch log and a settle entry say, and how they are read back.
 
-Two kinds of write-once files carry everything: `epochs/N` (what goes in) and `settles/N` (what came of it). The
+Two kinds of write-once files hold everything: `epochs/N` (the input) and `settles/N` (the outcome). The
 settle entry is the commit point of its epoch. docs/checkpoint.md describes the format.
 """
 
@@ -60,7 +60,7 @@ class Unsendable(msgspec.Struct, array_like=True):
 
 
 class Messages(msgspec.Struct, kw_only=True):
-    """The tracked messages of an epoch, as columns that run in step.
+    """The tracked messages of an epoch, as columns in the same order.
 
     Attributes:
         tasks: spout task of each, packed u32.
@@ -69,7 +69,7 @@ class Messages(msgspec.Struct, kw_only=True):
         roots: packed u64.
         attempts: packed u32.
         first_emitted_s: packed f64, seconds since the Unix epoch.
-        made: their numbers in the order of first emission, packed i64; empty where nobody asks for them.
+        made: their numbers in the order of first emission, packed i64; empty where no component needs them.
     """
 
     tasks: bytes = b""
@@ -87,15 +87,15 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     Attributes:
         epoch, generation: which epoch, written by which start of the run.
         time_s: the epoch's time, seconds since the Unix epoch; a second run sees the same.
-        ran_s: seconds that processes of this run have run for by then; what timeouts go by.
-        partitions: how many its frames were placed over; a start with another number places them anew.
-        ticks: components that are told that time passed.
-        drain: nothing else will come for a while, so that holders flush.
+        ran_s: seconds that processes of this run have run for by then; timeouts are measured by it.
+        partitions: how many partitions its frames were placed on; a start with another number places them again.
+        ticks: components that get a tick.
+        drain: nothing else will come for a while, so holders flush.
         messages_length: bytes of the first section.
         messages: how many tracked messages it holds.
         untracked: how many untracked messages went in.
-        fresh: how many messages stand in an epoch for the first time.
-        again: roots of first attempts that come again all the same: replayed dead letters, and what was put back.
+        fresh: how many messages are in an epoch for the first time.
+        again: roots of first attempts that are in an epoch again: replayed dead letters, and deferred ones.
         unsendable: messages that are in no frame because they failed already.
         tasks: component → first id and number of the tasks that the frames are addressed to.
         positions: spout task → where it stands after this epoch.
@@ -140,7 +140,7 @@ class DeadEntry(msgspec.Struct, array_like=True):
 
 
 class OutputFile(msgspec.Struct, array_like=True):
-    """A candidate that counts, and the name it gets; none if its rows are for a sink that is called."""
+    """A candidate that counts, and its final name; none if its rows are for a called sink."""
 
     sink: str
     candidate: str
@@ -173,7 +173,7 @@ class AckedTree(msgspec.Struct, array_like=True):
 
 
 class Base(msgspec.Struct, kw_only=True):
-    """Everything that would otherwise have to be folded from older entries."""
+    """Everything that older entries say."""
 
     pending: PendingChanges
     open: list[OpenTree]
@@ -183,15 +183,16 @@ class Base(msgspec.Struct, kw_only=True):
 
 
 class SettleEntry(msgspec.Struct, kw_only=True):
-    """What came of an epoch; every root of its log that is not named here is acked.
+    """The outcome of an epoch; every root of its log that is not named here is acked.
 
     Attributes:
         epoch, generation, run: which run of the epoch counts, written by which start.
         time_s: when it was settled, seconds since the Unix epoch.
         failed: attempts that failed, by reason.
-        put_back: roots that this epoch did not get to; their messages go out again, no attempt counted.
+        put_back: roots that this epoch did not finish; their messages are in a later epoch again, and no attempt is
+            counted.
         opened: trees that stay open after this epoch, if they are new or have changed; every one of its own roots that
-            is not acked, put back or failed is among them.
+            is not acked, deferred or failed is among them.
         closed: roots of earlier epochs that are not open any more.
         acked: those of `closed` that were acked.
         gone: those of `closed` that died while tuples of them were kept; the next epoch purges these.
@@ -206,7 +207,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
         counters: totals after this epoch.
         pending: what changed among waiting and unconfirmed messages.
         refused: see `Amendment`; an entry has none of its own.
-        base: from time to time, everything; older entries are not needed then.
+        base: in some entries, everything; older entries are not needed then.
     """
 
     epoch: int
@@ -234,13 +235,13 @@ class SettleEntry(msgspec.Struct, kw_only=True):
 
 
 class Amendment(msgspec.Struct, kw_only=True):
-    """What sinks refused after an epoch was committed: messages that its entry calls acked are dead.
+    """What sinks refused after an epoch was committed: messages that are acked in its entry are dead.
 
     Attributes:
         epoch, generation: which entry it amends, written by which start.
         failed: their attempts, by reason.
         dead: the messages.
-        settled: (spout task, message id, outcome) of those that the source has yet to confirm.
+        settled: (spout task, message id, outcome) of those that the source has not confirmed yet.
         rows: sink → rows that were not written.
         refused: roots with refused rows that are still open, because others of their rows wait: they die when they
             would be acked.
@@ -256,7 +257,7 @@ class Amendment(msgspec.Struct, kw_only=True):
 
 
 def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
-    """The entry as it reads with its amendment."""
+    """The entry with its amendment applied."""
     settled = PendingChanges(settled=amendment.settled)
     dead = {one.root for one in amendment.dead}
     base = entry.base and replace(
@@ -278,7 +279,7 @@ def amended(entry: SettleEntry, amendment: Amendment) -> SettleEntry:
 
 
 def count_refused(counters: Counters, amendment: Amendment) -> Counters:
-    """The totals with what an amendment says."""
+    """The totals with an amendment applied."""
     dead = len(amendment.dead)
     rows = {sink: count - amendment.rows.get(sink, 0) for sink, count in counters.rows.items()}
     return replace(
@@ -311,7 +312,7 @@ def numbered(directory: Path, suffix: str) -> list[int]:
 
 
 def write_epoch(directory: Path, header: EpochHeader, sections: list[bytes]) -> bool:
-    """Create an epoch's log; False if another start of this run created it first."""
+    """Create an epoch's log; False if another start of this run has created it."""
     return write_once(epoch_path(directory, header.epoch), pack(header, sections))
 
 
@@ -347,9 +348,9 @@ class OpenTree(msgspec.Struct, array_like=True, frozen=True):
         root: its id.
         epoch: whose log holds its message.
         expires_s: when its attempt fails, by the run's clock; infinity: never.
-        xor: what is left of its tree; 0 if it is complete, and only waits because an output of it does.
-        is_committed: what it did in its epochs counts, and frames of it are kept. False: a bolt kept a tuple of it by
-            hand, so what it did was left out, and its next attempt starts at the spout.
+        xor: what is left of its tree; 0 if it is complete and waits only because an output of it does.
+        is_committed: its effects in its epochs count, and frames of it are kept. False: a bolt kept a tuple of it by
+            hand, so its effects were left out, and its next attempt starts at the spout.
         attempt: the number of its attempt.
         resumes_s: until then its frames wait, by the run's clock.
     """
@@ -369,10 +370,10 @@ class OpenTree(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WaitingFile(msgspec.Struct, array_like=True, frozen=True):
-    """A committed candidate of which some rows wait: for those that are anchored to an unfinished tree.
+    """A committed candidate some rows of which wait: those that are anchored to an unfinished tree.
 
-    Rows of roots that are not open were dealt with in its own epoch or since, so which rows still wait follows from the
-    open trees.
+    Rows of roots that are not open were published or dropped in its own epoch or since, so the rows that wait follow
+    from the open trees.
     """
 
     sink: str
@@ -385,5 +386,5 @@ class WaitingFile(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def key(self) -> str:
-        """What no other file is called: candidates of two sinks may have one name, each in its folder."""
+        """A unique name: candidates of two sinks may have the same file name, each in its folder."""
         return f"{self.sink}/{self.candidate}"

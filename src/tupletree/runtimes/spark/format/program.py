@@ -54,18 +54,18 @@ class EpochControl(msgspec.Struct, kw_only=True):
         kept_directory: where kept frames are.
         parked: roots of earlier epochs that wait for another attempt, packed unsigned 64-bit.
         gone: roots that died while tuples of theirs were kept, packed likewise.
-        ticks: components that are told that time passed.
+        ticks: components that get a tick.
         drain: nothing else will come for a while: holders flush.
         retrying_since_s, kept_retrying, retries_run: see `TaskPlace`.
         ran_s: the run's clock at the epoch.
         timeout_s: the message timeout.
         processing_timeout_s: how long one call of a bolt may take.
-        marks_directory: where attempts mark what they have in hand.
-        execution: how many executions of the epoch Spark broke off before.
-        away: components that met an outage in the epoch before: the first call that meets it again is enough.
+        marks_directory: where attempts write crash markers.
+        execution: how many executions of the epoch failed in Spark before.
+        away: components that met an outage in the epoch before: they do not wait for its end again within this one.
         one_host: whether all attempts of a task run on one host.
         calls: how often a call of a bolt is made while it raises, before its tuples fail.
-        expects_killers: messages come again, and some message of this start has killed its workers.
+        expects_crashes: messages are tried again, and some message of this start has crashed its workers.
         stage_memory_bytes: what a partition holds of frames, and of rows for a sink, until it spills them.
         call_max_bytes: what one call of a bolt may emit.
     """
@@ -98,7 +98,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
     execution: int = 0
     away: list[str] = []
     one_host: bool = True
-    expects_killers: bool = False
+    expects_crashes: bool = False
     calls: int = 1
     stage_memory_bytes: int = 128 * 2**20
     call_max_bytes: int = 4 * 2**30
@@ -121,7 +121,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Program:
-    """The plan with everything a stage derives from it once."""
+    """The plan, and what a stage derives from it once."""
 
     plan: Plan
     codecs: Mapping[tuple[str, str], ArrowCodec[Any]]
@@ -159,7 +159,7 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
 
 
 def versions_here() -> dict[str, str]:
-    """What driver and workers must have alike: the form of frames, keys and state is theirs."""
+    """Versions that driver and workers must share: the format of frames, keys and state depends on them."""
     packages = {name: installed_version(name) or "none" for name in ("tupletree", "msgspec", "pyarrow", "xxhash")}
     return {"Python": ".".join(map(str, sys.version_info[:2])), **packages}
 
@@ -170,11 +170,11 @@ def refuse_unlike(driver: Mapping[str, str]) -> None:
     other = [name for name in driver if here.get(name) != driver[name]]
     if other:
         raise RuntimeUnavailableError(
-            "a worker has other versions than the driver",
+            "a worker has different versions from the driver",
             where=platform.node(),
             got=", ".join(f"{name} {here.get(name)}" for name in other),
             expected=", ".join(f"{name} {driver[name]}" for name in other),
-            next_step="give all hosts one environment: PYSPARK_PYTHON, or an archive that Spark ships",
+            next_step="use the same environment on all hosts: PYSPARK_PYTHON, or an archive that Spark ships",
         )
 
 
@@ -204,10 +204,10 @@ def _unpicklable(component: ComponentSpec) -> str:
 
 
 def _give_back_large_blocks() -> None:
-    """Let the allocator map large blocks apart, if it is glibc's: batches of rows are megabytes that come and go.
+    """Make glibc's allocator map large blocks separately: batches of rows are megabytes that are soon freed.
 
-    Left to itself it takes them from the heap after the first of them, where small objects that stay soon lie between
-    them, and a worker keeps many times what it uses.
+    By default it takes them from the heap after the first of them, where small objects that stay are soon between
+    them, and a worker keeps many times the memory that it uses.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
@@ -237,8 +237,8 @@ def _load(_digest: int, blob: bytes) -> Program:
         plan: Plan = cloudpickle.loads(pickled)
     except ImportError as error:
         raise _not_importable(error) from error
-    # A frame's tuples are many small objects that live briefly and have no cycles: the default threshold of 700
-    # makes the collector look at them again and again, at a third of the worker's time.
+    # A frame's tuples are many small objects that are soon freed and have no cycles: the default threshold of 700
+    # makes the collector visit them again and again, for a third of the worker's time.
     gc.set_threshold(100_000, 20, 20)
     _give_back_large_blocks()
     return Program(plan, codecs_of(plan))

@@ -16,12 +16,12 @@ __all__ = ["part_text", "read_sidecar", "read_waiting", "sidecar_of", "write_sid
 
 
 def part_text(part: int) -> str:
-    """How a name tells a further candidate of a task from its first."""
+    """What the name of a further candidate of a task has after that of the first."""
     return f"-{part:03d}" if part else ""
 
 
 def sidecar_of(candidate: Path) -> Path:
-    """Where the roots of a candidate's rows are."""
+    """The sidecar of a candidate."""
     return candidate.with_suffix(".roots")
 
 
@@ -38,8 +38,8 @@ def write_sidecar(path: Path, layout: tuple[bytes, bytes, bytes], *, lasting: bo
     Args:
         path: of the sidecar.
         layout: the roots, packed.
-        lasting: they are asked for after the commit, too.
-        waits: the candidate, if rows of it wait for later epochs: the sidecar then says how it must look.
+        lasting: they are read after the commit, too.
+        waits: the candidate, if rows of it wait for later epochs: the sidecar then has its checksum.
     """
     digest = None if waits is None else _digest(waits)
     data = pack(_Sidecar((len(layout[0]), len(layout[1]), len(layout[2])), digest), layout)
@@ -64,7 +64,7 @@ def read_waiting(candidate: Path, sidecar: Path, rows: int) -> list[Root]:
     if not candidate.exists():
         raise missing(candidate)
     if _digest(candidate) != digest:
-        raise damaged(str(candidate), "its checksum does not fit its bytes", "the rows that were committed")
+        raise damaged(str(candidate), "its checksum does not match its bytes", "the rows that were committed")
     return roots
 
 

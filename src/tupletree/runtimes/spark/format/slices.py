@@ -1,7 +1,7 @@
-"""Slices: what one partition gets of an epoch, as the place of it in the epoch's log.
+"""Slices: what one partition gets of an epoch, as offsets in the epoch's log.
 
 The driver makes them of the log's header (`slices_of`); a worker reads the rows that one names (`rows_of_slice`). The
-bytes of frames never pass through the driver again: an epoch log lies where every worker can read it.
+bytes of frames never pass through the driver again: every worker can read the epoch log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def slices_of(path: Path, plan: Plan, *, wakes: bool) -> list[EpochSlice]:
     header, body_offset = read_header(path, EpochHeader)
     partitions = plan.partitions
     slices = [EpochSlice(str(path), wakes=place if wakes else -1) for place in range(partitions)]
-    # A task must not run in two partitions: the one to which its frames were cut, and the one where it lives now.
+    # A task must not run in two partitions: the one its frames were cut for, and its present one.
     is_moved = header.partitions not in (0, partitions)  # 0: an epoch without frames
     with path.open("rb") as file:
         for place, offset, head_length, body_length in header.frames:
@@ -64,7 +64,7 @@ def slices_of(path: Path, plan: Plan, *, wakes: bool) -> list[EpochSlice]:
 
 
 def empty_slices(plan: Plan) -> list[EpochSlice]:
-    """An epoch without rows: every partition runs, and has nothing to do."""
+    """Slices of an epoch without rows: every partition runs, and does nothing."""
     return [EpochSlice() for _ in range(plan.partitions)]
 
 

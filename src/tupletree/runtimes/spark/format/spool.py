@@ -1,4 +1,4 @@
-"""Spooling: rows for sinks that are called (a function, a database) wait in files of the state directory.
+"""Spools: rows for called sinks (a function, a database) wait in files of the state directory.
 
 Workers write them as candidates, with a sidecar of their roots, as they do for file sinks; the driver reads them once
 the epoch is committed (`calling`). Rows come back as values of their own class. It refuses to call anything.
@@ -27,7 +27,7 @@ __all__ = ["Spool", "called_sinks", "file_sink_of", "lasting_fingerprint", "make
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """Rows of one class that stand together: which class, how many rows, how many bytes."""
+    """Consecutive rows of one class: which class, how many rows, how many bytes."""
 
     cls: int
     rows: int
@@ -69,7 +69,7 @@ class Spool(FileSink):
             except EncodeError:
                 found = [RowError(start + position, str(fault)) for position, fault in codec.check_each(values)]
                 if not found:
-                    raise  # no single row is to blame
+                    raise  # no single row is the cause
                 faults += found
                 encoded = b""
             runs.append(_Run(self.classes.index(codec.schema.cls), len(values), len(encoded)))
@@ -107,12 +107,12 @@ class Spool(FileSink):
         return rows, made
 
     def _codec(self, cls: type) -> ArrowCodec[Any]:
-        # What is of another class is refused by the codec, row by row.
+        # The codec refuses values of another class, row by row.
         return codec_of(cls if cls in self.classes else self.classes[0])
 
 
 def file_sink_of(spec: TopologySpec, component: ComponentSpec) -> FileSink:
-    """What writes the candidates of a sink: the sink itself, or a spool for one that is called."""
+    """The writer of a sink's candidates: the sink itself, or a spool for a called sink."""
     if isinstance(component.body, FileSink):
         return component.body
     streams = (spec.components[entry.component].outputs[entry.stream] for entry in component.inputs)
@@ -129,7 +129,7 @@ def called_sinks(spec: TopologySpec) -> list[ComponentSpec]:
 
 
 def lasting_fingerprint(spec: TopologySpec) -> dict[str, dict[str, Any]]:
-    """The fingerprint of a topology, with what becomes of the rows of its sinks.
+    """The fingerprint of a topology and of the form in which the rows of its sinks wait.
 
     Rows that a killed run committed wait in that form: a sink of another kind would not find them.
     """

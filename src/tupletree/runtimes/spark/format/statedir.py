@@ -1,7 +1,7 @@
-"""The state directory of a run: who it belongs to, who may write to it now, and where things lie in it.
+"""The state directory of a run: which run it belongs to, which process may write to it now, and where its files are.
 
 One process at a time holds its lock; each start claims a generation, so that even without the lock (another machine)
-whoever is older finds its create-if-absent lost and stops.
+an older start stops, because the file that it would create exists already.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Identity(msgspec.Struct):
     checksum: str = ""
 
     def sum(self) -> str:
-        """What the checksum must be: the run id is part of every name, so a wrong one is worse than none."""
+        """The correct checksum: the run id is part of every file name, so a damaged one must be found."""
         return _checksum([self.format, self.topology, self.run_id, self.created_s, self.fingerprint])
 
 
@@ -55,7 +55,7 @@ class _SpoutTasks(msgspec.Struct):
 
 
 class StateDirectory:
-    """Open it with `open`; close it to let another process in.
+    """Open it with `open`; `close` releases it for another process.
 
     Attributes:
         path: the folder, absolute.
@@ -94,7 +94,7 @@ class StateDirectory:
 
         Raises:
             CheckpointError: another process runs on it, it belongs to another topology (the error names every
-                difference) or to no run at all, it is damaged, or the disk refuses.
+                difference) or to no run, it is damaged, or the disk cannot be written.
         """
         try:
             path = prepare_state_folder(path)
@@ -111,18 +111,18 @@ class StateDirectory:
             raise unusable(path, error) from error
 
     def claim_again(self) -> None:
-        """Claim the next generation, for a restart in this process: late tasks of the one before write other names."""
+        """Claim the next generation, for a restart in this process: late tasks of the last one use other file names."""
         self.generation = _claim(self.path)
 
     def number_spouts(self, tasks: Sequence[tuple[int, str]]) -> list[int]:
-        """What the journal calls these spout tasks: the ids that they had at the first start.
+        """The numbers of these spout tasks in the journal: the ids that they had at the first start.
 
         Args:
             tasks: id and component of each, by component and index.
         """
         path = self.path / "spouts.json"
         if not path.exists():
-            if any(self.epochs.iterdir()):  # numbered anew, a spout could be given the position of another
+            if any(self.epochs.iterdir()):  # with new numbers, a spout could get the position of another
                 raise missing(path)
             stored = dict(tasks)
             write_once(path, msgspec.json.encode(_SpoutTasks(stored, _checksum(sorted(stored.items())))))
@@ -131,7 +131,7 @@ class StateDirectory:
         return [next(free[name]) for _, name in tasks]
 
     def taken_over(self, got: str) -> CheckpointError:
-        """The error to raise for who finds that another start has done what he was about to do."""
+        """The error to raise when another start has created a file that this one was about to create."""
         return CheckpointError(
             "another start of this run has taken over; this one stops",
             where=str(self.path),
@@ -147,13 +147,13 @@ class StateDirectory:
 
 
 def unusable(path: Path, error: OSError) -> CheckpointError:
-    """The error to raise where the disk refuses what a start needs."""
+    """The error to raise when the disk refuses what a start needs."""
     return CheckpointError(
         "the state directory cannot be used",
         where=str(path),
         got=str(error),
         expected="a folder that this user may write to, on a disk with room",
-        next_step="mend that and start it again, or name another --state-dir: nothing is lost",
+        next_step="fix that and start it again, or name another --state-dir: nothing is lost",
     )
 
 
@@ -164,7 +164,7 @@ def spout_tasks(path: Path) -> dict[int, str]:
     except DECODE_ERRORS as error:
         raise damaged(str(path), str(error), "the spout tasks of the first start") from error
     if found.checksum != _checksum(sorted(found.tasks.items())):
-        raise damaged(str(path), "its checksum does not fit what it says", "the spout tasks of the first start")
+        raise damaged(str(path), "its checksum does not match its content", "the spout tasks of the first start")
     return found.tasks
 
 
@@ -190,7 +190,7 @@ def _take_lock(path: Path) -> int:
 
 
 def _refuse_link(handle: int, file: Path) -> None:
-    """Raise OSError for what leads elsewhere: the lock is written to."""
+    """Raise OSError for a link or a device: the lock file is written to."""
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         raise OSError(errno.EINVAL, "no file of its own, but a link or a device", str(file))
@@ -204,7 +204,7 @@ def _lock(handle: int, path: Path) -> None:
         raise CheckpointError(
             "another run is using this state directory",
             where=str(path),
-            got=holder or "a process that did not leave its name",
+            got=holder or "an unknown process",
             next_step="wait for it to end or stop it; for a second run use another --state-dir",
         ) from error
     os.ftruncate(handle, 0)
@@ -242,7 +242,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
             next_step="use the version of Tupletree that wrote it",
         )
     if identity.checksum != identity.sum():
-        raise damaged(str(file), "its checksum does not fit what it says", "the identity of a run")
+        raise damaged(str(file), "its checksum does not match its content", "the identity of a run")
     changes = differences(_lasting(identity.fingerprint), _lasting(plain))
     if identity.topology != topology:
         changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
@@ -258,7 +258,7 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
 
 
 def _lasting(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """What may not change: how many tasks bolts and sinks have, may (see `redealing`)."""
+    """The part of a fingerprint that may not change; the parallelism of bolts and sinks may (see `driver.rescale`)."""
     return {
         name: {part: value for part, value in one.items() if part != "parallelism" or one["kind"] == "spout"}
         for name, one in fingerprint.items()
@@ -270,7 +270,7 @@ def _generations(path: Path) -> list[int]:
 
 
 def _claim(path: Path) -> int:
-    """Create the first generation file that is not there; the number is ours alone."""
+    """Create the first generation file that is not there; the number belongs to this process."""
     folder = private_folder(path / "generations")
     number = max(_generations(path), default=0) + 1
     note = msgspec.json.encode({"process": os.getpid(), "host": socket.gethostname(), "started_s": time.time()})

@@ -76,15 +76,15 @@ STATE: Final = 5
 STATS: Final = 6
 KEPT: Final = 7  # what tasks keep for later epochs, and the XOR of its edges, root by root
 WAKE: Final = 8  # says to each stage which place its partition is; carries nothing
-SPLIT: Final = 10  # a piece of a source that somebody of this partition is to read
+SPLIT: Final = 10  # a piece of a source that this partition is to read
 UNREADABLE: Final = 11  # why a piece could not be read
-UNSTORABLE: Final = 9  # names a component whose state cannot be stored as this run left it
+UNSTORABLE: Final = 9  # a component whose state cannot be stored as this run left it
 
 FRAME_BYTES = 16 * 1024 * 1024
 """A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
 
 FRAME_TUPLES = 65_536
-"""A frame of more tuples is halved before it is encoded: so many bytes as it may have need not fit into memory."""
+"""A frame of more tuples is halved before it is encoded: encoded as a whole it may not fit into memory."""
 
 SEVERAL = 64
 LONG_BYTES = 16 * 1024
@@ -101,10 +101,10 @@ Row = tuple[int, int, Any, Any]
 
 
 class FrameHead(msgspec.Struct, array_like=True):
-    """A frame less its values. `source` and `sequence` order the frames of one task within a run.
+    """A frame without its values. `source` and `sequence` order the frames of one task within a run.
 
     `ends` is empty where every segment holds one tuple, `widths` where every segment has one root. `made` holds the
-    tuples' numbers in the order of making, or the first of them where they run on.
+    tuples' numbers in the order of making, or the first of them where they are consecutive.
     """
 
     task: int
@@ -124,8 +124,8 @@ class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         component: the spout whose `read` reads it.
-        task: of the accounts; the spout task that planned it.
-        place: the partition that reads it, of so many as the epoch was cut for.
+        task: number of the spout task that planned it.
+        place: the partition that reads it, among those that the epoch was cut for.
         key: row i's root is `rows.root_ids(key + i)`; 0: untracked.
         split: what the spout planned.
         ordinal: its number in the epoch.
@@ -140,7 +140,7 @@ class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Unreadable(msgspec.Struct, array_like=True):
-    """An error of a source as text: a worker's exceptions do not travel."""
+    """An error of a source as text: a worker's exceptions cannot be sent."""
 
     has_changed: bool
     what: str
@@ -158,7 +158,7 @@ class FailureReport(msgspec.Struct, array_like=True):
 
 
 class OutputReport(msgspec.Struct, array_like=True):
-    """A candidate file of a sink task, and the sidecar that says whose rows these are; `part`: which of the task's."""
+    """A candidate file of a sink task, and the sidecar with the roots of its rows; `part`: which of the task's."""
 
     sink: str
     task_index: int
@@ -169,7 +169,7 @@ class OutputReport(msgspec.Struct, array_like=True):
 
 
 class StateReport(msgspec.Struct, array_like=True):
-    """A candidate state file of a task, the files that it stands for, and what was read of them all."""
+    """A candidate state file of a task, the files that it replaces, and how much was read."""
 
     component: str
     task_index: int
@@ -225,19 +225,19 @@ def unpack_row(data: bytes) -> Row:
 
 
 def length_of(codec: ArrowCodec[Any], value: object) -> float:
-    """About how many bytes a value takes in a frame; 0 for one that cannot travel."""
+    """About how many bytes a value takes in a frame; 0 for one that cannot be encoded."""
     try:
         alone = len(codec.encode([value]))
         if alone > LONG_BYTES:
             return float(alone)
-        # A frame of one is mostly what any frame takes.
+        # A frame of one tuple is mostly fixed cost.
         return max(0.0, (len(codec.encode([value] * SEVERAL)) - alone) / (SEVERAL - 1))
     except EncodeError:
         return 0.0
 
 
 def halves(frame: Frame) -> tuple[Frame, Frame]:
-    """A frame of several tuples as two without ids. A segment that is cut stands in both."""
+    """A frame of several tuples as two without ids. A segment that is cut is in both."""
     middle = frame.size // 2
     if isinstance(frame, ColumnFrame):
         parts = [frame.columns.slice(0, middle), frame.columns.slice(middle, frame.size)]
@@ -307,7 +307,7 @@ def encode_frame(
 ) -> Row | None:
     """A frame as a row.
 
-    Tuples that cannot travel fail their roots and are taken out of `frame`; None if nothing is left of it.
+    Tuples that cannot be encoded fail their roots and are removed from `frame`; None if nothing is left of it.
     """
     if isinstance(frame, ColumnFrame):
         body = codec.pack(frame.columns.batch)
@@ -341,7 +341,7 @@ def first_number(epoch: int, ordinal: int = 0) -> int:
     """The first number of an epoch: each has 2**31, of which each piece of a source that is read has 2**20.
 
     A number says when a value was made by the run that counts: in which epoch, and where in its task's work there. So
-    all that one epoch makes is newer than what any before it made, whoever made it.
+    all that one epoch makes is newer than what any earlier one made, in any task.
     """
     return 1 + (epoch << EPOCH_BITS) + (ordinal << SPLIT_BITS)
 
@@ -352,7 +352,7 @@ def _drop_unencodable(frame: Frame, codec: ArrowCodec[Any], fail: FailRoot) -> N
 
 
 def drop_positions(frame: Frame, errors: Mapping[int, BaseException | str], fail: FailRoot) -> None:
-    """Take the tuples at these positions out of a frame and fail their roots; a root that failed goes as a whole."""
+    """Remove the tuples at these positions, and all others of their roots, from a frame; the roots fail."""
     bad: set[int] = set()
     pieces: list[tuple[Root, list[int]]] = []
     start = 0
@@ -404,7 +404,7 @@ def unpack_roots(data: bytes | memoryview) -> np.ndarray[Any, np.dtype[np.uint64
 
 
 def root_array(roots: Sequence[Root]) -> U64:
-    """A frame's roots as one array; tuples of roots are laid flat."""
+    """A frame's roots as one array; tuples of roots are flattened."""
     try:
         return np.frombuffer(array("Q", cast("Sequence[int]", roots)), dtype=np.uint64)
     except TypeError:  # some segment has several roots
@@ -412,7 +412,7 @@ def root_array(roots: Sequence[Root]) -> U64:
 
 
 def frame_roots(frame: Frame) -> U64:
-    """Whose a frame's tuples are, as one array."""
+    """The roots of a frame's tuples, as one array."""
     return frame.columns.anchors.roots if isinstance(frame, ColumnFrame) else root_array(frame.roots)
 
 

@@ -1,1 +1,1 @@
-"""What becomes of an epoch: from the reports of its runs to the commit, and what follows from it."""
+"""Settling an epoch: from the reports of its runs to the commit, and what follows from it."""

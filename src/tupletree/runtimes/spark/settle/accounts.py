@@ -1,6 +1,6 @@
 """The accounts of a run: what the driver knows of every message, tree, state version and total.
 
-Shared by the loop that feeds epochs and the thread in which Spark settles them; whoever touches it holds `lock`.
+Shared by the loop and the settling thread; every access holds `lock`.
 It can be rebuilt from the journal at any time (`recovery`).
 """
 
@@ -34,7 +34,7 @@ __all__ = ["Accounts", "StoredPayload"]
 
 @dataclass(frozen=True)
 class StoredPayload:
-    """Stands for a value that was read from the journal in its plain form and is not needed in any other."""
+    """A value that was read from the journal in its plain form, which is all that is needed of it."""
 
     payload: Any
 
@@ -49,19 +49,19 @@ class Accounts:
         trees: trees whose epoch is over.
         waiting: rows of committed candidates that wait for some of them.
         waiting_names: files that are needed for these rows, as the last settled epoch left them.
-        refused: open trees that cannot be acked any more, because a sink refused rows of theirs; and why.
+        refused: open trees that cannot be acked any more, because a sink refused rows of theirs → why.
         kept: component → task index → what is kept for later epochs.
         gone: roots that died in the last settled epoch while tuples of them were kept.
         state: component → segments of the committed version.
         totals: counters at the last settled epoch, over the life of the state directory.
         rows: epoch → rows of it that executors read, of epochs that are logged and not settled.
-        reading: spout task → rows that are planned, and not settled.
+        reading: spout task → rows that are planned and not settled.
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
         settled: the last settled epoch; -1 before the first.
-        joined_taken: how many of `pending.counters.joined` the totals have.
-        random_bits: draws ids.
-        ran_from_s: the monotonic time at which the run's clock would stand at 0 (`ran_s`).
+        joined_taken: how many of `pending.counters.joined` are in the totals.
+        random_bits: for ids.
+        ran_from_s: the monotonic time at which the run's clock (`ran_s`) would be 0.
         epoch_time_s: of the last logged epoch.
     """
 
@@ -102,20 +102,21 @@ class Accounts:
         return stream.schema.cls
 
     def ran_s(self, monotonic_s: float) -> float:
-        """Seconds that processes of this run have run for: downtime lets nothing expire."""
+        """Seconds that processes of this run have run for: nothing expires during downtime."""
         return monotonic_s - self.ran_from_s
 
     def carryover_due_s(self) -> float:
-        """When, in epoch time, an epoch is due for what is kept, whether messages come or not; infinity: never."""
+        """When, in epoch time, an epoch is due for what is kept, with or without new messages; infinity: never."""
         versions = [kept for tasks in self.kept.values() for kept in tasks.values()]
-        if any(kept.arrives for kept in versions) or (self.gone and versions):  # what died is purged
+        if any(kept.arrives for kept in versions) or (self.gone and versions):  # dead messages are purged
             return -math.inf
         return min((kept.due_s for kept in versions if kept.due_s is not None), default=math.inf)
 
     def retrying_since_s(self) -> float | None:
-        """When the oldest message first went out with a later attempt that waits, runs, or is to run.
+        """When the oldest message was first emitted that has a later attempt: one that waits, runs, or is to run.
 
-        It counts in the epoch in which its attempt runs too, for that may fail again. Those of which frames are kept
+        It counts in the epoch in which its attempt runs too, because that may fail again. Messages of which frames are
+        kept
         are not among them: see `kept_retrying`.
         """
         with self.lock:
@@ -126,7 +127,7 @@ class Accounts:
     def kept_retrying(self, ran_s: float) -> dict[int, float]:
         """Messages of which frames are kept, and that wait for another attempt or begin it at this time of the run.
 
-        With each, when it first went out.
+        For each the time when it was first emitted.
         """
         roots = self.trees.parked(ran_s) | self.trees.resuming(ran_s)
         with self.lock:
@@ -154,7 +155,7 @@ class Accounts:
         return self.pending.open_count(spout_task) + self.reading.get(spout_task, 0)
 
     def oldest_first_s(self) -> float | None:
-        """When the oldest message without an outcome first went out, monotonic; None if there is none."""
+        """When the oldest message without an outcome was first emitted, monotonic; None if there is none."""
         logged = [self.ran_from_s + rows.logged_s for rows in self.rows.values()]
         pending = self.pending.oldest_first_s()
         return min(logged if pending is None else [*logged, pending], default=None)
@@ -186,9 +187,10 @@ class Accounts:
             self.rows[epoch] = rows
 
     def settle_rows(self, header: EpochHeader, rows: Rows, unsettled: Mapping[int, Any], clock: Clock) -> None:
-        """An epoch's rows have their verdicts.
+        """Settle an epoch's rows.
 
-        Those that are not done, root → value, are messages like all others from here on, with their first attempt out.
+        Those that are not done, root → value, are messages like all others from here on, with their first attempt in
+        flight.
         """
         self.rows.pop(header.epoch, None)
         for planned in header.splits:
@@ -205,15 +207,15 @@ class Accounts:
         """A spout of this component that reads.
 
         Raises:
-            CheckpointError: it is not read by executors any more.
+            CheckpointError: executors do not read it any more.
         """
         body = self.spec.components[component].body
         if not isinstance(body, SplitSpout):
             raise CheckpointError(
-                "messages are open that executors read, and this spout cannot be read so",
+                "messages are open that executors read, and executors cannot read this spout",
                 where=f"spout {component!r}",
                 got=type(body).__qualname__,
                 expected="a SplitSpout",
-                next_step="start with the spout of before, let it settle what is open, and change it then",
+                next_step="start with the old spout, let it settle what is open, and change it then",
             )
         return body

@@ -1,7 +1,7 @@
-"""Fates: what an epoch makes of every root it knows of, found out before anything is changed.
+"""The decision of an epoch: the outcome of every root, found before anything is changed.
 
 Takes what the runs of an epoch established (`reports`), the trees of earlier epochs, and the time at which the epoch
-began; says which trees complete, fail, expire or stay open, and what the others become. Changes nothing itself: the
+began; decides which trees complete, fail, expire or stay open. Changes nothing itself: the
 engine does, with the entry that commits it.
 """
 
@@ -17,16 +17,16 @@ from tupletree.runtimes.spark.format.entries import OpenTree
 from tupletree.runtimes.spark.settle.reports import Settlement
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["Fates"]
+__all__ = ["EpochDecision"]
 
 
 @dataclass
-class Fates:
+class EpochDecision:
     """See the module docstring. Make it with `of`.
 
     Attributes:
         settlement: of the run that counts.
-        expired: trees whose time is up, and that did not complete or fail otherwise in this epoch.
+        expired: trees that have expired, and did not complete or fail otherwise in this epoch.
         timeout: why they fail.
         dead: committed roots of earlier epochs that die in this one.
         completed: roots of earlier epochs whose trees are complete.
@@ -45,8 +45,8 @@ class Fates:
         settlement: Settlement,
         timeout_s: float | None,
         is_last_attempt: Callable[[int, Failure], bool],
-    ) -> Fates:
-        """Judge the trees of earlier epochs. Completion beats expiry, which is judged at the start of the epoch."""
+    ) -> EpochDecision:
+        """Decide about trees of earlier epochs. One that completes does not expire; expiry is as of its start."""
         trees = settlement.trees
         timeout = Failure(
             kind=FailureKind.TIMEOUT,
@@ -72,7 +72,7 @@ class Fates:
         return root not in self.completed and root not in self.dead and self.settlement.trees.is_unfinished(root)
 
     def is_dead(self, root: int) -> bool:
-        """Whether nothing waits for this root."""
+        """Whether this root is dead."""
         return root in self.dead
 
     def shows(self, roots: Sequence[int]) -> bool:
@@ -86,7 +86,7 @@ class Fates:
     def what_becomes(
         self, now_s: float, timeout_s: float | None, withheld: set[int], pause_s: float = 0.0
     ) -> list[OpenTree]:
-        """Trees that this epoch opens or changes, but for those of failed attempts.
+        """Trees that this epoch opens or changes, except those of failed attempts.
 
         Args:
             now_s: by the run's clock.
@@ -117,7 +117,7 @@ class Fates:
             tree = changed.get(root) or trees.get(root)
             if tree is None:
                 changed[root] = replace(fresh(root), is_committed=False)
-            else:  # kept by hand, but with frames to start from: these wait until the attempt has expired
+            else:  # kept by hand, but with frames to start from: these frames wait until the attempt has expired
                 changed[root] = replace(tree, resumes_s=tree.expires_s)
         for root in settlement.put_back:
             tree = changed.get(root) or trees.get(root)

@@ -1,6 +1,6 @@
-"""The engine of a Spark run: runs an epoch as often as it takes, commits it, and finishes what the commit named.
+"""The engine of a Spark run: runs an epoch until a run counts, commits it, and publishes what the entry names.
 
-It holds no spout and starts no thread: the settling thread feeds it epochs and hands its `EpochVerdicts` to the loop.
+It holds no spout and starts no thread: the settling thread gives it epochs and passes its `EpochVerdicts` to the loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, slices_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.decision import Fates
+from tupletree.runtimes.spark.settle.decision import EpochDecision
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import TreeChanges
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, outage_in
@@ -60,17 +60,17 @@ __all__ = ["Engine", "EpochVerdicts"]
 logger = logging.getLogger("tupletree.spark")
 
 BROKEN_EXECUTIONS = 4
-"""Jobs in a row that break without a further message being blamed, until the run fails. Where Spark allows a task one
-attempt, the third finds out what kills its workers (`marks`)."""
+"""Jobs in a row that fail without a further message being blamed, until the run fails. Where Spark allows a task one
+attempt, the third finds what crashes its workers (`crash_markers`)."""
 
 BASE_EPOCHS = 64
 BASE_MESSAGES = 500_000
-"""A settle entry holds a base after this many epochs or messages: what a restart reads, and what a sweep removes."""
+"""A settle entry holds a base after this many epochs or messages, which limits what a restart reads."""
 
 
 @dataclass
 class EpochVerdicts:
-    """What the spouts have to hear about a settled epoch.
+    """The callbacks that follow from a settled epoch.
 
     Of rows that executors read, those that were acked are only counted: `rows`, all of them `rows_latency_s` old.
     """
@@ -89,7 +89,7 @@ class EpochVerdicts:
     reports: Reports = field(default_factory=Reports)
 
     def move_to_died(self, died: list[Died]) -> None:
-        """Messages that were to be acked died of a sink that refused them."""
+        """Move messages from the acked to the dead ones: a sink refused them."""
         if died:
             names = {(one.spout_task, message_key(one.message_id)) for one in died}
             before = len(self.acked)
@@ -104,7 +104,7 @@ class _Counted:
 
     settlement: Settlement
     reports: Reports
-    fates: Fates
+    decision: EpochDecision
     chosen: ChosenOutputs
     dropped: list[Path] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ class Engine:
         publisher: finishes what an entry names.
         requested_replays: takes the replay requests that are in the accounts but not yet in the journal.
         epochs_since_base: how many settled epochs a restart would have to read now.
-        outages: hears of bolts and folders that meet one.
+        outages: told of bolts and folders that meet one.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Engine:
         self._wakes = wakes
         self._is_closing = threading.Event()
         self._outage_log = outages
-        self._met_killers = False
+        self._met_crashes = False
 
     # --- one epoch, start to end ------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Engine:
 
         Args:
             record: the epoch.
-            before_commit: called once the entry is ready; returns when the callbacks of the epoch before are made.
+            before_commit: called once the entry is ready; returns when the callbacks of the last epoch are made.
 
         Raises:
             CheckpointError: another start of this run has settled the epoch; this one must stop at once.
@@ -176,7 +176,7 @@ class Engine:
         with record.steps.measure("run"):
             counted = self._run_until_it_counts(record)
         if any(one.kind is FailureKind.POISON for one in counted.settlement.failures.values()):
-            self._met_killers = True
+            self._met_crashes = True
         unsettled = self._read_again(record, counted)
         before_commit()
         with record.steps.measure("settle"), self._accounts.lock:
@@ -204,17 +204,17 @@ class Engine:
         return verdicts
 
     def _read_again(self, record: EpochRecord, counted: _Counted) -> dict[int, Any]:
-        """The values of rows that executors read and that are not done with this epoch."""
+        """The values of rows that executors read and that this epoch does not finish."""
         accounts, rows = self._accounts, record.rows
         waiting = accounts.waiting.roots() if len(accounts.waiting) else set()
         return rows.read(counted.settlement.unsettled_rows(waiting), accounts.reader_of)
 
     def close(self) -> None:
-        """The loop has ended: a job that breaks is not tried again."""
+        """Note that the loop has ended: a job that fails is not tried again."""
         self._is_closing.set()
 
     def warm_up(self) -> None:
-        """Run the plan over nothing: every worker is started, and has imported the topology."""
+        """Run the plan without rows: it starts every worker, which imports the topology."""
         control = EpochControl(
             run_id=self._directory.run_id,
             epoch=-1,
@@ -234,19 +234,19 @@ class Engine:
             reports = Reports.of(self._execute_surely(record, settlement, slices))
             crash_point("settle.after_run")
             if settlement.judge_run(reports, self._outputs.read_sidecar):
-                fates = Fates.of(settlement, self._timeout_s, accounts.pending.is_last_attempt)
+                decision = EpochDecision.of(settlement, self._timeout_s, accounts.pending.is_last_attempt)
                 version = f"{self._directory.generation:06d}-{record.epoch:08d}-{settlement.runs - 1:03d}"
-                chosen = self._outputs.choose(reports.outputs, fates, accounts.waiting, version, record.epoch)
-                return _Counted(settlement, reports, fates, chosen, dropped)
+                chosen = self._outputs.choose(reports.outputs, decision, accounts.waiting, version, record.epoch)
+                return _Counted(settlement, reports, decision, chosen, dropped)
             dropped += self._files_of(reports)
             crash_point("settle.before_rerun")
 
     def _execute_surely(
         self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]
     ) -> list[Report]:
-        """Give the run to Spark again if it breaks: workers die of messages, shuffles are lost.
+        """Execute a run, again if Spark fails: workers crash on messages, shuffles are lost.
 
-        It ends: after `BROKEN_EXECUTIONS` of them that blame no further message, the error comes out.
+        Raises the error after `BROKEN_EXECUTIONS` in a row that blame no further message.
         """
         broken, blamed_before = 0, 0
         while True:
@@ -255,7 +255,7 @@ class Engine:
             except Exception as error:
                 outage = outage_in(error)
                 if outage is not None and not self._is_closing.is_set():
-                    # Nobody is to blame: a sink's folder, as a rule, that takes nothing.
+                    # No message is the cause: usually a sink's folder that cannot be written now.
                     self._is_closing.wait(self._outage_log.met(self._place_in(str(error)), outage))
                     settlement.broken += 1
                     continue
@@ -266,7 +266,7 @@ class Engine:
                 if self._is_closing.is_set() or broken >= BROKEN_EXECUTIONS or is_final(error):
                     raise
                 logger.warning(
-                    "epoch %d: Spark could not finish it, it is run again: %s", record.epoch, first_line(error)
+                    "epoch %d: Spark could not finish it, so it is run again: %s", record.epoch, first_line(error)
                 )
                 settlement.broken += 1
             else:
@@ -308,7 +308,7 @@ class Engine:
             markers_directory=str(self._directory.marks),
             execution=settlement.broken,
             calls=settlement.calls,
-            expects_killers=self._met_killers and bool(accounts.trees.attempts or record.attempts),
+            expects_crashes=self._met_crashes and bool(accounts.trees.attempts or record.attempts),
             stage_memory_bytes=self._stage_memory_bytes,
             call_max_bytes=self._call_max_bytes,
             away=self._outage_log.away,
@@ -319,7 +319,7 @@ class Engine:
         return self._runner.run(slices, control)
 
     def _files_of(self, reports: Reports) -> list[Path]:
-        """Everything a run that does not count has written."""
+        """All files of a run that does not count."""
         files = [Path(self._sinks[one.sink]) / name for one in reports.outputs for name in (one.candidate, one.sidecar)]
         files += [self._directory.state / one.component / one.file.name for one in reports.states]
         files += [self._directory.kept / name for name in {one.part.file for one in reports.kept if one.part}]
@@ -328,7 +328,7 @@ class Engine:
     # --- the entry --------------------------------------------------------------------------------------------
 
     def _entry(self, record: EpochRecord, counted: _Counted) -> tuple[SettleEntry, EpochVerdicts]:
-        accounts, settlement, fates = self._accounts, counted.settlement, counted.fates
+        accounts, settlement, decision = self._accounts, counted.settlement, counted.decision
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         verdicts = EpochVerdicts(
             record.epoch,
@@ -346,12 +346,13 @@ class Engine:
         changes = TreeChanges(accounts.trees)
         acked = self._ack_earlier(counted, withheld, now_s, verdicts, changes)
         verdicts.rows_latency_s = accounts.ran_s(now_s) - record.header.ran_s
-        # Before this epoch's failures: the source has been told of those of earlier epochs, and ended all the same.
+        # Before this epoch's failures: the source was told of those of earlier epochs, and ended without emitting them
+        # again.
         for task in record.header.ended:
             verdicts.died += accounts.pending.give_up(task, now_s, wall_s)
-        for tree in fates.what_becomes(accounts.ran_s(now_s), self._timeout_s, withheld, pause_s):
+        for tree in decision.what_becomes(accounts.ran_s(now_s), self._timeout_s, withheld, pause_s):
             changes.put(tree)
-        expired = [(tree.root, fates.timeout) for tree in fates.expired]
+        expired = [(tree.root, decision.timeout) for tree in decision.expired]
         for root, failure in [*settlement.failures.items(), *expired]:
             self._fail(root, failure, now_s, wall_s, verdicts, changes)
         accounts.trees.resumed(record.header.ran_s)
@@ -369,8 +370,8 @@ class Engine:
             opened=list(changes.opened.values()),
             closed=changes.closed,
             acked=acked,
-            gone=sorted(fates.dead),
-            dead=[DeadEntry(died.root, died.spout_task, self._letter(died, fates)) for died in verdicts.died],
+            gone=sorted(decision.dead),
+            dead=[DeadEntry(died.root, died.spout_task, self._letter(died, decision)) for died in verdicts.died],
             outputs=counted.chosen.outputs,
             waiting=counted.chosen.waiting,
             released=counted.chosen.released,
@@ -388,7 +389,7 @@ class Engine:
         return entry, verdicts
 
     def _note_outages(self, settlement: Settlement, reports: Reports) -> float:
-        """Log what bolts met, and what is over; in how many seconds their messages are to be tried again."""
+        """Log outages that began or ended; returns in how many seconds their messages are tried again."""
         components = self._plan.spec.components
         worked = {
             name
@@ -397,7 +398,7 @@ class Engine:
             if tuples
             or (
                 components[name].kind == "bolt" and is_holder(components[name])
-            )  # which works what it holds, without a frame
+            )  # it works on what it holds, without a frame
         }
         for name in worked - settlement.outages.keys():
             if name not in self._sinks:
@@ -407,12 +408,12 @@ class Engine:
     def _ack_earlier(
         self, counted: _Counted, withheld: set[int], now_s: float, verdicts: EpochVerdicts, changes: TreeChanges
     ) -> list[AckedTree]:
-        """Ack roots of earlier epochs that are complete and for none of whose outputs anything waits."""
+        """Ack roots of earlier epochs that are complete and none of whose outputs waits."""
         accounts = self._accounts
         complete = [root for root in counted.settlement.completed if root not in withheld]
         for root in counted.chosen.freed:
             tree = accounts.trees.get(root)
-            if tree is not None and tree.is_complete and root not in counted.fates.completed:
+            if tree is not None and tree.is_complete and root not in counted.decision.completed:
                 complete.append(root)
         named: list[AckedTree] = []
         for root in complete:
@@ -424,7 +425,7 @@ class Engine:
         return named
 
     def _remember_unconfirmed(self, record: EpochRecord, verdicts: EpochVerdicts) -> None:
-        """A source without a position may deliver a settled message again until it has heard of it."""
+        """Remember settled messages of sources without a position: they may deliver one again until it is confirmed."""
         pending, positions = self._accounts.pending, record.header.positions
         if len(positions) == len(self._accounts.spout_of):
             return
@@ -458,7 +459,7 @@ class Engine:
     def _fail(
         self, root: int, failure: Failure, now_s: float, wall_s: float, verdicts: EpochVerdicts, changes: TreeChanges
     ) -> None:
-        """An attempt failed. What is committed of it stays, and its next attempt starts from its frames."""
+        """Fail an attempt. What is committed of it stays, and its next attempt starts from its kept frames."""
         tree = self._accounts.trees.get(root)
         in_place = tree is not None and tree.is_committed
         pending = self._accounts.pending
@@ -479,12 +480,12 @@ class Engine:
             if told is not None:
                 logger.warning("%s: %s", failure.component, told)
 
-    def _letter(self, died: Died, fates: Fates) -> Any:
+    def _letter(self, died: Died, decision: EpochDecision) -> Any:
         stateful = any(getattr(one.body, "state", None) for one in self._plan.spec.components.values())
         verb = "does not" if self._exact_state else "may"
         note = f"keyed state {verb} hold this message" if stateful else ""
-        if died.root in fates.dead:
-            note = "it failed after a part of it was committed: what it did before, to keyed state too, stays"
+        if died.root in decision.dead:
+            note = "it failed after a part of it was committed: its earlier effects stay, also on keyed state"
         return letter_of(died, self._accounts, note, self._redact)
 
     def _state_after(self, reports: Reports) -> dict[str, list[StateFile]]:
@@ -524,7 +525,7 @@ class Engine:
 
 
 def _by_reason(failures: list[tuple[int, Failure]]) -> list[FailedAttempt]:
-    """Roots that share one failure object stand together."""
+    """Group roots that share one failure object."""
     grouped: dict[int, FailedAttempt] = {}
     for root, failure in failures:
         grouped.setdefault(id(failure), FailedAttempt([], failure)).roots.append(root)

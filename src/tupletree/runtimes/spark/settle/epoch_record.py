@@ -18,12 +18,12 @@ __all__ = ["EpochRecord"]
 
 @dataclass
 class EpochRecord:
-    """An epoch as the driver keeps it until it is settled.
+    """An epoch in the driver until it is settled.
 
     Attributes:
-        header: what the log says.
+        header: of the log.
         roots: every tracked root, in order of emission.
-        openings: the XOR of the first edges of each root; of rows, whose first edges a stage makes, nothing yet.
+        openings: the XOR of the first edges of each root; 0 for rows, because a stage makes their first edges.
         attempts: root → attempt, of those beyond the first.
         failures: roots that failed before any bolt saw them (rejected, not routable, not encodable).
         steps: how long its steps took so far, in this process.
@@ -44,5 +44,5 @@ class EpochRecord:
         return self.header.epoch
 
     def reopen(self, spout_task: int) -> None:
-        """This source is to emit something again, so what it owes is not to be given up with this epoch."""
+        """Note that this source is to emit something again, so its open messages are not given up in this epoch."""
         self.header.ended = [task for task in self.header.ended if task != spout_task]

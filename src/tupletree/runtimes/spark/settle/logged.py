@@ -1,4 +1,4 @@
-"""Messages as the epoch logs name them."""
+"""Messages of epoch logs, with the values that their frames hold."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class LoggedMessage:
 
 
 def acked_in(directory: StateDirectory, entry: SettleEntry) -> list[LoggedMessage]:
-    """The messages of a settled epoch that were acked in it, but for rows that executors read."""
+    """The messages of a settled epoch that were acked in it, except rows that executors read."""
     header, body = read_epoch(directory.epochs, entry.epoch)
     other = _not_acked(entry)
     return [one for one in logged_messages(body[: header.messages_length]) if one.root not in other]
 
 
 def acked_rows(directory: StateDirectory, entry: SettleEntry, roots: Collection[int]) -> set[int]:
-    """Those of these roots that executors read in a settled epoch, and that were acked in it."""
+    """Those of these roots that are rows of a settled epoch and were acked in it."""
     header, _ = read_header(epoch_path(directory.epochs, entry.epoch), EpochHeader)
     return {*Rows(header.splits).among(roots)} - _not_acked(entry)
 

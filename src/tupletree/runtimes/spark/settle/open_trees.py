@@ -1,8 +1,8 @@
 """Trees that are open across epochs, and the outputs that wait for them.
 
 Owns what the driver knows of a root whose epoch is over: what is left of its tree, when it expires, when it is tried
-again, and which rows of committed candidates nobody may see before it is decided. No files and no Spark; times are
-those of the run's clock, which stands still while no process runs.
+again, and which rows of committed candidates may not be published before it is decided. No files and no Spark; times
+are by the run's clock, which stops while no process runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Decided", "OpenTrees", "TreeChanges", "WaitingRows"]
 
 
 class OpenTrees:
-    """All of them. Its cost per epoch goes with what changes, not with how many are open."""
+    """All open trees. The cost per epoch depends on what changes, not on how many are open."""
 
     def __init__(self, trees: Iterable[OpenTree] = ()) -> None:
         self._trees: dict[int, OpenTree] = {}
@@ -54,7 +54,7 @@ class OpenTrees:
         return tree is not None and tree.is_committed and tree.xor != 0
 
     def put(self, tree: OpenTree) -> None:
-        """Add a tree, or what it has become."""
+        """Add or replace a tree."""
         root = tree.root
         self._trees[root] = tree
         if tree.expires_s != math.inf:
@@ -68,13 +68,13 @@ class OpenTrees:
             self.attempts[root] = tree.attempt
 
     def remove(self, root: int) -> OpenTree:
-        """Take a tree out that is settled."""
+        """Remove a tree that is settled."""
         self._parked.pop(root, None)
         self.attempts.pop(root, None)
         return self._trees.pop(root)
 
     def expired(self, now_s: float) -> list[OpenTree]:
-        """Trees whose time is up, each named once: the caller removes it or puts it anew."""
+        """Trees that have expired, each given once: the caller removes it or puts it again."""
         found: dict[int, OpenTree] = {}
         while self._expiries and self._expiries[0][0] <= now_s:
             expires_s, root = heapq.heappop(self._expiries)
@@ -88,7 +88,7 @@ class OpenTrees:
         return {root for root, resumes_s in self._parked.items() if resumes_s > now_s}
 
     def resuming(self, now_s: float) -> set[int]:
-        """Roots whose frames wait no longer, and that no epoch has been given since (`resumed`)."""
+        """Roots whose frames no longer wait, and are in no epoch yet (`resumed`)."""
         return {
             root
             for resumes_s, root in self._resumes
@@ -96,11 +96,11 @@ class OpenTrees:
         }
 
     def next_s(self) -> float:
-        """When the first tree expires or goes on; infinity if none does."""
+        """When the first tree expires or resumes; infinity if none does."""
         return min(self._top(self._expiries, lambda tree: tree.expires_s), self._top(self._resumes, _resumption))
 
     def resumed(self, now_s: float) -> None:
-        """Forget the resumptions up to now: an epoch has begun that gives their frames."""
+        """Drop the resumptions up to now: an epoch has begun that has their frames."""
         while self._resumes and self._resumes[0][0] <= now_s:
             heapq.heappop(self._resumes)
 
@@ -120,12 +120,12 @@ def _resumption(tree: OpenTree) -> float:
 
 @dataclass
 class Decided:
-    """Rows of a waiting file about which there is certainty now.
+    """Rows of a waiting file that are decided now.
 
     Attributes:
         file: the file.
         publish: for each of its rows, whether it is published now.
-        roots: the living roots of those that are, in order.
+        roots: the roots of those that are and did not die, in order.
         is_last: no other rows wait in it.
     """
 
@@ -190,7 +190,7 @@ class WaitingRows:
     def decide(
         self, complete: Iterable[int], dead: Iterable[int], is_unfinished: Callable[[int], bool], freed: set[int]
     ) -> list[Decided]:
-        """What is certain now that these roots are complete, and those dead.
+        """Decide rows, given that these roots are complete and those dead.
 
         A row is published once none of its roots is unfinished, unless all of them are dead. Roots none of whose rows
         waits any more are added to `freed`.
@@ -226,7 +226,7 @@ class WaitingRows:
 
 
 class TreeChanges:
-    """What an epoch changes among the trees of earlier ones: carried out, and written down for the entry."""
+    """What an epoch changes among the trees of earlier ones: applied here, and recorded for the entry."""
 
     def __init__(self, trees: OpenTrees) -> None:
         self._trees = trees

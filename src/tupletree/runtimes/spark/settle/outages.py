@@ -1,7 +1,7 @@
 """The outages of a run on Spark: what waits for something outside that is not available, by component.
 
-Owns what is logged about them, what status and metrics show, and the pause until the next try. Any thread may tell and
-ask. It refuses to wait: callers do.
+Owns what is logged about them, what status and metrics show, and the pause until the next try. Any thread may report
+and ask. It refuses to wait: callers do.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["STATE_DIRECTORY", "Outages", "outage_in"]
 logger = logging.getLogger("tupletree.spark")
 
 STATE_DIRECTORY = "state directory"
-"""What waits where no component does."""
+"""The name for an outage that belongs to no component."""
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE})
-"""What the operating system says of a disk that takes nothing now."""
+"""Error numbers of a disk that cannot be written now."""
 
 _IN_WORKER = re.compile(
     r"^(?:tupletree\.errors\.ConnectorError: .+|(?:OSError|PermissionError): \[Errno (?:"
@@ -32,7 +32,7 @@ _IN_WORKER = re.compile(
     + r")\] .+)$",
     re.MULTILINE,
 )
-"""The line of a worker's traceback that says so: it crosses the process boundary as text only."""
+"""The line of a worker's traceback about an outage: it crosses the process boundary as text only."""
 
 
 class Outages:
@@ -40,7 +40,7 @@ class Outages:
 
     Args:
         clock: where time comes from.
-        limit_s: how long one may last; None: as long as it takes.
+        limit_s: how long one may last; None: without limit.
     """
 
     def __init__(self, clock: Clock, limit_s: float | None) -> None:
@@ -50,7 +50,7 @@ class Outages:
         self._lock = threading.Lock()
 
     def met(self, component: str, error: BaseException | str) -> float:
-        """A call raised; in how many seconds it is to be made again. Raises OutageLimitError."""
+        """Note that a call raised; returns in how many seconds it is to be made again. Raises OutageLimitError."""
         now_s = self._clock.monotonic()
         with self._lock:
             wait = self._waits.setdefault(component, OutageWait(component, self._limit_s))
@@ -60,7 +60,7 @@ class Outages:
         return max(0.0, wait.due_s - now_s)
 
     def over(self, component: str) -> None:
-        """A call was made without an outage."""
+        """Note a call without an outage."""
         if component not in self._waits:
             return
         with self._lock:
@@ -74,7 +74,7 @@ class Outages:
 
     @property
     def pause_s(self) -> float:
-        """In how many seconds what waits is to be tried again; -inf: nothing waits."""
+        """In how many seconds what waits is to be tried again; -infinity: nothing waits."""
         return max((one.next_try_s for one in self.shown()), default=-math.inf)
 
     @property
@@ -92,7 +92,7 @@ class Outages:
 
 
 def outage_in(error: BaseException) -> str | None:
-    """What an error says of something outside that is not available, in a line; None if it is about something else."""
+    """The line of an error about something outside that is not available; None if it is about something else."""
     step: BaseException | None = error
     while step is not None:
         if is_outage(step) or (isinstance(step, OSError) and step.errno in DISK_ERRORS):

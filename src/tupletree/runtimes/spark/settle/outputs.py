@@ -1,6 +1,6 @@
-"""Outputs: which rows of an epoch's candidates are published with it, which wait for open trees, and which go.
+"""Outputs: which rows of an epoch's candidates are published with it, which wait for open trees, and which are dropped.
 
-Also decides about rows that earlier epochs left waiting. Writes filtered candidates; names nothing in the
+Also decides about rows that earlier epochs left waiting. Writes filtered candidates; writes nothing to the
 journal and publishes nothing.
 """
 
@@ -20,7 +20,7 @@ from tupletree.runtimes.spark.format.entries import OutputFile, WaitingFile
 from tupletree.runtimes.spark.format.sidecars import part_text, read_sidecar, sidecar_of, write_sidecar
 from tupletree.runtimes.spark.format.spool import Spool, file_sink_of
 from tupletree.runtimes.spark.format.wire import OutputReport
-from tupletree.runtimes.spark.settle.decision import Fates
+from tupletree.runtimes.spark.settle.decision import EpochDecision
 from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingRows
 from tupletree.runtimes.spark.settle.publish import final_name
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink
@@ -30,7 +30,7 @@ __all__ = ["ChosenOutputs", "OutputChooser"]
 
 @dataclass
 class ChosenOutputs:
-    """What is to become of candidates.
+    """The decision about candidates.
 
     Attributes:
         outputs: what is published with this epoch.
@@ -71,21 +71,21 @@ class OutputChooser:
         self._run_id = run_id
 
     def choose(
-        self, reports: Sequence[OutputReport], fates: Fates, waiting: WaitingRows, version: str, epoch: int
+        self, reports: Sequence[OutputReport], decision: EpochDecision, waiting: WaitingRows, version: str, epoch: int
     ) -> ChosenOutputs:
         """Decide about every row of this epoch's candidates, and about rows that waited for roots it settles.
 
         Args:
             reports: the candidates of the run that counts.
-            fates: what becomes of roots in this epoch.
-            waiting: rows of earlier epochs; takes up what waits of this one.
+            decision: what becomes of roots in this epoch.
+            waiting: rows of earlier epochs; the waiting rows of this one are added.
             version: generation, epoch and run, as names have them.
             epoch: its number.
         """
         chosen = ChosenOutputs()
         changed: set[Path] = set()
         spooled: dict[tuple[str, int], list[_Piece]] = {}
-        for decided in waiting.decide(fates.completed, fates.dead, fates.is_unfinished, chosen.freed):
+        for decided in waiting.decide(decision.completed, decision.dead, decision.is_unfinished, chosen.freed):
             file = decided.file
             piece = _released(decided, chosen, Path(self._sinks[file.sink]))
             if piece is None:
@@ -96,7 +96,7 @@ class OutputChooser:
                 own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
                 self._publish(file.sink, file.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
         for output in reports:
-            piece = self._taken(output, fates, waiting, chosen, epoch)
+            piece = self._taken(output, decision, waiting, chosen, epoch)
             if piece is None:
                 continue
             if self._is_called(output.sink):
@@ -115,11 +115,11 @@ class OutputChooser:
         return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
 
     def _taken(
-        self, output: OutputReport, fates: Fates, waiting: WaitingRows, chosen: ChosenOutputs, epoch: int
+        self, output: OutputReport, decision: EpochDecision, waiting: WaitingRows, chosen: ChosenOutputs, epoch: int
     ) -> _Piece | None:
-        """What is published now of a candidate of this epoch."""
+        """Choose what is published now of a candidate of this epoch."""
         folder = Path(self._sinks[output.sink])
-        if not fates.withholds_rows:
+        if not decision.withholds_rows:
             if not self._is_called(output.sink):
                 chosen.dropped.append(folder / output.sidecar)
             return _Piece(output.candidate, output.rows, ())
@@ -127,14 +127,14 @@ class OutputChooser:
         file = WaitingFile(
             output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
         )
-        if waiting.add(file, roots, fates.is_unfinished, fates.is_dead):
+        if waiting.add(file, roots, decision.is_unfinished, decision.is_dead):
             chosen.waiting.append(file)
-            # Worth keeping now, so it must survive what the machine may do.
+            # It counts now, so it must survive a crash of the machine.
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
-        keep = [fates.shows(roots_of(root)) for root in roots]
+        keep = [decision.shows(roots_of(root)) for root in roots]
         if all(keep):
             return _Piece(output.candidate, output.rows, roots)
         if not chosen.waiting or chosen.waiting[-1] is not file:
@@ -152,7 +152,7 @@ class OutputChooser:
         chosen: ChosenOutputs,
         changed: set[Path],
     ) -> None:
-        """Name a file of these rows; `own` is what tells it from other files of its epoch."""
+        """Name a file of these rows; `own` distinguishes it from other files of its epoch."""
         folder, body = Path(self._sinks[sink]), self._body(sink)
         candidate = piece.candidate
         if piece.keep is not None:
@@ -171,7 +171,7 @@ class OutputChooser:
         chosen: ChosenOutputs,
         changed: set[Path],
     ) -> None:
-        """All rows of a task of a called sink as one candidate, for an epoch calls it with one batch."""
+        """All rows of a task of a called sink as one candidate: an epoch calls it with one batch."""
         folder, spool = Path(self._sinks[sink]), self._body(sink)
         assert isinstance(spool, Spool)
         (first, *others) = pieces
@@ -204,7 +204,7 @@ class OutputChooser:
 
 
 def _released(decided: Decided, chosen: ChosenOutputs, folder: Path) -> _Piece | None:
-    """What is published now of rows that have waited."""
+    """Choose what is published now of rows that have waited."""
     file = decided.file
     if decided.is_last:
         chosen.released.append(file.key)

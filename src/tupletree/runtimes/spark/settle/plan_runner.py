@@ -2,7 +2,7 @@
 
 `PlanRunner` is all that the engine knows: slices of an epoch and the control of one run go in, report rows come out.
 `SparkPlanRunner` makes one Spark job of it, with one action: a second action could mix two executions of an epoch.
-Its job is an RDD of bytes: Spark moves rows, and has nothing to do with what is in them. `testing.in_process` has a
+Its job is an RDD of bytes: Spark moves rows, and does not know what is in them. `testing.in_process` has a
 runner without Spark.
 """
 
@@ -40,28 +40,28 @@ class PlanRunner(Protocol):
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """Run every stage over these slices, one of them for each partition of the plan.
 
-        Returns what the last stage gave. Whatever it raises says that this execution broke, not why a message failed.
+        Returns the rows of the last stage. An exception means that this execution failed, not a message.
         All that comes back is from one execution of each stage, never a mixture of two.
         """
 
     def cancel(self) -> None:
-        """End a run that is under way; it raises."""
+        """Cancel a run that is under way; it raises."""
 
 
 class Backend(Protocol):
-    """Where the plans of a run are run, from one start of the topology to the next. Called by the run's own thread."""
+    """Where the plans of a run are executed, over all starts of the topology. Called by the run's own thread."""
 
     def check(self) -> None:
-        """Raise RuntimeUnavailableError if this machine cannot do it; called before anything is claimed."""
+        """Raise RuntimeUnavailableError if this machine cannot run it; called before anything is claimed."""
 
     def open(self) -> int:
-        """Get ready, again after `close` too; returns how many partitions a plan is spread over."""
+        """Start it, also again after `close`; returns the number of partitions of a plan."""
 
     def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
         """A runner of this plan; `blob` as `pack_program` made it, `group` a name for its jobs."""
 
     def close(self) -> None:
-        """Let go of what `open` got, if this backend got it."""
+        """Stop what `open` started, if this backend started it."""
 
 
 class SparkBackend:
@@ -69,7 +69,7 @@ class SparkBackend:
 
     Args:
         name: of the topology.
-        master: where no session exists yet.
+        master: used if there is no session yet.
     """
 
     def __init__(self, name: str, master: str) -> None:
@@ -96,12 +96,12 @@ class SparkBackend:
         """See `Backend`."""
         session, self._session = self._session, None
         if session is not None and self._is_ours:
-            with contextlib.suppress(Exception):  # a session that died takes nothing with it
+            with contextlib.suppress(Exception):  # a session that has failed cannot be stopped
                 session.stop()
 
 
 class SparkPlanRunner:
-    """See `PlanRunner`. Spark's job group is this runner's own: cancelling it touches no other job of the session.
+    """See `PlanRunner`. It has its own job group: cancelling it cancels no other job of the session.
 
     Args:
         session: a SparkSession.
@@ -165,7 +165,7 @@ class _StageFunction:
         context = TaskContext.get()
         assert context is not None, "a stage runs only inside a Spark task"
         if threading.current_thread() is threading.main_thread():
-            # Ctrl-C reaches every process of the terminal. The driver drains then, for which it needs its workers.
+            # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
         rows = map(wire.unpack_row, items) if self._index else _logged(items)
@@ -181,9 +181,9 @@ def _logged(items: Iterable[bytes]) -> Iterator[wire.Row]:
 
 
 def _exchanged(rows: Any, partitions: int) -> Any:
-    """Rows by the number that precedes each: `RDD.partitionBy`, without its gathering and pickling of rows in Python.
+    """Rows by the number that precedes each: `RDD.partitionBy` without its buffering and pickling of rows in Python.
 
-    It gathers some thousand rows before it looks at their bytes, and rows are frames of up to megabytes.
+    That buffers about a thousand rows before it checks their size, and rows are frames of up to megabytes.
     """
     from pyspark import RDD
     from pyspark.serializers import NoOpSerializer

@@ -1,7 +1,7 @@
-"""Everything that happens after the commit point: files get their names, sinks are called, letters are written.
+"""What happens after the commit point: files get their final names, sinks are called, dead letters are written.
 
-All of it can be repeated. What a called sink refuses becomes an amendment of the settle entry: its messages, acked by
-the entry, are dead, before their source hears of them.
+All of it can be repeated. What a called sink refuses becomes an amendment of the settle entry: its messages, acked in
+the entry, are dead, before their source is told.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REFUSED_NOTE = "a sink refused it after its epoch was committed: its state and i
 
 
 def final_name(run_id: str, epoch: int, own: str, suffix: str) -> str:
-    """The deterministic name of rows of one epoch; `own` tells them from others. Runs never share a name."""
+    """The deterministic name of rows of one epoch; `own` distinguishes them from others. Runs never share a name."""
     return f"part-{run_id[:8]}-{epoch:08d}-{own}{suffix}"
 
 
@@ -58,7 +58,7 @@ class Publisher:
         codecs: (component, stream) → codec, for the payloads of refused messages.
         sinks: sink → absolute folder.
         called: the sinks that are called, open.
-        redact: makes a letter harmless before it is written.
+        redact: see `api.Redact`.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Publisher:
         self._redact = redact
 
     def finish(self, entry: SettleEntry) -> tuple[SettleEntry, list[Died]]:
-        """Publish what a settle entry names; returns it as it reads from here on, and who died of it only now.
+        """Publish what a settle entry names; returns it with its amendment, and the messages that died only now.
 
         Raises:
             CheckpointError: a candidate is gone, or another start has written the amendment.
-            ConnectorError: a called sink takes nothing now.
-            Closing: the run ends meanwhile.
+            ConnectorError: a called sink is not available now.
+            Closing: the run ends first.
         """
         for output in entry.outputs:
             if output.sink not in self._called:
@@ -159,7 +159,7 @@ class Publisher:
         ]
 
     def _died(self, epoch: int, failures: Mapping[int, Failure]) -> list[Died]:
-        """The messages behind roots, from the epoch logs: the accounts have let go of them."""
+        """The messages of roots, from the epoch logs: the accounts do not have them any more."""
         now_s = self._clock.wall()
         found: list[Died] = []
         missing = dict(failures)

@@ -1,8 +1,8 @@
 """Reports: what an epoch's run reported becomes verdicts, and verdicts decide whether the run counts.
 
-`Reports` gathers a run's report rows. `Settlement` holds what the runs of an epoch have established together; its
-`judge_run` takes one more run and says: it counts, or run again without `left_out`. No files, no Spark: rows in,
-decisions out (the sidecars of shared outputs come in through a function).
+`Reports` gathers a run's report rows. `Settlement.judge_run` decides about one run: it counts, or the epoch runs again
+without some roots. `Settlement` holds the verdicts of all runs of an epoch. No files, no Spark: rows in, decisions out
+(the sidecars of shared outputs come in through a function).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Reports", "Settlement"]
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 FULL_RUNS = 3
-"""Runs over all that is left; from then on each run takes a quarter of it, so that an epoch always ends."""
+"""Runs over everything that is left; each further run takes a quarter of it, so that an epoch always ends."""
 
 CALLS = (1, 3, 9)
 """How often a run makes a call while it raises: the first run, the second, all others.
 
-The first run has found what fails of itself. What fails later fails by chance, and by another one in each run: without
-further calls an epoch would come to its end only when it is so small that nothing in it fails.
+The first run finds what always fails. Later failures are random, and different in each run: without
+further calls an epoch would end only when it is so small that nothing in it fails.
 """
 
 _NONE: Entries = (np.empty(0, np.uint64), np.empty(0, np.uint64))
@@ -101,26 +101,26 @@ class Reports:
 
 @dataclass
 class Settlement:
-    """The verdicts of an epoch as its runs establish them.
+    """The verdicts of an epoch, from all its runs so far.
 
     `failures`, `open` and `put_back` only grow; together they are what the next run leaves out. A root of an earlier
-    epoch that is left out stays as that epoch left it.
+    epoch that is left out stays unchanged.
 
     Attributes:
         trees: the trees of earlier epochs.
         failures: failed roots of this epoch, and of earlier ones whose frames it worked on.
         open: roots whose tree no run can complete any more: some bolt kept a tuple by hand.
         extended: roots whose timeout a bolt renewed.
-        put_back: roots that go to a later epoch because this one did not come to an end with them.
+        put_back: roots that go to a later epoch because this one did not finish them.
         away: those of `put_back` that a component could not work on because of an outage → the component.
         outages: component → what its last call raised.
-        runs: how many runs were judged.
+        runs: how many runs reported.
         carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
-        completed: roots of earlier epochs whose tree completed in the run judged last.
-        broken: how often Spark could not bring a run to its end.
-        exact_state: what a failed root did to state is taken back.
+        completed: roots of earlier epochs whose tree completed in the last run.
+        broken: how often a run failed in Spark.
+        exact_state: what a failed root did to state is undone.
         checked: components whose values are checked after each tuple from now on: one of them could not be stored, and
-            a run without these checks does not know by whose doing.
+            a run without these checks does not know which message did it.
     """
 
     record: EpochRecord
@@ -140,7 +140,7 @@ class Settlement:
 
     @classmethod
     def start(cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True) -> Settlement:
-        """Before the first run: what failed at the spout."""
+        """Start before the first run, with the failures at the spout."""
         return cls(record, trees, dict(record.failures), exact_state=exact_state)
 
     @property
@@ -204,7 +204,7 @@ class Settlement:
             return True
         self.checked.update(reports.unstorable)
         if not reports.unstorable and self.runs >= FULL_RUNS + bool(self.checked):
-            # A message that went to nobody is complete whatever runs, and no frame could bring its value back.
+            # A message that went to no task is complete in any run, and no frame has its value.
             roots, xor = self.record.openings
             complete = set(roots[xor == 0].tolist())
             touched = [root for root in earlier[0].tolist() if root not in bad]
@@ -234,9 +234,9 @@ class Settlement:
         return columns[:, 0], columns[:, 1]
 
     def _taints(self, bad: set[int], reports: Reports, read_sidecar: SidecarReader) -> bool:
-        """Whether what the bad roots did cannot be held back by dropping their own output rows."""
+        """Whether dropping the output rows of the bad roots does not undo everything that they did."""
         if any(root in self.trees for root in bad):
-            return True  # what was kept of it is used up in this run, and stays kept in one without it
+            return True  # this run used what was kept of it; in a run without it that stays kept
         members = np.array(list(bad), dtype=np.uint64)
         if self.exact_state and any(bool(np.isin(members, touched).any()) for touched in reports.touched):
             return True
@@ -258,7 +258,7 @@ class Settlement:
             )
 
     def _check_read(self, reports: Reports) -> None:
-        """Raise for a piece of a source that could not be read, and if one was not: its rows would look complete."""
+        """Raise if a piece of a source could not be read, or was not read: its rows would look complete."""
         if reports.unreadable:
             raise error_of(reports.unreadable[0])
         read = {ordinal for stats in reports.stats for ordinal in stats.read}
@@ -271,12 +271,12 @@ class Settlement:
             )
 
     def unsettled_rows(self, waiting: Collection[int]) -> list[int]:
-        """Rows that are not done with this epoch: failed, open, put off to a later one, or among `waiting`."""
+        """Rows that this epoch does not finish: failed, open, deferred to a later one, or among `waiting`."""
         rows = self.record.rows
         return rows.among({*self.left_out, *self.carried, *waiting}) if len(rows) else []
 
     def acked(self) -> list[int]:
-        """Roots of this epoch whose tree completed in the run that counts, in order of emission, but for rows."""
+        """Roots of this epoch whose tree completed in the run that counts, in order of emission, without rows."""
         return [root for root in self.remaining() if root not in self.carried] if self.carried else self.remaining()
 
 

@@ -1,4 +1,4 @@
-"""How a run on Spark ends: whatever broke it becomes an error that says where to go on."""
+"""How a run on Spark ends: what made it fail becomes an error that names the next step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BEYOND_RESTARTS = (
     TopologyError,
     UnavailableAtStartError,
 )
-"""What the next life would meet as well."""
+"""Errors that the next start would raise again."""
 
 MAX_TRACEBACK = 4_000
 
@@ -44,38 +44,38 @@ _PACKAGE = str(Path(errors.__file__).parent)
 _FINAL: dict[str, type[TupletreeError]] = {
     one.__name__: one for one in (CheckpointError, RuntimeUnavailableError, TopologyError)
 }
-"""Errors of workers that no other execution would mend."""
+"""Errors of workers that no other execution can fix."""
 
 _IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
-"""How the text of such an error stands at the end of Spark's own."""
+"""The text of such an error at the end of Spark's own."""
 
 
 class Closing(Exception):  # noqa: N818 - a signal to the settling thread, not an error
-    """The run ends: the epoch in hand is not committed, and runs again at the next start."""
+    """The run ends: the present epoch is not committed, and runs again at the next start."""
 
 
 def reason(error: BaseException, state_dir: Path) -> TupletreeError:
-    """Whatever came out of Spark, a worker or a spout, as an error that says where to go on."""
+    """An error of Spark, a worker or a spout, as one that names the next step."""
     if isinstance(error, TupletreeError):
         return error
     text = str(error).strip()
     raised: TupletreeError | None = _from_worker(text)
     if raised is None:
         if (start := text.find("Traceback (most recent call last)")) >= 0:
-            logger.error("a worker broke off: %s", text[start : start + MAX_TRACEBACK])
+            logger.error("a worker failed: %s", text[start : start + MAX_TRACEBACK])
         failed = InternalError if isinstance(error, AssertionError) else TupletreeError
         raised = failed(
             "the run failed",
             where=_place_of(error),
             got=first_line(error),
-            next_step=f"mend the cause and resume with --state-dir {state_dir}: nothing is lost",
+            next_step=f"fix the cause and resume with --state-dir {state_dir}: nothing is lost",
         )
     raised.__cause__ = error
     return raised
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in one line; of what a worker raised, its own words, without Spark's around them."""
+    """An error in one line; of an error in a worker only its own text, without Spark's around it."""
     text = str(error).strip()
     if (start := text.find("Traceback (most recent call last)")) >= 0:
         block = text[start:].split("\n\n", 1)[0].splitlines()
@@ -88,12 +88,12 @@ def first_line(error: BaseException) -> str:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether Spark stopped over what no other execution would mend, such as a damaged file of the state directory."""
+    """Whether no other execution can fix Spark's error, such as a damaged file of the state directory."""
     return isinstance(error, TupletreeError) or _from_worker(str(error).strip()) is not None
 
 
 def _place_of(error: BaseException) -> str:
-    """The line of the user's own code, a source's as a rule, that raised this in the driver; empty if none did."""
+    """The line of the user's own code, usually a source's, that raised this in the driver; empty if none did."""
     frames = traceback.extract_tb(error.__traceback__)
     packages = (_PACKAGE, *site.getsitepackages(), sysconfig.get_path("stdlib"))
     own = [frame for frame in frames if not frame.filename.startswith(packages)]

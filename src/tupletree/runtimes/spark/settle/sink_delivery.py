@@ -1,10 +1,10 @@
-"""Calling: sinks that are not folders of files get the rows of a committed epoch, at least once.
+"""Delivery to called sinks: those that are not folders of files get the rows of a committed epoch, at least once.
 
 Owns the calls, in the driver: when a sink is called again, how one row that it refuses is found, and what a restart
-must not ask anew. It refuses to judge messages: it returns failures by root, and `publishing` makes verdicts of them.
+must not decide again. It refuses to judge messages: it returns failures by root, and `publish` makes verdicts of them.
 
 All calls of all sinks are made by one thread that does nothing else, `open` and `close` among them, so that a
-connection never changes its thread. The thread that settles epochs waits for it, but not beyond the end of the run.
+connection never changes its thread. The settling thread waits for it, but not beyond the end of the run.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ logger = logging.getLogger("tupletree.spark")
 T = TypeVar("T")
 
 TAKEN_SUFFIX = ".taken"
-"""A candidate whose rows the sink has."""
+"""The suffix of a candidate whose rows the sink has."""
 
 MAX_FAILED_CALLS = 100
-"""Calls in a row that fail until a sink counts as taking nothing: then a range of rows is refused after one call."""
+"""Calls in a row that fail until a sink counts as failing: then a range of rows is refused after one call."""
 
 _CHECK_S = 0.1
 _LEAVE_S = 5.0
 
 
 class _DeliveryRecord(msgspec.Struct):
-    """What was decided about a batch and must be decided alike after a kill.
+    """What was decided about a batch, and must be decided the same way after a kill.
 
     Attributes:
         split: ids of batches that are offered as halves from now on.
@@ -81,7 +81,7 @@ class Refusals:
 
 @dataclass
 class _Delivery:
-    """One sink task's rows of an epoch, on their way."""
+    """The rows of one sink task in an epoch, while they are delivered."""
 
     sink: Sink[Any]
     task: Task
@@ -105,7 +105,7 @@ class _Delivery:
         ]
 
     def save(self) -> None:
-        """Make the ledger durable."""
+        """Make the record durable."""
         replace_file(self.path, pack(self.ledger))
 
 
@@ -117,8 +117,8 @@ class SinkDelivery:
         run_id: names the writers of batches, together with sink and task.
         spools: where the folders of candidates are, one per sink.
         policy: how often a call is tried.
-        slow_s: a call that takes longer is named in the log; None: none is.
-        outages: hears of sinks that are not available, and for how long they may be.
+        slow_s: a call that takes longer is logged; None: none is.
+        outages: told of sinks that are not available; knows how long that may last.
     """
 
     def __init__(
@@ -171,11 +171,11 @@ class SinkDelivery:
                         self._wait(name, error)
 
     def leave(self) -> None:
-        """Wait for no call any more: `deliver` raises `Closing`, and the next start calls again."""
+        """Stop waiting for calls: `deliver` raises `Closing`, and the next start calls again."""
         self._closing.set()
 
     def close(self) -> None:
-        """Close the sinks; one that is stuck in a call is left to it."""
+        """Close the sinks, except one that is stuck in a call."""
         self._closing.set()
         for sink in self._sinks.values():
             future = self._thread.do(sink.close)
@@ -191,7 +191,7 @@ class SinkDelivery:
     # --- rows -------------------------------------------------------------------------------------------------
 
     def deliver(self, epoch: int, output: OutputFile) -> Refusals | None:
-        """Call a sink with the rows of one output, unless it has them; None if it refused nothing.
+        """Call a sink with the rows of one output, unless it has them; returns its refusals, or None.
 
         Until the candidate says that the sink has them, a restart calls again, with the same batch ids.
 
@@ -210,7 +210,7 @@ class SinkDelivery:
         spool = file_sink_of(self._plan.spec, component)
         assert isinstance(spool, Spool)
         rows, made = spool.read(candidate)
-        # Of a task that is no more, now that the sink has fewer: another one calls, under the name of the first.
+        # The sink has fewer tasks now: another one calls in place of the old one, under its name.
         tasks = self._plan.tasks_of(output.sink)
         task = tasks[output.task_index % len(tasks)]
         ledger_path = candidate.with_suffix(".ledger")
@@ -237,7 +237,7 @@ class SinkDelivery:
         return Refusals(failures, {output.sink: len(rows) - len(offer.remaining(0, len(rows)))})
 
     def forget(self, epoch: int, outputs: Iterable[OutputFile]) -> None:
-        """All outputs of an epoch are delivered: make that durable, and remove what is left of them."""
+        """Make durable that all outputs of an epoch are delivered, and remove their files."""
         named = [self._spools / output.sink / output.candidate for output in outputs]
         if named and epoch > delivered_in(self._spools):
             replace_file(self._spools / "delivered", pack(epoch))
@@ -247,9 +247,9 @@ class SinkDelivery:
             sidecar_of(candidate).unlink(missing_ok=True)
 
     def _deliver_to(self, offer: _Delivery, suffix: str, start: int, end: int) -> None:
-        """Offer a range of rows as one batch; if the sink will not have it, find the rows to blame by halves.
+        """Offer a range of rows as one batch; if the sink refuses it, find the refused rows by halves.
 
-        A sink that promises exactly once names the rows it refuses by itself: half a batch under the same number
+        A sink that guarantees exactly once names the rows it refuses: half a batch under the same number
         would look to it like a batch that it has.
         """
         batch_id = f"{offer.writer}-{offer.epoch:08d}{suffix}"
@@ -271,7 +271,7 @@ class SinkDelivery:
         self._deliver_to(offer, f"{suffix}.1", middle, end)
 
     def _call(self, offer: _Delivery, batch_id: str, start: int, end: int, *, whole: bool) -> BaseException | None:
-        """Call until the sink has the batch, or no call is left: then the last error. Halves are not retried."""
+        """Call until the sink has the batch, or no call is left: then return the last error. Halves are not retried."""
         attempt = 0
         maker = FailureMaker(offer.task.component, offer.task.task_id)
         while rows := offer.remaining(start, end):
@@ -289,7 +289,7 @@ class SinkDelivery:
                     row = rows[one.position]
                     text = f"{one.error_type}: {one.reason}"
                     offer.ledger.refused[row] = maker.of(offer.rows[row], text, FailureKind.PUBLISH)
-                # Before the others are written: a batch that is there already would not be looked at again.
+                # Before the others are written: a batch that is there already would be skipped.
                 offer.save()
             except BaseException as error:  # SystemExit, too, is a fault of the user's code here
                 if is_outage(error):
@@ -312,7 +312,7 @@ class SinkDelivery:
         return None
 
     def _wait(self, sink: str, error: BaseException) -> None:
-        """Until a sink that is not available is to be called again. Raises Closing if the run ends before."""
+        """Wait until a sink that is not available is to be called again. Raises Closing if the run ends first."""
         if self._closing.wait(self._outages.met(sink, error)):
             raise Closing from error
 
@@ -331,12 +331,12 @@ class SinkDelivery:
             took_s = time.monotonic() - began_s
             if took_s >= named_after_s:
                 named_after_s = 2.0 * took_s
-                text = "sink %s has been in one call for %.0f s, and everything waits for it; it is at\n%s"
+                text = "sink %s has been in one call for %.0f s, and the run waits for it; its stack:\n%s"
                 logger.warning(text, sink, took_s, self._thread.stack())
 
 
 class _Thread:
-    """A thread that does one job after the other. A daemon: a job that never ends must not hold the process."""
+    """A thread that does one job after the other. A daemon: a job that never ends must not keep the process alive."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -354,7 +354,7 @@ class _Thread:
         self._jobs.put(None)
 
     def stack(self) -> str:
-        """Where it is now, as text."""
+        """Its present stack, as text."""
         frame = sys._current_frames().get(self._thread.ident or 0) if self._thread else None  # noqa: SLF001 - documented
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
@@ -370,7 +370,7 @@ class _Thread:
 
 
 def delivered_in(spools: Path) -> int:
-    """The newest epoch all of whose outputs are delivered; -1 before the first. Files of it may be gone."""
+    """The newest epoch all of whose outputs are delivered; -1 before the first. Its files may be removed."""
     path = spools / "delivered"
     return read_container(path, int)[0] if path.exists() else -1
 

@@ -1,8 +1,8 @@
-"""Rows: the messages of an epoch that executors read, as the driver knows them. Numbers, not objects.
+"""Rows: the messages of an epoch that executors read. The driver has numbers for them, not objects.
 
 Owns their root ids, and getting one of them back. Row i of an epoch has the root `root_ids(key + i)`: a bijection of 64
-bits, so that the rows of an epoch never share a root, no row has root 0, and a root leads back to its row. Which keys
-are free is the question of whoever draws one (`Accounts`).
+bits, so that the rows of an epoch never share a root, no row has root 0, and a root gives its row. Which keys
+are free is known to `Accounts`, which draws them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["KEY_BITS", "NO_ROWS", "Rows"]
 
 
 KEY_BITS = 63
-"""Keys are drawn from so many bits: no epoch's rows come around to 0."""
+"""Bits of a key: few enough that no epoch's rows wrap around to 0."""
 
 
 class Rows:
-    """The tracked rows of one epoch's splits, whose keys run on from one split to the next.
+    """The tracked rows of one epoch's splits, whose keys are consecutive over all splits.
 
     Attributes:
         roots: of all of them, in order.
@@ -47,7 +47,7 @@ class Rows:
         return len(self.roots)
 
     def opened(self, others: Entries) -> Entries:
-        """Openings with those of these rows: their first edges are made, and entered, by the stage that reads them."""
+        """Add the openings of these rows: the stage that reads them makes their first edges and enters these."""
         if not len(self):
             return others
         return np.concatenate([others[0], self.roots]), np.concatenate([others[1], np.zeros(len(self), np.uint64)])
@@ -61,7 +61,7 @@ class Rows:
         return [*compress(roots, theirs.tolist())]
 
     def overlaps(self, key: int, count: int) -> bool:
-        """Whether these keys are those of rows here."""
+        """Whether any of these keys belongs to a row here."""
         return bool(len(self)) and key < self._end and key + count > self._first
 
     def named(self, root: int) -> tuple[int, MessageId]:

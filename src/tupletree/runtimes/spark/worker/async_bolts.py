@@ -1,10 +1,10 @@
 """Async bolts in a stage: a frame's calls run side by side on an event loop of the task, then the frame is worked.
 
-A stage must know what came of a frame when it has worked it, so calls never outlive their frame here. What they came to
-is handed to the same loops that plain bolts run in: anchoring, failing and settling are theirs. Calls of which only one
-may have its state, collector or context in hand run one after the other. A call that raises is made again here, if the
-place says so, so that others go on meanwhile. One that waits for too long is cancelled; one that keeps the event loop
-for too long is interrupted by the `alarm`.
+A stage must know the outcome of a frame when it has worked it, so calls end with their frame here. Their results
+go through the same loops that plain bolts run in: these anchor, fail and settle. Calls of which only one
+may use the state, collector or context at a time run one after the other. A call that raises is made again here, if the
+place says so, while others go on. One that waits for too long is cancelled; one that blocks the event loop
+for too long is interrupted by `call_timeout`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from tupletree.topology.model import BoltSpec, ComponentSpec
 __all__ = ["AsyncBoltTask"]
 
 ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
-"""What only one call may have in hand."""
+"""What only one call may use at a time."""
 
 PATIENCE_S = 5.0
-"""How long what was cancelled may take to end."""
+"""How long cancelled calls may take to end."""
 
 HELD_UP = 0.1
-"""Of its limit: a call whose time is over so much later than it should be was held up by others, and gets that back."""
+"""Part of the limit: a call whose timeout comes later by more was delayed by others, and gets that time back."""
 
 logger = logging.getLogger("tupletree.spark.stage")
 
 
 @dataclass
 class _Outcome:
-    """What a call came to."""
+    """The result of a call: a value or an error."""
 
     result: Any = None
     error: BaseException | None = None
@@ -63,7 +63,7 @@ class AsyncBoltTask(BoltTask):
 
     Args:
         component, place, state, key_functions: as for `BoltTask`.
-        limit_s: how long one call may take; None is for ever.
+        limit_s: how long one call may take; None: without limit.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AsyncBoltTask(BoltTask):
         super().open()
 
     def close(self) -> None:
-        """See `BoltTask.close`; what calls have left on the loop is cancelled."""
+        """See `BoltTask.close`; what calls have started on the loop is cancelled."""
         loop = self._loop
         if loop is None:
             return
@@ -124,7 +124,7 @@ class AsyncBoltTask(BoltTask):
             endings = {*left, loop.create_task(loop.shutdown_asyncgens())}
             _, stuck = loop.run_until_complete(asyncio.wait(endings, timeout=PATIENCE_S))
             if stuck:
-                logger.warning("%s left behind what does not end although it was cancelled: %s", self._name, stuck)
+                logger.warning("%s: calls have not ended after they were cancelled: %s", self._name, stuck)
             loop.close()
 
     def work(self, frame: Frame) -> Worked:
@@ -135,19 +135,19 @@ class AsyncBoltTask(BoltTask):
         try:
             return super().work(frame)
         finally:
-            self._ahead.clear()  # of a root that failed not every tuple is asked for
+            self._ahead.clear()  # not every tuple of a failed root is used
 
     def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
-        """See `BoltTask.parts`; what was called ahead is held as a whole."""
+        """See `BoltTask.parts`; what was called ahead is in memory as a whole."""
         if self._side_by_side:
             yield self.work(frame)
         else:
             yield from super().parts(frame, outlet)
 
     async def _call_ahead(self, frame: Frame) -> None:
-        """Call for each tuple, `concurrency` of them at a time, but for those of roots that have failed by then.
+        """Call for each tuple, `concurrency` of them at a time, except for tuples of roots that have failed by then.
 
-        Where the messages in hand are to be named, all of them are; those that must be alone are called for later.
+        Where a crash marker is to be written, it names all of them; those that must be alone are called later.
         """
         failed: set[int] = set()
         place = self._place
@@ -180,7 +180,7 @@ class AsyncBoltTask(BoltTask):
         await asyncio.gather(*(take_turns() for _ in range(min(self._concurrency, frame.size))))
 
     async def _come(self, value: Any, root: Root) -> _Outcome:
-        """Make a call, again as often as that may be if it raises."""
+        """Make a call, and again while it raises, as often as allowed."""
         for _ in range(self._place.calls - 1 if roots_of(root) else 0):
             outcome = await self._limited(lambda: self._asked(value, **self._resources))
             if outcome.error is None or not may_pass(outcome.error):
@@ -188,7 +188,7 @@ class AsyncBoltTask(BoltTask):
         return await self._limited(lambda: self._asked(value, **self._resources))
 
     async def _limited(self, call: Callable[[], Any]) -> _Outcome:
-        """Make a call, and cancel it if it takes too long. Time in which others kept the event loop is given back."""
+        """Make a call, and cancel it if it takes too long, without time in which others blocked the event loop."""
         limit_s = self._limit_s
         outcome = _Outcome()
         if limit_s is None:
@@ -219,7 +219,7 @@ class AsyncBoltTask(BoltTask):
         return self._loop.run_until_complete(awaitable)
 
     def _call_now(self, *arguments: Any, **named: Any) -> Any:
-        """Stands for the user's function: gives what its call came to, or makes the call."""
+        """In the place of the user's function: returns the result of its call, or makes the call."""
         value = arguments[0] if arguments else named[self._parameter]
         outcomes = self._ahead.get((id(value), self._place.root))
         if outcomes:
@@ -227,18 +227,18 @@ class AsyncBoltTask(BoltTask):
         return self._call_and_wait(lambda: self._asked(*arguments, **named))
 
     def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """See `BoltTask`: one that is async is waited for."""
+        """See `BoltTask`; an async method is awaited."""
         if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
             return method
         return lambda *arguments: self._call_and_wait(lambda: method(*arguments))
 
 
 def _alone(place: TaskPlace, root: Root) -> TaskPlace:
-    """What a call's logs name: its own message, whatever else is in hand."""
+    """Make a call's logs name its own message only."""
     fields = {field: getattr(place, field) for field in TaskPlace.__dataclass_fields__}
     return TaskPlace(**{**fields, "root": root})
 
 
 async def _gathered(called: Any) -> Any:
-    """What awaiting a call gives; an async generator's values as a list."""
+    """The result of a call; an async generator's values as a list."""
     return [one async for one in called] if inspect.isasyncgen(called) else await called

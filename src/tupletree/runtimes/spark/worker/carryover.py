@@ -1,6 +1,6 @@
-"""Kept frames: what tasks keep for later epochs, as immutable files that a settle entry names.
+"""Carry-over files: frames that tasks keep for later epochs, in immutable files that a settle entry names.
 
-Two kinds of frames are kept for a task. *Held*: the task has seen them, and its holder still holds them (`holding`).
+Two kinds of frames are kept for a task. *Held*: the task has seen them, and its holder still holds them (`bolts.held`).
 *Arriving*: another task emitted them along the back edge of a cycle, or their messages wait for another attempt; the
 task has not seen them, and gets them like any other frame. Each partition of a stage writes one file per run, with a
 part for each task whose kept frames changed; a version of a task's kept frames is a list of such parts: a base, then
@@ -66,7 +66,7 @@ class _Stored:
 
 
 class CarryOverFiles:
-    """Kept frames for one attempt of a stage's partition: reads files of earlier epochs, gathers parts of its own."""
+    """The carry-over of one attempt of a stage's partition: reads earlier files, and gathers its own parts."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -123,7 +123,7 @@ class TaskCarryOver:
     """One task's kept frames during one run.
 
     Make it with `of`; `split` says what the task gets, and `update` what is kept after it. `carries`: the task works on
-    frames whose roots carry their numbers in the order of making (`orders`); they are kept, too.
+    frames whose roots carry their numbers in the order of making (`tasks.orders`); they are kept, too.
     """
 
     component: str
@@ -173,7 +173,8 @@ class TaskCarryOver:
         Held frames are whole: their holder must know what waits, and finds its marks by position (`Holder.restore`).
 
         Args:
-            gone: roots that died: of what arrives they let go, and no longer withhold what they share with others.
+            gone: roots that died: their arriving tuples are dropped, and tuples that they share with others are no
+                longer withheld.
             parked: roots that wait for another attempt. A tuple that is to arrive waits while any of its roots does.
         """
         held: list[HeldFrame] = []
@@ -202,7 +203,7 @@ class TaskCarryOver:
         return held, [frame for _, _, frame in arriving]
 
     def restore(self, holder: Holder, held: list[HeldFrame], parked: Collection[int], gone: Collection[int]) -> None:
-        """Let a new task go on with what `split` gave for it."""
+        """Restore a new task's holder with what `split` gave."""
         holder.restore(held, msgspec.msgpack.decode(self.memory) if self.memory else None, parked)
         if gone:
             holder.forget(gone)
@@ -215,13 +216,13 @@ class TaskCarryOver:
         fail: wire.FailRoot,
         put_off_since_s: float | None = None,
     ) -> list[tuple[int, list[int]]]:
-        """Keep what is held now and what is to arrive later; returns (frame id, roots) of edges that came or went.
+        """Keep what is held now and what is to arrive later; returns (frame id, roots) of changed edges.
 
         Args:
             held: what the task holds after its work.
             memory: as `Holder.memory` gave it.
             due_s: as `Holder.due_s`.
-            fail: hears of tuples that cannot be kept.
+            fail: called with tuples that cannot be kept.
             put_off_since_s: as `Holder.put_off_since_s`.
         """
         after: dict[Key, tuple[Frame, float]] = {}
@@ -294,7 +295,7 @@ class TaskCarryOver:
 
 
 def _split(frame: Frame, gone: Collection[int], parked: Collection[int]) -> tuple[Frame, Frame]:
-    """The frame less the roots that are gone: (what is to be worked on, what waits)."""
+    """The frame without the roots that are gone: (what is to be worked, what waits)."""
     live: list[tuple[Root, list[Any]]] = []
     waiting: list[tuple[Root, list[Any]]] = []
     for root, values in segments_of(frame.values, frame.roots, frame.ends):

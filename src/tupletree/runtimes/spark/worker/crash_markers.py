@@ -1,14 +1,14 @@
-"""Marks: which message a stage's attempt has in hand, written where the death of its worker cannot take it along.
+"""Crash markers: which message a stage's attempt works on, in a file that survives a crash of its worker.
 
-A message that kills its worker (os._exit, a segmentation fault, memory that runs out) leaves no report. Spark tries
+A message that crashes its worker (os._exit, a segmentation fault, out of memory) leaves no report. Spark tries
 the partition again, so from the second attempt on each message is marked before it is worked; a message that two
-attempts died on is blamed, and the next attempt fails it and goes on. What a task does for no message (`open`, a tick,
-`close`) is marked likewise, and then left out of the epoch. One death proves nothing: workers are pre-empted, hosts are
-lost. The first attempt marks nothing, so marks cost nothing as long as nothing dies; unless a message comes again that
-may be a killer.
+attempts crashed on is blamed, and the next attempt fails it and goes on. What a task does for no message (`open`, a
+tick, `close`) is marked too, and is then left out of the epoch. One crash proves nothing: workers are pre-empted,
+hosts are lost. The first attempt writes no markers, so they cost nothing as long as nothing crashes; unless a message
+is tried again that may crash its worker.
 
-A mark is written with `pwrite`, which a process's own death cannot undo; where attempts may land on other hosts it
-is forced to the disk, too, from the third attempt on. Owns these files and what they mean. Refuses to decide what
+A marker is written with `pwrite`, which survives the end of the process; where attempts may run on other hosts it
+is also flushed to the disk, from the third attempt on. Owns these files and their meaning. Refuses to decide what
 becomes of a message: `stage` fails it, settle counts the attempt.
 """
 
@@ -36,10 +36,10 @@ from tupletree.tracking.outcomes import Failure, FailureKind
 __all__ = ["Blame", "CrashHistory", "CrashMarker", "CrashingWorkError", "MarkedPlace", "sweep_markers"]
 
 CRASHES_BEFORE_BLAME = 2
-"""Attempts that must have died on a message before it is blamed."""
+"""Attempts that must have crashed on a message before it is blamed."""
 
 MARKER_OFFSET = 1 << 20
-"""Where the mark stands in its file; what the dying process says of itself stands before it."""
+"""The offset of the marker in its file; the crash report of the process is before it."""
 
 MAX_CRASH_REPORT = 8_000
 FORCED_FROM_ATTEMPT = 2
@@ -50,7 +50,7 @@ _NAME = re.compile(r"\d{6}-(\d{8})-\d{2}-\d{5}-(\d{4}-\d{2})\.mark")
 
 
 class _MarkerRecord(msgspec.Struct, array_like=True):
-    """What an attempt has in hand.
+    """What an attempt works on.
 
     `untracked` is the position among the task's untracked tuples, or -1; `work` is what it does for no message.
     """
@@ -64,12 +64,12 @@ class _MarkerRecord(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True)
 class Blame:
-    """Why a message or an untracked tuple is not worked again, or other work not done any more.
+    """Why a message or an untracked tuple is not worked again, or other work is no longer done.
 
     Attributes:
-        task_id: the task that had it in hand.
+        task_id: the task that worked on it.
         how: how the workers ended, in words.
-        stack: what the last of them said, as far as it said anything.
+        stack: the stack in the last crash report; empty if there is none.
         work: what they did for no message.
     """
 
@@ -79,7 +79,7 @@ class Blame:
     work: str = ""
 
     def __str__(self) -> str:
-        what = f"were in its `{self.work}`" if self.work else "had this message in hand"
+        what = f"were in its `{self.work}`" if self.work else "worked on this message"
         return f"{CRASHES_BEFORE_BLAME} worker processes ended while they {what}: {self.how}"
 
     def failure(self, component: str, failing_tuple: str = "") -> Failure:
@@ -96,10 +96,10 @@ class Blame:
 
 @dataclass
 class CrashHistory:
-    """What earlier attempts of a partition died on.
+    """What earlier attempts of a partition crashed on.
 
     Attributes:
-        seen: root → attempts that had it in hand when they ended.
+        seen: root → attempts that worked on it when they ended.
         roots: those that are blamed.
         untracked: task → position among its untracked tuples → blame.
         works: (task, what it does for no message) → blame.
@@ -112,7 +112,7 @@ class CrashHistory:
 
     @classmethod
     def read(cls, directory: Path, prefix: str, before: str) -> CrashHistory:
-        """From the marks of a partition's attempts that came before one."""
+        """Read it from the markers of a partition's earlier attempts."""
         found = cls()
         untracked_seen: Counter[tuple[int, int]] = Counter()
         works_seen: Counter[tuple[int, str]] = Counter()
@@ -162,15 +162,15 @@ class CrashHistory:
 
 
 class CrashMarker:
-    """The marks of one attempt of a stage's partition, as a context: leaving it in order removes the file.
+    """The marker of one attempt of a stage's partition, as a context: leaving it without an error removes the file.
 
     Attributes:
-        suspicions: what earlier attempts died on.
+        crash_history: what earlier attempts crashed on.
 
     Args:
-        directory: where marks are.
+        directory: of the markers.
         place: generation, epoch, stage and partition.
-        order: how often the epoch was broken off before, and which attempt of the partition this is.
+        order: how often the epoch failed in Spark before, and which attempt of the partition this is.
         one_host: whether all attempts share a host.
         from_first: mark in the first attempt, too.
     """
@@ -195,7 +195,7 @@ class CrashMarker:
             self.crash_history = CrashHistory.read(directory, self._prefix, self._order)
         self._file = -1
         self._memory_kills = 0
-        self._is_beside = False
+        self._in_other_work = False
 
     def __enter__(self) -> Self:
         if self.is_marking:
@@ -210,7 +210,7 @@ class CrashMarker:
         if self._file < 0:
             return
         faulthandler.disable()
-        if error is None or isinstance(error, GeneratorExit):  # the latter: Spark does not want this attempt any more
+        if error is None or isinstance(error, GeneratorExit):  # or Spark needs no more rows of it
             self._path.unlink(missing_ok=True)
         else:
             os.write(self._file, f"{type(error).__name__}: {error}"[:MAX_CRASH_REPORT].encode("utf-8", "replace"))
@@ -219,24 +219,24 @@ class CrashMarker:
 
     @property
     def crash_report(self) -> int:
-        """The file for what a dying process says of itself: the worker's standard error if nothing is marked."""
+        """The file descriptor for a crash report: the worker's standard error if nothing is marked."""
         return self._file if self._file >= 0 else 2
 
     def mark(self, task_id: int, roots: tuple[int, ...], untracked: int = -1) -> None:
         """These messages, or this untracked tuple, come next."""
-        if not self._is_beside:
+        if not self._in_other_work:
             self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, list(roots), untracked, self._memory_kills)))
 
     def rest(self) -> None:
-        """No message is in hand."""
-        if not self._is_beside:
+        """No message is being worked on."""
+        if not self._in_other_work:
             self._write(b"")
 
     @contextmanager
-    def beside(self, task_id: int, work: str) -> Iterator[None]:
+    def other_work(self, task_id: int, work: str) -> Iterator[None]:
         """What a task does for no message, as a context: `open`, `tick` or `close`.
 
-        Raises DeadlyWorkError, before anything is done, if earlier attempts died of it.
+        Raises CrashingWorkError, before anything is done, if earlier attempts crashed on it.
         """
         if (task_id, work) in self.crash_history.works:
             raise CrashingWorkError(self.crash_history.works[task_id, work])
@@ -244,11 +244,11 @@ class CrashMarker:
             yield
             return
         self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, [], -1, self._memory_kills, work)))
-        self._is_beside = True
+        self._in_other_work = True
         try:
             yield
         finally:
-            self._is_beside = False
+            self._in_other_work = False
             self.rest()
 
     def _write(self, mark: bytes) -> None:
@@ -258,7 +258,7 @@ class CrashMarker:
 
 
 class MarkedPlace(TaskPlace):
-    """A task's place that marks what user code is given, whoever gives it.
+    """A task's place that marks what user code is called with.
 
     Args:
         marker: of the attempt.
@@ -279,13 +279,13 @@ class MarkedPlace(TaskPlace):
         return True
 
     def take_in_hand(self, root: Root, tuples: int) -> None:
-        """See `TaskPlace`; raises for several tuples if an earlier attempt died with one of them in hand."""
+        """See `TaskPlace`; raises for several tuples if an earlier attempt crashed on one of them."""
         if tuples > 1 and any(map(self._crash_marker.crash_history.seen.__contains__, roots_of(root))):
-            raise _TogetherError("a worker died with a part of this batch in hand")
+            raise _TogetherError("a worker crashed on a part of this batch")
         self.root = root
 
     def must_be_alone(self, root: Root) -> bool:
-        """See `TaskPlace`: an earlier attempt died with it in hand, or it has no name to be found by among others."""
+        """See `TaskPlace`: an earlier attempt crashed on it, or it has no id to be found by among others."""
         roots = roots_of(root)
         return not roots or not self._crash_marker.crash_history.seen.keys().isdisjoint(roots)
 
@@ -312,7 +312,7 @@ class MarkedPlace(TaskPlace):
 
 
 class CrashingWorkError(Exception):
-    """What a task does for no message has ended its workers.
+    """What a task does for no message has crashed its workers.
 
     Attributes:
         blame: how.
@@ -328,7 +328,7 @@ class _TogetherError(Exception):
 
 
 def sweep_markers(directory: Path, settled: int) -> None:
-    """Remove the marks of epochs up to this one."""
+    """Remove the markers of epochs up to this one."""
     for path in directory.glob("*.mark"):
         named = _NAME.fullmatch(path.name)
         if named is None or int(named[1]) <= settled:
@@ -336,7 +336,7 @@ def sweep_markers(directory: Path, settled: int) -> None:
 
 
 def blamed(directory: Path, generation: int, epoch: int) -> set[int | tuple[int, str]]:
-    """Every message of an epoch, and all else that tasks do, that attempts of this start died on often enough."""
+    """Everything in an epoch that attempts of this start crashed on often enough: messages, and other work of tasks."""
     found: set[int | tuple[int, str]] = set()
     for prefix in {path.name[: len("000000-00000000-00-00000-")] for path in _of(directory, generation, epoch)}:
         crash_history = CrashHistory.read(directory, prefix, before="~")
@@ -349,7 +349,7 @@ def _of(directory: Path, generation: int, epoch: int) -> Iterator[Path]:
 
 
 def _read(path: Path) -> tuple[_MarkerRecord | None, str]:
-    """(the mark, the process's last words); no mark if none was in force, or if it cannot be read."""
+    """(the marker, the crash report); no marker if nothing was marked, or if it cannot be read."""
     try:
         with open_file(path) as file:
             words = file.read(MAX_CRASH_REPORT).rstrip(b"\0").decode("utf-8", "replace").strip()
@@ -362,27 +362,27 @@ def _read(path: Path) -> tuple[_MarkerRecord | None, str]:
 
 
 def _how(crash_report: str, memory_kills: int) -> str:
-    """How a worker ended, in words, from what it said and what the kernel counts."""
+    """How a worker ended, in words, from its crash report and the kernel's counters."""
     if crash_report.startswith("Timeout ("):
         return "it was in one call for longer than processing_timeout_s, where Python could not interrupt it"
     if crash_report.startswith("Fatal Python error"):
         return crash_report.partition("\n")[0].removeprefix("Fatal Python error: ")
     if crash_report:
-        return f"it broke off with {crash_report.partition(chr(10))[0]}"
+        return f"it ended with {crash_report.partition(chr(10))[0]}"
     if _memory_kills() > memory_kills:
         return "it was killed while the kernel was out of memory"
-    return "it ended without a word, as by os._exit, or it was killed from outside"
+    return "it ended without an error, as by os._exit, or it was killed from outside"
 
 
 def _users_part(crash_report: str) -> str:
-    """A stack down to where it comes to our own code, which says nothing to the reader."""
+    """A stack without the frames of our own code, which do not help a user."""
     lines = crash_report.splitlines()
     ours = [number for number, line in enumerate(lines) if line.startswith(f'  File "{_PACKAGE}')]
     return "\n".join(lines[: ours[0]] if ours else lines)
 
 
 def _memory_kills() -> int:
-    """How many processes the kernel has killed for want of memory; 0 where it does not say."""
+    """How many processes the kernel has killed because it was out of memory; 0 where this is unknown."""
     try:
         text = Path("/proc/vmstat").read_text(encoding="ascii")
     except OSError:

@@ -1,7 +1,7 @@
 """The edges of a stage run: which were XORed into the trees of which roots.
 
-Owns what becomes the run's ledger report. An edge that is born and ends in one run cancels out, so it is not even
-looked at unless something of it stays behind.
+Owns what becomes the run's ledger report. An edge that begins and ends in one run cancels out, so it is not
+looked at unless a part of it remains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Edges"]
 
 
 class Edges:
-    """One run's. Every frame is `born` before it ends, unless it came from elsewhere."""
+    """The edges of one run. Every frame is `born` before it ends, unless another run emitted it."""
 
     def __init__(self) -> None:
         self._values: list[int] = []
@@ -24,7 +24,7 @@ class Edges:
         self._here: dict[int, Frame] = {}
 
     def born(self, frame: Frame) -> None:
-        """A frame goes to a task of this run, as the object that it is."""
+        """A frame goes to a task of this run, as an object."""
         self._here[frame.id] = frame
 
     def sent(self, edge: int, roots: wire.U64) -> None:
@@ -32,7 +32,7 @@ class Edges:
         self._enter(edge, roots)
 
     def ended(self, edge: int, roots: Sequence[Root]) -> None:
-        """A task is done with these roots of a frame; with `Frame.roots` itself, if with all of them."""
+        """A task has finished these roots of a frame; `Frame.roots` itself if all of them."""
         frame = self._here.get(edge)
         if frame is not None and frame.roots is roots:
             del self._here[edge]
@@ -40,7 +40,7 @@ class Edges:
             self._enter(edge, wire.root_array(roots))
 
     def taken(self, frame: Frame) -> None:
-        """A task is done with all of a frame, or with what was left of it when it came to work on it."""
+        """A task has finished all of a frame, or what was left of it when its work began."""
         if self._here.get(frame.id) is frame:
             del self._here[frame.id]
         else:

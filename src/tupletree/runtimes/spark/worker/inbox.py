@@ -1,7 +1,7 @@
-"""Frames in transit within a stage: those that wait for their tasks, and rows that wait to go to Spark.
+"""Frames that wait within a stage: for their tasks, and as rows for Spark.
 
-Owns that they are held as bytes, decoded one at a time, and beyond a limit lie in a file (`spill_buffer`); frames that
-a task emitted for another of its own stage stay objects while there is room. Refuses to route and to encode.
+They are held as bytes, decoded one at a time, and beyond a limit are in a file (`spill_buffer`); frames that
+a task emitted for another task of its stage stay objects while there is room. Refuses to route and to encode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Decode = Callable[[wire.FrameHead, Any], Frame]
 
 @dataclass(slots=True)
 class QueuedFrame:
-    """A frame for a task: the object, with what it takes of the shelf, or its bytes."""
+    """A frame for a task: the object, with what it takes of the spill buffer, or its bytes."""
 
     source: int
     sequence: int
@@ -35,7 +35,7 @@ class QueuedFrame:
 
 
 class QueuedFrames:
-    """All frames of one task, in order; each pass over them decodes them anew, one at a time.
+    """All frames of one task, in order; each pass over them decodes them again, one at a time.
 
     Attributes:
         first: frames that come before the others.
@@ -56,7 +56,7 @@ class QueuedFrames:
             yield self._frame(arrival)
 
     def release(self) -> None:
-        """Nobody will look at them again."""
+        """They are not needed any more."""
         for arrival in self._queued:
             if arrival.slot is not None:
                 arrival.slot.release()
@@ -67,13 +67,13 @@ class QueuedFrames:
     def _frame(self, arrival: QueuedFrame) -> Frame:
         if arrival.frame is not None:
             return arrival.frame
-        assert arrival.slot is not None, "an arrival is a frame or its bytes"
+        assert arrival.slot is not None, "a queued frame is a frame or its bytes"
         head, body = arrival.slot.read()
         return self._decode(wire.decode_head(memoryview(head)), body)
 
 
 class Inbox:
-    """What has arrived for the tasks of a partition and is not worked yet."""
+    """Frames for the tasks of a partition that are not worked yet."""
 
     def __init__(self, spill_buffer: SpillBuffer, decode: Callable[[int], Decode]) -> None:
         self._spill_buffer = spill_buffer
@@ -84,11 +84,11 @@ class Inbox:
         return bool(self._queued)
 
     def add(self, task: int, arrival: QueuedFrame) -> None:
-        """Something has arrived for a task."""
+        """Add a frame for a task."""
         self._queued.setdefault(task, []).append(arrival)
 
     def take(self, task: int) -> QueuedFrames:
-        """Everything that has arrived for a task."""
+        """Take all frames of a task."""
         return QueuedFrames(self._spill_buffer, self._queued.pop(task, []), self._decode(task))
 
 
@@ -100,15 +100,15 @@ class Outgoing:
         self._rows: list[tuple[int, int, SpillSlot]] = []
 
     def put(self, place: int, kind: int, head: bytes, body: Any = b"") -> None:
-        """A row is to go."""
+        """Add a row."""
         self.put_slot(place, kind, self._spill_buffer.put(head, body))
 
     def put_slot(self, place: int, kind: int, slot: SpillSlot) -> None:
-        """A row whose bytes are on the shelf is to go."""
+        """Add a row whose bytes are in the spill buffer."""
         self._rows.append((place, kind, slot))
 
     def take(self) -> Iterator[wire.Row]:
-        """The rows that are to go now."""
+        """Take the rows."""
         rows, self._rows = self._rows, []
         for place, kind, slot in rows:
             yield place, kind, *slot.take()

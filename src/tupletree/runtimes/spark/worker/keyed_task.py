@@ -23,7 +23,7 @@ __all__ = ["StatefulTask"]
 logger = logging.getLogger("tupletree.spark.state")
 
 _segments = OpenSegments()
-"""What this worker process has open; a run says anew what counts."""
+"""Segments that this worker process has open; each run names those that count."""
 
 
 class StatefulTask:
@@ -67,9 +67,9 @@ class StatefulTask:
         """Write what changed.
 
         Raises:
-            ProcessingError: a value cannot be stored, and this run did not look whose doing that is: it is to run again
-                with checks after each tuple. In such a run the value came about outside of the calls, and every root
-                that touched its key fails.
+            ProcessingError: a value cannot be stored, and this run did not check which message did it: it is to run
+                again with checks after each tuple. In such a run the value was changed outside of calls, and every
+                root that touched its key fails.
         """
         changed = self.cell.delta()
         try:
@@ -79,7 +79,7 @@ class StatefulTask:
                 raise
             encoded = self._store.encode(self._storable(changed, frames, fail))
         handed_out = [key for key in self.cell.handed_out if key in encoded]
-        if handed_out and self._spec.ttl_s is None:  # what expires is written to last longer
+        if handed_out and self._spec.ttl_s is None:  # what expires is kept longer on disk
             encoded = self._store.without_unchanged(encoded, handed_out)
         if not encoded:
             return None

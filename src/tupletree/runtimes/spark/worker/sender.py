@@ -1,6 +1,6 @@
 """Sending: what a task emits becomes frames with edges, for tasks of its own stage, of later stages, of the next epoch.
 
-Owns which way a frame goes, its id, its entry in the ledger, and what is held of a call that is not over. Frames are
+Owns where a frame goes, its id, its entry in the ledger, and the output of a call that is not over. Frames are
 encoded as they are sent, so that a message that becomes very many tuples never has all of them in memory.
 """
 
@@ -31,15 +31,15 @@ __all__ = ["Destinations", "Sender"]
 
 MOST_PART_BYTES = 16 * 1024 * 1024
 LEAST_PART_BYTES = 64 * 1024
-"""Memory, about, of the tuples that make a part: an eighth of what the stage may hold, between these."""
+"""Memory, about, of the tuples of a chunk: an eighth of what the stage may hold, between these limits."""
 
 
 @dataclass(frozen=True)
 class Destinations:
-    """The ways out of the tasks of a stage's partition.
+    """Where the tasks of a stage's partition send frames.
 
     Attributes:
-        shelf: holds what is on its way.
+        spill_buffer: holds what waits.
         inbox: of the same partition.
         outgoing: to later stages.
         carry: takes (task, row, frame id, roots) for the next epoch.
@@ -73,14 +73,14 @@ class _OutgoingFrame:
 
 
 class Sender:
-    """Of one task during one run: an `effects.Outlet`.
+    """The sender of one task during one run: an `effects.Outlet`.
 
     Args:
-        plan, codecs: the topology laid out, and how its tuples travel.
+        plan, codecs: the topology laid out, and how its tuples are encoded.
         place: epoch, run and stage.
-        task, component: who sends.
-        exits: where to.
-        sends_in: the partition it sends in, if that is not the one where its task lives.
+        task, component: which task sends.
+        destinations: where to.
+        sends_in: the partition it sends in, if that is not its task's partition.
 
     Attributes:
         ordering: how the task treats numbers in the order of making.
@@ -114,7 +114,7 @@ class Sender:
         self._carried = {link.consumer for link in links if link.carried}
 
     def number_from(self, sequence: int) -> None:
-        """Number the frames to come from here on; where several send in the name of one task, none may share one."""
+        """Number the frames to come from here on; where several send as one task, no two may share one."""
         self._sequence = sequence
 
     # --- an outlet --------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Sender:
         return max(1, min(wire.FRAME_TUPLES, int(self._part_bytes / length)))
 
     def send(self, outputs: list[Output]) -> None:
-        """See `effects.Outlet`; what cannot be dealt fails."""
+        """See `effects.Outlet`; what cannot be routed fails."""
         for output in self.ordering.order(outputs):
             frames, refused = self._route(output)
             for root, value, error in refused:
@@ -135,7 +135,7 @@ class Sender:
                     self._go(outgoing)
 
     def hold(self, outputs: list[Output]) -> None:
-        """See `effects.Outlet`; a tuple that cannot be dealt fails the call."""
+        """See `effects.Outlet`; a tuple that cannot be routed fails the call."""
         for output in self.ordering.order(outputs):
             frames, refused = self._route(output)
             if refused:
@@ -148,7 +148,7 @@ class Sender:
         if self._held_bytes > limit:
             raise PermanentError(
                 f"one call emitted more than call_max_bytes: {self._held_bytes:,} bytes so far, expected at most "
-                f"{limit:,}; raise the option, or split the message before"
+                f"{limit:,}; raise the option, or split the message in an earlier bolt"
             )
 
     def settle(self, *, counts: bool) -> None:
@@ -165,7 +165,7 @@ class Sender:
     # --- one frame --------------------------------------------------------------------------------------------
 
     def _route(self, output: Output) -> tuple[list[Frame], list[tuple[Root, Any, Exception]]]:
-        """(frames without an id, what could not be dealt). A tuple that fails for one target goes to none."""
+        """(frames without an id, what could not be routed). A tuple that fails for one target goes to none."""
         router = self._routers[output.stream]
         source = self._component, output.stream
         if isinstance(output, ColumnOutput):
@@ -220,7 +220,7 @@ class Sender:
         yield _OutgoingFrame(frame.id, frame.task, sequence, wire.frame_roots(frame), None, slot, 0)
 
     def _go(self, outgoing: _OutgoingFrame) -> None:
-        """Enter a frame in the ledger, and deliver it here, or put it on the wire."""
+        """Enter a frame in the ledger, and deliver it here or encode it as a row."""
         destinations, target = self._destinations, self._plan.tasks[outgoing.task]
         if target.component in self._carried:
             assert outgoing.slot is not None, "only frames for this run are objects"

@@ -71,7 +71,7 @@ class SinkTask:
         self._add(frame)
 
     def _unfold(self) -> None:
-        """Columns become tuples, because tuples have come too."""
+        """Turn columns into tuples, because tuples have come too."""
         columns, self._columns = self._columns, []
         for one in columns:
             self._add(ColumnFrame(0, "", "", one, 0))
@@ -109,7 +109,7 @@ class SinkTask:
         return [(one.codec.schema.cls, one.batch) for one in self._columns]
 
     def _report(self, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
-        # The rows of a spool are called out after the commit, and only then is it known which the sink refuses.
+        # A called sink gets the rows of a spool after the commit, and only then is it known which it refuses.
         lasting = isinstance(self._sink, Spool)
         write_sidecar(self.directory / self._sidecar, layout, lasting=lasting)
         return wire.OutputReport(self._component, task_index, self._candidate, self._sidecar, self.rows, self._part)
@@ -123,7 +123,7 @@ class SinkTask:
 
 
 def _length_of(rows: list[Any]) -> float:
-    """About how many bytes of fields a row has, judged by a few."""
+    """About how many bytes of fields a row has, estimated from a few."""
     few = rows[:: max(1, len(rows) // 4)]
     return sum(map(_size_of, few)) / len(few)
 

@@ -1,8 +1,8 @@
-"""The shelf: what a stage's partition holds of frames, in memory up to a limit and beyond it in a temporary file.
+"""The spill buffer: frames of a stage's partition, in memory up to a limit and beyond it in a temporary file.
 
-One shelf per attempt of a partition holds the frames that wait for their tasks, those on their way to Spark and those
-of a call that is not over. Its file lies in the executor's local folder, has no name, and goes with the process.
-Refuses to know what it holds: a head and a body, both bytes.
+One spill buffer per attempt of a partition holds the frames that wait for their tasks, those that wait for Spark and
+those of a call that is not over. Its file is in the executor's local folder, has no name, and is removed with the
+process. It does not know what it holds: a head and a body, both bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
 
 
 class SpillSlot:
-    """One head and body on a shelf. `take` it once, or `read` it as often as you like and `release` it."""
+    """One head and body in a spill buffer. `take` it once, or `read` it any number of times and `release` it."""
 
     __slots__ = ("_data", "_offset", "_spill_buffer", "body_length", "head_length")
 
@@ -43,7 +43,7 @@ class SpillSlot:
         return data[: self.head_length], data[self.head_length :]
 
     def release(self) -> None:
-        """Nobody will read it again."""
+        """It will not be read again."""
         if self._data is not None:
             self._data = None
             self._spill_buffer.give_back(self.size_bytes)
@@ -57,8 +57,8 @@ class SpillSlot:
         self.release()
         return data
 
-    def lay_down(self, offset: int) -> None:
-        """It is in the file, at this place."""
+    def moved_to_file(self, offset: int) -> None:
+        """It is in the file now, at this offset."""
         self._offset = offset
 
 
@@ -84,7 +84,7 @@ class SpillBuffer:
         return self._in_memory_bytes + length <= self.limit_bytes
 
     def claim(self, length: int) -> None:
-        """Somebody holds so many bytes elsewhere in memory, until they are given back."""
+        """Count so many bytes that are held elsewhere in memory, until `give_back`."""
         self._in_memory_bytes += length
 
     def give_back(self, length: int) -> None:
@@ -115,7 +115,7 @@ class SpillBuffer:
                 got=f"{length:,} bytes more than stage_memory_bytes ({self.limit_bytes:,}) has room for",
                 next_step="make room there, name another folder (spark.local.dir), or lower epoch_max_messages",
             ) from error
-        slot.lay_down(offset)
+        slot.moved_to_file(offset)
         self._slots_in_file += 1
         self.spilled_bytes += length
         return slot
@@ -125,7 +125,7 @@ class SpillBuffer:
         assert self._file is not None, "nothing was written"
         handle = self._file.fileno()
         data = os.pread(handle, length, offset)
-        while len(data) < length:  # a read ends at 2 GB
+        while len(data) < length:  # one read is at most 2 GB
             more = os.pread(handle, length - len(data), offset + len(data))
             if not more:
                 raise InternalError("a spilled frame is shorter than it was", got=f"{len(data):,} of {length:,} bytes")
@@ -133,14 +133,14 @@ class SpillBuffer:
         return data
 
     def forget(self) -> None:
-        """A slot in the file is not needed any more. Once none is, the file is empty again."""
+        """A slot in the file is not needed any more. When none is needed, the file is emptied."""
         self._slots_in_file -= 1
         if self._slots_in_file == 0 and self._file is not None:
             self._file.truncate(0)
             self._end = 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -149,6 +149,6 @@ class SpillBuffer:
 def _write(handle: int, data: Any, offset: int) -> int:
     view = memoryview(data)
     done = 0
-    while done < len(view):  # a write ends at 2 GB
+    while done < len(view):  # one write is at most 2 GB
         done += os.pwrite(handle, view[done:], offset + done)
     return done

@@ -1,6 +1,6 @@
-"""Reading in a worker: the rows of a split as what a task emits, each under the root that the epoch's log gives it.
+"""Reads splits in a worker: their rows as what a task emits, each under the root that the epoch's log gives it.
 
-Owns which rows go out and which fail before any bolt sees them. It refuses to deal them: `stage` does, as it does with
+Owns which rows go out and which fail before any bolt sees them. It refuses to route them: `stage` does, as it does with
 what bolts emit.
 """
 
@@ -30,13 +30,13 @@ __all__ = ["as_report", "error_of", "rejection", "rows_of", "wrong_class"]
 def rows_of(
     planned: PlannedSplit, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]
 ) -> Iterator[Worked]:
-    """What reading a split gives, in parts that make frames of the usual size; `Output.made` is the number of the row.
+    """Read a split, in chunks that make frames of the usual size; `Output.made` is the number of the row.
 
     Args:
         planned: the split.
         component: the spout, with a body that reads.
         fail: makes its failures.
-        skip: roots that are not to go out.
+        skip: roots that are left out.
 
     Raises:
         SourceChangedError, ConnectorError: see `read_split`.
@@ -89,7 +89,7 @@ def _sendable(
 
 
 def as_report(error: TupletreeError, component: str) -> Unreadable:
-    """An error of a source as it travels; `error_of` undoes it."""
+    """An error of a source in the form that is sent to the driver; `error_of` undoes it."""
     first = error.findings[0]
     where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
     has_changed = isinstance(error, SourceChangedError)
@@ -103,7 +103,7 @@ def error_of(report: Unreadable) -> ConnectorError:
 
 
 FRAME_TUPLES = 4096
-"""Tuples in a frame that the driver makes: enough to make the fixed cost per frame vanish, few enough to stay small."""
+"""Tuples in a frame that the driver makes: enough for a small fixed cost per tuple, few enough for small frames."""
 
 
 def rejection(reject: Reject, fail: FailureMaker) -> Failure:
@@ -112,5 +112,5 @@ def rejection(reject: Reject, fail: FailureMaker) -> Failure:
 
 
 def wrong_class(value: object, expected: type) -> TypeError:
-    """What fails a value that is not of its stream's class."""
+    """The failure of a value that is not of its stream's class."""
     return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {expected.__qualname__}")

@@ -1,7 +1,7 @@
-"""A stage in a Spark worker: takes the frames addressed to its tasks, passes every other row through.
+"""A stage in a Spark worker: works the frames addressed to its tasks, passes every other row through.
 
 One `StageRun` is one attempt of one partition of one run of an epoch. It reads its whole partition first, because a
-task that runs again may receive frames in another order: they are sorted, so that the order per key is kept. What it
+task that runs again may receive frames in another order: they are sorted, which keeps the order per key. What it
 reads and what it emits is held as bytes, beyond a limit in a file; rows go to Spark while it works.
 Everything it writes is a candidate with a name of its own; nothing counts until settle names it. An exception that
 leaves this module is a fault of the infrastructure, never of a message.
@@ -59,11 +59,11 @@ OUTAGE_PAUSES_S = (0.1, 0.2, 0.4)
 """Before each further call that a stage makes while something outside is not available."""
 
 MAX_TRACEBACKS = 200
-"""Failures of one stage run that keep their traceback; the rest say the same thing again, and would fill the driver."""
+"""Failures of one stage run that keep their traceback; the others say the same, and would fill the driver's memory."""
 
 
 class TaskIdentity(NamedTuple):
-    """Which task this is, in the words of whoever runs stages.
+    """Which Spark task this is.
 
     Attributes:
         partition: of the plan.
@@ -95,7 +95,7 @@ def run_stage(
         (known.generation, known.epoch, index, identity.partition),
         (known.execution, identity.attempt),
         one_host=known.one_host,
-        from_first=known.expects_killers,
+        from_first=known.expects_crashes,
     )
     with marker:
         run = StageRun(load_program(blob), known, index, identity.partition, identity.unique, marker)
@@ -131,7 +131,7 @@ class StageRun:
         self._edges = Edges()
         self._touched: list[Any] = []
         self._stats = wire.StatsReport({})
-        self._untracked = Worked()  # strays only: tuples of no message that could not go on
+        self._untracked = Worked()  # strays only: failed tuples of no message
         self._places: set[int] = set()
         name = f"{control.run_id[:8]}-{self._version}-{index}-{partition}-{attempt}.kept"
         self._carryover_files = CarryOverFiles(Path(control.carryover_directory), name)
@@ -159,11 +159,11 @@ class StageRun:
 
     @property
     def has_work(self) -> bool:
-        """Whether any frame or split is for this stage in this partition, or a task may have something to do here."""
+        """Whether any frame or split is for this stage in this partition, or a task may have other work to do."""
         return bool(self._inbox or self._splits or self._places)
 
     def read(self, rows: Iterable[wire.Row]) -> Iterator[wire.Row]:
-        """Take what is addressed to this stage; gives the rows that only pass through."""
+        """Take what is addressed to this stage; yields the rows that only pass through."""
         own = {task.task_id for name in self._stage.components for task in self._plan.tasks_of(name)}
         for row in rows:
             place, kind, head, body = row
@@ -183,14 +183,14 @@ class StageRun:
             yield row
 
     def read_splits(self) -> Iterator[wire.Row]:
-        """Read the pieces of sources that came here, and deal their rows; gives frames for later stages."""
+        """Read the pieces of sources that came here, and route their rows; yields frames for later stages."""
         senders: dict[tuple[str, int], Sender] = {}
         for place, planned in sorted(self._splits, key=lambda split: split[1].ordinal):
             component = self._program.component(planned.component)
             task = self._plan.tasks_of(component.name)[0]
             sender = senders.get((component.name, place)) or self._sender(component, task, place)
             senders[component.name, place] = sender
-            # Several partitions send in the name of this task: the split tells their frames apart, and orders them.
+            # Several partitions send as this task: the split distinguishes their frames, and orders them.
             sender.number_from((planned.ordinal + 1) << 32)
             fail = FailureMaker(component.name, task.task_id)
             try:
@@ -204,7 +204,7 @@ class StageRun:
             self._stats.read.append(planned.ordinal)
 
     def work(self) -> Iterator[wire.Row]:
-        """Run every component that has frames, producers first; gives frames for later stages and the reports."""
+        """Run every component that has frames, producers first; yields frames for later stages and the reports."""
         for name in self._stage.components:
             component = self._program.component(name)
             for task in self._plan.tasks_of(name) if component.kind != "spout" else ():
@@ -221,7 +221,7 @@ class StageRun:
         yield from self._outgoing.take()
 
     def close(self) -> None:
-        """Let go of what was spilled."""
+        """Remove what was spilled."""
         self._spill_buffer.close()
 
     def _decoder(self, task_id: int) -> Decode:
@@ -266,10 +266,10 @@ class StageRun:
         sinces = [one.put_off_since_s for tasks in above for one in tasks.values()]
         return min((since_s for since_s in sinces if since_s is not None), default=None)
 
-    def _fail_killers(
+    def _fail_crashing(
         self, task: Task, frames: Iterable[Frame], held: list[HeldFrame], fail: FailureMaker
     ) -> Iterable[Frame]:
-        """Fail what killed its workers in this task; returns the frames without the untracked tuples among that."""
+        """Fail messages that crashed their workers in this task; returns frames without untracked tuples that did."""
         crash_history = self._crash_marker.crash_history
         here = {root for root, blame in crash_history.roots.items() if blame.task_id == task.task_id}
         given = chain(frames, (one.frame for one in held)) if here else ()
@@ -279,11 +279,11 @@ class StageRun:
                 self._failures[one] = crash_history.roots[one].failure(task.component, safe_text(values[0]))
         frames, dropped = crash_history.drop_untracked(task.task_id, frames)
         for value, blame in dropped:
-            fail.stray(self._untracked, value, f"lost, for worker processes ended over it: {blame.how}")
+            fail.stray(self._untracked, value, f"lost, because worker processes ended on it: {blame.how}")
         return frames
 
     def _bolt(self, component: ComponentSpec, task: Task, arrivals: QueuedFrames) -> Iterator[None]:
-        """Run a bolt's task; gives way whenever rows may be on their way to Spark."""
+        """Run a bolt's task; yields whenever rows may be ready for Spark."""
         state = StatefulTask.of(component, task, self._plan, self._control, self._attempt)
         place = self._place(component, task)
         place.begin(self._control.time_s)
@@ -293,7 +293,7 @@ class StageRun:
         fail = FailureMaker(component.name, task.task_id)
         keep, held, arrivals.first = self._carryover_for(component, task, needed=holder is not None)
         try:
-            with self._crash_marker.beside(task.task_id, "open"):
+            with self._crash_marker.other_work(task.task_id, "open"):
                 bolt.open()
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             for frame in arrivals:
@@ -302,7 +302,7 @@ class StageRun:
                     continue
                 for root in frame.roots:
                     self._fail(fail, root, "(the bolt could not be opened)", error)
-            if not arrivals:  # no message fails of it, so nobody would hear
+            if not arrivals:  # no message fails because of it, so only the log can say it
                 logger.warning("%s could not be opened: %s: %s", component.name, type(error).__name__, error)
             self._close(bolt, task)
             if keep is not None and holder is not None:
@@ -311,7 +311,7 @@ class StageRun:
             elif keep is not None:
                 self._record(keep.update(held, None, keep.version.due_s, partial(self._fail, fail)))
             return
-        frames = self._fail_killers(task, arrivals, held, fail)
+        frames = self._fail_crashing(task, arrivals, held, fail)
         try:
             if holder is not None and keep is not None:
                 keep.restore(holder, held, self._parked, self._gone)
@@ -329,18 +329,18 @@ class StageRun:
 
     def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
         try:
-            with self._crash_marker.beside(task.task_id, "tick"):
+            with self._crash_marker.other_work(task.task_id, "tick"):
                 return bolt.tick(self._control.time_s)
         except CrashingWorkError as error:
-            logger.warning("%s is not told that time passed: %s", task.component, error)
+            logger.warning("%s gets no tick: %s", task.component, error)
             return Worked()
 
     def _close(self, bolt: BoltWork | Holder, task: Task) -> None:
         try:
-            with self._crash_marker.beside(task.task_id, "close"):
+            with self._crash_marker.other_work(task.task_id, "close"):
                 bolt.close()
         except BaseException:
-            logger.exception("closing a task of %s failed; its results stand", task.component)
+            logger.exception("closing a task of %s failed; its results are kept", task.component)
 
     def _work(
         self,
@@ -389,7 +389,7 @@ class StageRun:
         sender: Sender,
         state: StatefulTask | None,
     ) -> Generator[None, None, BaseException | None]:
-        """Work one frame, again after pauses if an outage is in the way; returns the outage that would not end."""
+        """Work one frame, again after pauses during an outage; returns the outage if it does not end."""
         pauses = self._pauses(component.name)
         parts = bolt.parts(frame, sender) if isinstance(bolt, TASKS) else (bolt.work(frame),)
         while True:
@@ -400,7 +400,7 @@ class StageRun:
                 yield
             if outage is None:
                 return None
-            if not isinstance(bolt, TASKS):  # what it holds is kept, and comes again with the next epoch
+            if not isinstance(bolt, TASKS):  # what it holds is kept, and is tried again in the next epoch
                 self._note_held(bolt, component, outage)
                 return outage
             pause_s = next(pauses, None)
@@ -411,7 +411,7 @@ class StageRun:
             parts = bolt.resume_parts(sender)
 
     def _pauses(self, component: str) -> Iterator[float]:
-        """Before calls that are made again here and now: a moment's outage costs no epoch, a longer one no time."""
+        """Pauses before calls are made again within this run: a short outage costs no epoch, a long one little time."""
         return iter(() if component in self._control.away else OUTAGE_PAUSES_S)
 
     def _note_held(self, holder: Holder, component: ComponentSpec, error: BaseException) -> None:
@@ -420,7 +420,7 @@ class StageRun:
         self._stats.extended.extend(holder.waiting())
 
     def _put_off(self, component: str, roots: Iterable[Root], error: BaseException) -> None:
-        """These messages go to a later epoch, no attempt counted: something outside is not available."""
+        """Defer these messages to a later epoch, with no attempt counted: something outside is not available."""
         known, _ = self._stats.outages.get(component, ([], ""))
         ones = {one for root in roots for one in roots_of(root)}
         self._stats.outages[component] = [*known, *ones.difference(known)], error_text(error)
@@ -435,7 +435,7 @@ class StageRun:
     def _carryover_for(
         self, component: ComponentSpec, task: Task, *, needed: bool
     ) -> tuple[TaskCarryOver | None, list[HeldFrame], list[Frame]]:
-        """What is kept for a task, if anything is or could be: its keep, held frames, and frames that arrive."""
+        """What is kept for a task, if anything is or could be: its carry-over, held frames, and frames that arrive."""
         version = self._control.kept.get(component.name, {}).get(task.index)
         if version is None and not needed:
             return None, [], []
@@ -466,7 +466,7 @@ class StageRun:
         sender.send(worked.outputs)
 
     def _carry(self, target: Task, row: wire.Row, frame_id: int, roots: wire.U64) -> None:
-        """A frame goes to the next epoch."""
+        """Carry a frame over to the next epoch."""
         self._carryover_files.carry(target.component, target.index, row)
         self._carryover_values.append(frame_id)
         self._carryover_roots.append(roots)
@@ -511,7 +511,7 @@ class StageRun:
         try:
             report = state.write(frames, partial(self._fail, fail))
         except ProcessingError as error:
-            logger.info("%s: the epoch runs again to find out whose doing it is: %s", state.component, error)
+            logger.info("%s: the epoch runs again to find out which message did it: %s", state.component, error)
             self._put(wire.UNSTORABLE, state.component.encode())
             return
         if report is not None:
@@ -523,7 +523,7 @@ class StageRun:
     def _report(self) -> None:
         self._stats.strays += _log_strays(self._untracked, ", ".join(self._stage.components))
         for root, blame in self._crash_marker.crash_history.roots.items():
-            if root not in self._failures:  # no frame of it came this time
+            if root not in self._failures:  # this run had no frame of it
                 self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
         entries = self._edges.entries()
         if entries is not None:
@@ -549,7 +549,7 @@ class StageRun:
 
 
 def _log_strays(worked: Worked, component: str) -> int:
-    """Say once per frame what no verdict will say; how many there were."""
+    """Log, once per frame, errors that fail no message; returns how many there were."""
     if worked.stray_count:
         logger.warning(
             "%s: %d errors that fail no message (untracked tuples, or tuples settled before), such as %s",
