@@ -20,8 +20,8 @@ class AckerMachine(Machine):
     Args:
         task: the acker task.
         timeout_s, buckets, high_water: see `Acker`.
-        spout_tasks: who hears of high water.
-        sink_tasks: who hears of acks that nobody waits for: rows of an attempt that was over before they came.
+        spout_tasks: those that are told of high water.
+        sink_tasks: those that are told of acks of unknown trees: rows of an attempt that was over before they came.
         now_s: monotonic time of the start.
     """
 
@@ -55,7 +55,7 @@ class AckerMachine(Machine):
 
     @property
     def size(self) -> int:
-        """Everything that takes memory."""
+        """The number of entries that take memory."""
         return self._acker.size + self._waiting_count
 
     @property
@@ -63,9 +63,9 @@ class AckerMachine(Machine):
         return sum(len(opening[2]) for opening in self._waiting)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Take in `Track`s, all of them as one batch, then answer those who ask about what they hold.
+        """Apply `Track`s, all of them as one batch, then answer orphan queries.
 
-        Openings alone wait for the first word about any tree: a tree whose end comes with it never costs an entry.
+        Openings alone wait for the next delta of any tree: a tree that ends with it never needs an entry.
         """
         openings = self._waiting
         deltas: list[Delta] = []
@@ -77,7 +77,7 @@ class AckerMachine(Machine):
                 asked.append(track)
                 continue
             if not isinstance(track, Track):
-                raise InternalError("an acker got mail that is not for it", got=type(track).__name__)
+                raise InternalError("an acker got mail that is not for ackers", got=type(track).__name__)
             openings += track.openings
             deltas += track.deltas
             failures += track.failures

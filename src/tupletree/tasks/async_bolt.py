@@ -2,7 +2,7 @@
 
 Owns which tuples wait and which are being worked on; with keyed state, the tuples of one key wait for each other, so
 that a key has one call at a time, in the order in which its tuples came. It refuses to run anything: it asks for calls
-in the outbox, and hears how they ended by mail. All code of the user runs in such calls, `open` and `close` too.
+in the outbox, and gets their results as mail. All code of the user runs in such calls, `open` and `close` too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPENING = 0
 """The number of the call that opens a class bolt."""
 
 LOOK_S = 0.1
-"""How soon a timeout that a call resets is reset, at the latest."""
+"""How late at most a timeout is reset after a call asked for it."""
 
 NO_KEY: Final = object()
 
@@ -54,7 +54,7 @@ class AsyncBoltMachine(EmittingMachine):
         cell: the task's keyed state, if the bolt declares state. A call works on a copy of its key's value, which takes
             the value's place if the call succeeds.
         timeout_s: the message timeout.
-        outage_limit_s: how long an outage may last; None: as long as it takes.
+        outage_limit_s: how long an outage may last; None: without limit.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class AsyncBoltMachine(EmittingMachine):
         self._close: Callable[[], Any] | None = None
         self._opening = self._ticking = False
         self._ready: deque[tuple[Delivery, Any]] = deque()
-        self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no line may start
+        self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no queue may start
         self._running: dict[int, CallContext] = {}
         self._started = OPENING
         self._looked_s = 0.0
         self.wait = OutageWait(task.component, outage_limit_s)
         self._now_s = 0.0
-        self._probe = 0  # the call that finds out whether an outage is over
+        self._probe = 0  # the call that probes whether an outage is over
         self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
         self._renew_at_s = 0.0
         self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
@@ -102,7 +102,8 @@ class AsyncBoltMachine(EmittingMachine):
             self._process = lambda value: spec.target(**{parameter: value}, **injected)
             self._tick = self._process if Tick in spec.input_types else None
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- start and stop
+    # -------------------------------------------------------------------------------------------------
 
     def start(self, now: Now, out: Outbox) -> None:
         """Ask for a class bolt to be opened; tuples wait until it is."""
@@ -130,7 +131,7 @@ class AsyncBoltMachine(EmittingMachine):
         try:
             await _ended(bolt.open(self.place))
         except BaseException:
-            with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
+            with contextlib.suppress(Exception):  # it was never open; the error of `open` says why
                 await _ended(bolt.close())
             raise
         process, tick, collector = bolt.process, bolt.tick, self._collector
@@ -162,7 +163,7 @@ class AsyncBoltMachine(EmittingMachine):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is to end or to be made."""
+        """Whether any call runs or is to be made."""
         return self.held > 0
 
     def next_due_s(self) -> float | None:
@@ -185,7 +186,7 @@ class AsyncBoltMachine(EmittingMachine):
         return [root for one in waiting for root in roots_of(one.root)]
 
     def purge(self, roots: AbstractSet[int]) -> None:
-        """Let go of what is held for these roots alone: they are over. Calls that run go on."""
+        """Drop what is held for these roots only: they are over. Calls that run go on."""
         if self._deferred is not None:
             self._deferred.forget(roots)
         self._calls.purge(roots, {call.delivery for call in self._running.values()})
@@ -201,7 +202,7 @@ class AsyncBoltMachine(EmittingMachine):
     # --- calls ------------------------------------------------------------------------------------------------
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
-        """Line the tuples up, and start as many as may run."""
+        """Queue the tuples, and start as many as may run."""
         self._begin(now)
         self.worked += len(frame.values)
         worked = Worked()
@@ -217,19 +218,19 @@ class AsyncBoltMachine(EmittingMachine):
         self._go_on(worked, out)
 
     def tick(self, now: Now, out: Outbox) -> None:
-        """Let the bolt know that time passed, before the tuples that wait; not while it is at the tick before."""
+        """Call the bolt's tick, before the tuples that wait; not while the last tick runs."""
         self._begin(now)
         if self._tick is not None and not self._ticking and self.wait.current is None:
             self._ticking = True
             tick = Delivery(Tick(now.wall_s), UNTRACKED, 0, {})
             if self._spec.state is not None and not self._spec.state.is_keyed:
-                self._line_up(tick, self.task.index)  # the task's state is in one call's hands at a time
+                self._line_up(tick, self.task.index)  # one call at a time has the task's state
             else:
                 self._ready.appendleft((tick, NO_KEY))
             self._go_on(Worked(), out)
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Settle the tuples of calls that ended, and start others."""
+        """Settle the tuples of calls that ended, and start further calls."""
         self._begin(now)
         self._renew(out)
         for one in mail:
@@ -237,7 +238,7 @@ class AsyncBoltMachine(EmittingMachine):
                 self._orphan_check.receive(one)
                 continue
             if not isinstance(one, Finished):
-                raise InternalError("an async bolt got mail that is not for it", got=type(one).__name__)
+                raise InternalError("an async bolt got mail that is not for bolts", got=type(one).__name__)
             worked = Worked()
             if one.call == OPENING:
                 self._note_opened(one.error, worked, out)
@@ -285,7 +286,7 @@ class AsyncBoltMachine(EmittingMachine):
             del self._lines[key]
 
     def _go_on(self, worked: Worked, out: Outbox) -> None:
-        """Start the calls that may start now, and carry out what came of those before."""
+        """Start the calls that may start now, and carry out the effects of those that ended."""
         is_away = self.wait.current is not None
         if is_away and self.wait.due_s > self._now_s:
             pass
@@ -295,7 +296,7 @@ class AsyncBoltMachine(EmittingMachine):
         else:
             is_next = self._is_next_wanted()
             if is_away and not is_next and not self._running:
-                self._note(self.wait.over(self._now_s), out)  # nobody is left who could tell
+                self._note(self.wait.over(self._now_s), out)  # no other call runs that would probe
             if is_away and is_next and not self._is_probing:
                 self._start(*self._ready.popleft(), worked, out)
                 self._probe = self._started
@@ -304,7 +305,7 @@ class AsyncBoltMachine(EmittingMachine):
         self.carry_out(worked, out)
 
     def _is_next_wanted(self) -> bool:
-        """Let go of those that come next and whose messages are over; whether one is left."""
+        """Drop the next tuples whose messages are over; whether one is left."""
         while self._ready:
             delivery, key = self._ready[0]
             if self.live is None or not self.live.is_over(delivery.root):
@@ -348,7 +349,7 @@ class AsyncBoltMachine(EmittingMachine):
         out.calls.append((self.task.task_id, self._started, partial(self._run, call, what)))
 
     async def _run(self, call: CallContext, what: Callable[[Any], Any]) -> list[Any]:
-        """The call itself: what it gives is emitted by its collector, in order with what it emits by hand."""
+        """The call itself: its results go to its collector, in order with what it emits by hand."""
         call.begin()
         try:
             called = what(call.delivery.value)
@@ -388,7 +389,7 @@ class AsyncBoltMachine(EmittingMachine):
         self, number: int, call: CallContext, error: BaseException | None, worked: Worked, out: Outbox
     ) -> None:
         if error is not None and is_outage(error) and not call.settled and type(call.delivery.value) is not Tick:
-            # What the call asked for is forgotten, its value of the state was a copy: it comes again as it came.
+            # The call's requests are dropped, its value of the state was a copy: the tuple is worked again unchanged.
             self._calls.let_go(call.delivery)
             self._ready.appendleft((call.delivery, call.key if call.is_keyed else NO_KEY))
             if self.wait.current is None or number == self._probe:
@@ -420,8 +421,10 @@ class AsyncBoltMachine(EmittingMachine):
         assert cell is not None
         cell.prepare([call.key], self.place.epoch_time_s)
         if call.key not in cell.changed and not is_immutable(call.value):
-            # It expired meanwhile, and to the cell a change is a change of something that is there.
-            with contextlib.suppress(Exception):  # the user's default raised; there is a value to put there anyhow
+            # It expired meanwhile, and the cell can only change a value that exists.
+            with contextlib.suppress(
+                Exception
+            ):  # the user's default raised; it is not needed, since a value is set next
                 cell.load(call.key)
         cell.changed[call.key] = call.value
         if call.touched:
@@ -430,5 +433,5 @@ class AsyncBoltMachine(EmittingMachine):
 
 
 async def _ended(called: Any) -> Any:
-    """What a call gave, of a function that may be async or not."""
+    """The result of a function that may be async or not."""
     return await called if inspect.isawaitable(called) else called

@@ -1,8 +1,8 @@
 """What async user code sees during a call: a context, a collector and keyed state that are those of its own call.
 
-A task has one of each, as a bolt that is not async has, and may keep them; which call is in hand, a context variable
-tells, which follows the code through awaits, tasks that it starts and threads that it hands work to. Owns what a call
-asks for until it ends. It refuses to carry that out: the task's machine does, when the call has ended.
+A task has one of each, as a bolt that is not async has, and may keep them; a context variable says which call is in
+hand, and follows the code through awaits, tasks that it starts and threads that it uses. Owns what a call asks for
+until it ends. It refuses to carry that out: the task's machine does, when the call has ended.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class CallContext:
         key, is_keyed: of the tuple, if it has state; a tick has none.
         value: of the key: a copy of the call's own, if it can be changed in place.
         held: the value that it started with.
-        touched: it says that it changed the value in place.
-        wishes: what it asked its collector for, in order; they are carried out together when it has ended.
+        touched: it has called `touch`: it changed the value in place.
+        requests: what it asked its collector for, in order; carried out together when it has ended.
         settled: it asked for a verdict on its own tuple.
-        over: it has ended, and nobody carries out what is asked for from now on.
+        over: it has ended, and no further requests are accepted.
     """
 
     place: TaskPlace
@@ -52,7 +52,7 @@ class CallContext:
     over: bool = False
 
     def begin(self) -> None:
-        """Be the call in hand, for the code that runs from here on, and for what it logs."""
+        """Make this the call in hand, for the code that runs from here on, and for what it logs."""
         _in_hand.set(self)
         logged = {one.name: getattr(self.place, one.name) for one in fields(TaskPlace)}
         IN_HAND.set(TaskPlace(**{**logged, "root": self.delivery.root}))
@@ -130,12 +130,12 @@ class CallState:
 
 
 class CallCollector:
-    """The `Collector` of an async bolt's task. What can be seen to be wrong at once is raised at once.
+    """The `Collector` of an async bolt's task. It raises at once what can be found wrong at once.
 
     Args:
         place: of the task.
-        calls: what carries the wishes out.
-        renewals: roots whose timeout is to start anew now, while the call goes on.
+        calls: carries the requests out.
+        renewals: roots whose timeout is to be reset now, while the call goes on.
     """
 
     def __init__(self, place: TaskPlace, calls: CollectorCall, renewals: deque[Root]) -> None:
@@ -162,7 +162,7 @@ class CallCollector:
         self._verdict("a fail", value, partial(self._calls.fail, value, error))
 
     def reset_timeout(self, value: object) -> None:
-        """See `Collector.reset_timeout`. Of the tuple in hand it counts at once, of others when the call ends."""
+        """See `Collector.reset_timeout`. For the tuple in hand it is done at once, for others when the call ends."""
         call = self._call("a reset_timeout")
         if value is call.delivery.value:
             self._renewals.append(call.delivery.root)

@@ -1,8 +1,8 @@
-"""The task of an async spout: what a spout's task does, while the user's code runs in calls beside it.
+"""The task of an async spout: as that of a plain spout, while the user's code runs in calls beside it.
 
-Owns what was asked of the user's spout and is not done yet: a line of callbacks, which are awaited one after the other,
-and one `next`, whose messages are offered as soon as its end is heard of. It refuses to run anything: it asks for calls
-in the outbox, and hears how they ended by mail.
+Owns the calls of the user's spout that are not done yet: a queue of callbacks, which are awaited one after the other,
+and one `next`, whose messages are emitted when it has ended. It refuses to run anything: it asks for calls
+in the outbox, and gets their results as mail.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tupletree.tracking.records import Released
 __all__ = ["AsyncSpoutMachine", "OpeningError"]
 
 Given = tuple[Sequence[Emit[Any] | Reject], Any]
-"""(messages, the spout's position behind them)."""
+"""(messages, the spout's position after them)."""
 
 
 class OpeningError(ConnectorError):
-    """An async spout could not be opened. Who started it heard nothing of that yet."""
+    """An async spout could not be opened, which is known only after `start` has returned."""
 
 
 class AsyncSpoutMachine(SpoutMachine):
@@ -50,20 +50,20 @@ class AsyncSpoutMachine(SpoutMachine):
         self._not_told: Sequence[tuple[MessageId, Failure | None]] = (
             spout_checkpoint.not_yet_told if spout_checkpoint is not None else ()
         )
-        # Its spout is the line of callbacks, which never raises; what the user's raised comes back as mail.
+        # Its spout is the queue of callbacks, which never raises; what the user's raised comes back as mail.
         self._calls_out = SourceCalls(self._spout_calls, OutageWait(task.component))
         self._hears_acks = type(spout).ack is not AsyncSpout.ack
         self._idle_s = options.spout_idle_wait_ms / 1000.0
         self._is_abandoned = False
         self._ask_at_s = 0.0
         self._calls = 0
-        self._callbacks: int | None = None  # the call that is at them
-        self._next: int | None = None  # the call of `next` that is out
+        self._callbacks: int | None = None  # the call that makes them
+        self._next: int | None = None  # the call of `next` that runs
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self, now: Now, out: Outbox) -> None:
-        """Ask for the spout to be opened; it is asked for messages when it is."""
+        """Ask for the spout to be opened; when it is, it is asked for messages."""
         super().start(now, out)
         for message_id, failure in self._not_told:
             if failure is None:
@@ -72,14 +72,14 @@ class AsyncSpoutMachine(SpoutMachine):
                 self._spout_calls.fail(message_id, failure)
         self._go_on(now, out)
 
-    def _restore_untold(self) -> None:
-        """`start` does, when it has asked for the spout to be opened."""
+    def _restore_not_told(self) -> None:
+        """Nothing: `start` does it, when it has asked for the spout to be opened."""
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
-        """Have the spout closed, after everything that it is to hear."""
-        errands = self._spout_calls
-        cancelled = [self._next, None if errands.is_open else self._callbacks]
-        out.endings.append((self.task.task_id, [one for one in cancelled if one is not None], errands.end))
+        """Have the spout closed, after all its callbacks."""
+        calls = self._spout_calls
+        cancelled = [self._next, None if calls.is_open else self._callbacks]
+        out.endings.append((self.task.task_id, [one for one in cancelled if one is not None], calls.end))
 
     def abandon(self, now: Now, out: Outbox) -> list[Released]:
         """See `SpoutMachine`. What a `next` gives from now on is failed by the ending."""
@@ -88,7 +88,7 @@ class AsyncSpoutMachine(SpoutMachine):
         return super().abandon(now, out)
 
     def hand_over(self, now: Now, out: Outbox) -> SpoutCheckpoint:
-        """See `SpoutMachine`; what the spout has given is handed over too."""
+        """See `SpoutMachine`; what the spout has given is included."""
         self._take_given(now)
         spout_checkpoint = super().hand_over(now, out)
         return replace(spout_checkpoint, not_yet_told=self._spout_calls.give_back())
@@ -97,11 +97,11 @@ class AsyncSpoutMachine(SpoutMachine):
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is in flight or left to emit, and the source has heard of everything."""
+        """Whether nothing is in flight or left to emit, and all callbacks are made."""
         return super().is_drained and self._callbacks is None and not self._spout_calls.due
 
     def next_due_s(self) -> float | None:
-        """The next retry, or when the spout is to hear or to be asked something."""
+        """The next retry, or the next call of the spout."""
         if self._spout_calls.due and self._callbacks is None:
             return max(0.0, self.wait.due_s)
         due_s = super().next_due_s()
@@ -136,7 +136,7 @@ class AsyncSpoutMachine(SpoutMachine):
         return worked
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Take what calls gave, and what spouts get.
+        """Take the results of calls, and the mail of spouts.
 
         Raises what the user's spout raised: it is infrastructure.
         """
@@ -160,14 +160,14 @@ class AsyncSpoutMachine(SpoutMachine):
         self._go_on(now, out)
 
     def _go_on(self, now: Now, out: Outbox) -> None:
-        errands = self._spout_calls
-        if self._callbacks is None and errands.due and now.monotonic_s >= self.wait.due_s:
-            self._callbacks = self._call(errands.run_due, out)
-        asks = errands.is_wanted and self._pulling and not self.ended and now.monotonic_s >= self._ask_at_s
-        if asks and self._next is None and not errands.before_next:
+        calls = self._spout_calls
+        if self._callbacks is None and calls.due and now.monotonic_s >= self.wait.due_s:
+            self._callbacks = self._call(calls.run_due, out)
+        asks = calls.is_wanted and self._pulling and not self.ended and now.monotonic_s >= self._ask_at_s
+        if asks and self._next is None and not calls.before_next:
             self._ask_at_s = 0.0
-            errands.is_wanted = errands.was_told_to_retry = False
-            self._next = self._call(errands.ask, out)
+            calls.is_wanted = calls.was_told_to_retry = False
+            self._next = self._call(calls.ask, out)
 
     def _call(self, what: Callable[[], Any], out: Outbox) -> int:
         self._calls += 1
@@ -180,7 +180,7 @@ class AsyncSpoutMachine(SpoutMachine):
                 self._take_given(now)
         elif not isinstance(error, EndOfInput):
             raise self._fault(error)
-        elif not self._spout_calls.was_told_to_retry:  # else it is asked again: it may have this to give
+        elif not self._spout_calls.was_told_to_retry:  # else it is asked again: it may have this message to emit
             self._spout_buffer.ended = True
 
     def _take_given(self, now: Now) -> None:
@@ -191,7 +191,7 @@ class AsyncSpoutMachine(SpoutMachine):
                 self._ask_at_s = now.monotonic_s + self._idle_s
 
     def _fault(self, error: BaseException) -> BaseException:
-        """What to raise: never something that means the end of a thread or a program to those who pass it on."""
+        """The error to raise: never one that would end a thread or the program."""
         what = f"{self.task.component!r} {'failed' if self._spout_calls.is_open else 'cannot be opened'}"
         text = f"{what}: {type(error).__name__}: {error}"
         if not self._spout_calls.is_open:
@@ -206,7 +206,7 @@ class AsyncSpoutMachine(SpoutMachine):
 
 @dataclass(frozen=True, slots=True)
 class _SpoutCall:
-    """A callback; a `next` waits for it unless it is an ack. `verdict` is what it tells, if it is one."""
+    """A callback; a `next` waits for it unless it is an ack. `verdict`: the verdict that it is about, if any."""
 
     callback: Callable[[], Any]
     verdict: tuple[MessageId, Failure | None] | None = None
@@ -221,16 +221,16 @@ class _SpoutCall:
 
 
 class _SpoutCalls(Spout[Any]):
-    """The user's spout as its machine sees it: nothing takes time, and what is asked for is due from then on.
+    """The user's spout as its machine sees it: no call takes time, and callbacks are due from then on.
 
-    The machine adds to it on its thread, while calls on the event loop's take away. Each field has one writer at a
+    The machine adds on its own thread, while calls on the event loop's thread remove. Each field has one writer at a
     time, or is a queue that both may use.
 
     Attributes:
         is_open: `open` has returned.
-        is_wanted: the machine could use messages.
-        is_given_up: what is due is no business of this spout any more.
-        skips_retries: failures that are not final are told to another.
+        is_wanted: the machine has room for messages.
+        is_given_up: what is due is not for this spout any more.
+        skips_retries: failures that are not final go to another spout.
         due: callbacks that have not returned, in order.
         before_next: one entry for each of these that a `next` waits for.
         was_told_to_retry: since the last `next` was started.
@@ -276,16 +276,16 @@ class _SpoutCalls(Spout[Any]):
         self._add(_SpoutCall(partial(self._spout.restore, position)))
 
     def take_given(self) -> Given | None:
-        """What a `next` that has ended gave, once; there is no other `next` before this was asked."""
+        """What a `next` that has ended gave, once; no other `next` starts before this call."""
         given = self._given
         if given is not None:
             self._given = None
         return given
 
     def give_back(self) -> list[tuple[MessageId, Failure | None]]:
-        """Final verdicts for another spout to hear, because this one is not open; it hears of them no more.
+        """Take the final verdicts, for another spout, because this one is not open.
 
-        Neither does it of failures that are not final: the other one is told of these anyway.
+        Failures that are not final are dropped: the other one is told of these in any case.
         """
         self.skips_retries = True
         if self.is_open:
@@ -293,10 +293,10 @@ class _SpoutCalls(Spout[Any]):
         self.is_given_up = True
         return [one.verdict for one in [*self.due] if one.verdict is not None and not one.asks_to_retry]
 
-    def _add(self, errand: _SpoutCall) -> None:
-        if errand.delays_next:
+    def _add(self, call: _SpoutCall) -> None:
+        if call.delays_next:
             self.before_next.append(None)
-        self.due.append(errand)
+        self.due.append(call)
 
     # What runs as calls.
 
@@ -309,32 +309,32 @@ class _SpoutCalls(Spout[Any]):
         return []
 
     async def run_due(self) -> list[Any]:
-        """Do what is due, one after the other. What raises is done, too, but for a verdict that met an outage."""
+        """Make due callbacks, one after the other. One that raises is done too, except a verdict in an outage."""
         while self.due and not self.is_given_up:
-            errand = self.due[0]
+            call = self.due[0]
             try:
-                if not (self.skips_retries and errand.asks_to_retry):
-                    await _done(errand.callback())
+                if not (self.skips_retries and call.asks_to_retry):
+                    await _done(call.callback())
             except BaseException as error:
-                if errand.verdict is None or not is_outage(error) or self._is_ending:
-                    self._take_out(errand)
+                if call.verdict is None or not is_outage(error) or self._is_ending:
+                    self._take_out(call)
                 raise
-            self._take_out(errand)
+            self._take_out(call)
         return []
 
-    def _take_out(self, errand: _SpoutCall) -> None:
+    def _take_out(self, call: _SpoutCall) -> None:
         self.due.popleft()
-        if errand.delays_next:
+        if call.delays_next:
             self.before_next.popleft()
 
     async def end(self) -> list[Any]:
-        """Do what is due still, say that what nobody took failed, and close. All of it, whatever raises."""
+        """Make the callbacks that are still due, fail what was not taken, and close. An error stops none of these steps."""
         self._is_ending = True
         if not self.is_open or self.is_given_up:
             self.due.clear()
             self.is_given_up = False
         given = self.take_given()
-        text = "the topology stopped before it took this"
+        text = "the topology stopped before it accepted this"
         stopped = Failure(kind=FailureKind.STOPPED, component=self._component, error=text)
         for one in given[0] if given is not None else ():
             if one.message_id is not None:

@@ -1,6 +1,6 @@
-"""Edges as ackers hear of them: one XOR value per root and step, and root ids that go to one acker together.
+"""Edges as they are sent to ackers: one XOR value per root and step, and root ids that go to one acker together.
 
-Owns what a step adds up (`DeltaPool`), and the draw of root ids of which a whole list belongs to one acker (`RootIds`).
+Owns the deltas of a step (`DeltaPool`), and drawing root ids of which a whole list belongs to one acker (`RootIds`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DeltaPool:
         self._groups: dict[int, tuple[list[int], Sequence[Root]]] = {}  # by identity of the list, which it keeps alive
 
     def add(self, value: int, roots: Sequence[Root]) -> None:
-        """XOR a value into each root of a list as it stands in a frame (see `Frame.roots`); nobody changes it later."""
+        """XOR a value into each root of a list as it is in a frame (see `Frame.roots`); do not change it later."""
         group = self._groups.get(id(roots))
         if group is None:
             self._groups[id(roots)] = [value], roots
@@ -38,7 +38,7 @@ class DeltaPool:
         return bool(self._groups)
 
     def take(self) -> list[Delta]:
-        """What was gathered, as `Delta`s: each root in one list only. The pool is empty afterwards."""
+        """Take what was gathered, as `Delta`s: each root in one list only."""
         groups = self._groups
         if not groups:
             return []
@@ -51,7 +51,7 @@ class DeltaPool:
 
 
 def combined(groups: Iterable[tuple[int, Sequence[Root]]]) -> list[Delta]:
-    """Merge (value, roots) groups so that each root stands in one list only, with the XOR of its values.
+    """Merge (value, roots) groups so that each root is in one list only, with the XOR of its values.
 
     Within a group a root counts once, 0 counts for nothing, and a tuple of roots counts for each of them. Lists that
     need no change come out as the same objects. Values may be 0.
@@ -73,7 +73,7 @@ def combined(groups: Iterable[tuple[int, Sequence[Root]]]) -> list[Delta]:
 
 
 def split_by_acker(roots: list[int], ackers: int) -> list[tuple[int, list[int]]]:
-    """(acker index, its roots): an acker's share is root mod ackers. A list of one share comes out as it is."""
+    """(acker index, its roots): an acker's share is root mod ackers. A list of one share is returned unchanged."""
     if ackers == 1:
         return [(0, roots)] if roots else []
     shares = {root % ackers for root in roots}
@@ -83,11 +83,11 @@ def split_by_acker(roots: list[int], ackers: int) -> list[tuple[int, list[int]]]
 
 
 class RootIds:
-    """Draws root ids whose remainder modulo the number of ackers is this turn's acker. It is a `RandomBits`.
+    """Draws root ids whose remainder modulo the number of ackers is the present acker. It is a `RandomBits`.
 
     Args:
         random_bits: where the bits come from.
-        ackers: how many there are; 0 or 1 leaves the bits as they are.
+        ackers: how many there are; 0 or 1 leaves the bits unchanged.
     """
 
     def __init__(self, random_bits: RandomBits, ackers: int) -> None:
@@ -97,7 +97,7 @@ class RootIds:
         self._ones: dict[int, int] = {}  # number of bits → an id of 1 in each 64 of them
 
     def turn(self) -> None:
-        """From here on, the next acker."""
+        """Go on to the next acker."""
         if self._ackers:
             self._share = (self._share + 1) % self._ackers
 

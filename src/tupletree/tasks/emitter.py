@@ -1,4 +1,4 @@
-"""Sending tuples on: from what a task emitted to frames with edge ids, for spouts and bolts alike.
+"""Sending tuples on: from what a task emitted to frames with edge ids, for spouts and bolts.
 
 Owns edge ids. An edge id is drawn per frame, that is per target task and emit; all roots of the frame share it.
 """
@@ -23,16 +23,16 @@ from tupletree.tracking.tree import draw_edges
 __all__ = ["DeferredDeltas", "Emitter", "Refused"]
 
 Refused = tuple[Root, Any, Exception]
-"""(root, tuple, why it could not be dealt)."""
+"""(root, tuple, why it could not be routed)."""
 
 
 class Emitter:
-    """Deals what one task emits to the tasks that read it.
+    """Routes what one task emits to the tasks that read it.
 
     Args:
         plan: where the tasks are.
         task: the emitting task.
-        random_bits: draws edge ids.
+        random_bits: for edge ids.
 
     Attributes:
         ordering: how the task treats numbers in the order of making.
@@ -49,7 +49,7 @@ class Emitter:
         """Put frames for all targets into the outbox, and their edges into the trees of their roots, or into `sent`.
 
         Returns:
-            The tuples that could not be dealt; they went to no task.
+            The tuples that could not be routed; they went to no task.
         """
         if isinstance(output, ColumnOutput):
             return self._send_columns(output, out)
@@ -67,7 +67,7 @@ class Emitter:
         return refused
 
     def _send_columns(self, output: ColumnOutput, out: Outbox) -> list[Refused]:
-        from tupletree.routing.column_groupings import route_columns  # whoever has columns has pyarrow
+        from tupletree.routing.column_groupings import route_columns  # code that has columns has imported pyarrow
 
         batches, errors = route_columns(self._routers[output.stream], output.columns)
         for (task, columns), edge in zip(batches, self._edges(len(batches))):
@@ -83,13 +83,13 @@ class Emitter:
         """Do what `send` does for a spout, whose trees are to be opened with the values that come back.
 
         Returns:
-            (XOR of first edges, roots) for every root that went to somebody, and the tuples that could not be dealt.
+            (XOR of first edges, roots) for every root that went to a task, and the tuples that could not be routed.
         """
         batches, refused = self._deal(output)
         while True:
             edges = self._edges(len(batches))
             first = combined((edge, batch.roots) for edge, batch in zip(edges, batches))
-            if all(value for value, _ in first):  # else some siblings would look like none: draw anew
+            if all(value for value, _ in first):  # else the edges of some tuples would cancel out: draw again
                 break
         out.frames += [
             Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge, batch.made)
@@ -122,27 +122,27 @@ def _rows(output: Output) -> Iterator[tuple[Root, Any]]:
 
 
 class DeferredDeltas:
-    """One task's."""
+    """The edges of one task's messages that are acked only when the task has finished them."""
 
     def __init__(self) -> None:
         self._values: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Messages with edges that are owed."""
+        """The number of messages with deferred edges."""
         return len(self._values)
 
     def add(self, edge: int, roots: Iterable[int]) -> None:
-        """Owe an edge for these messages, each named once."""
+        """Defer an edge of these messages, each named once."""
         owed = self._values
         for root in roots:
             owed[root] = owed.get(root, 0) ^ edge
 
     def carry_out(self, sent: Iterable[tuple[int, Sequence[Root]]], worked: Worked, out: Outbox) -> None:
-        """Put into the outbox what is done, with all that was emitted for it, and keep the rest.
+        """Put the deltas of what is done into the outbox, with those of what was emitted for it, and keep the rest.
 
         Args:
             sent: (edge, roots) of the frames that went out with this call.
-            worked: what came of the call.
+            worked: the effects of the call.
             out: where deltas go.
         """
         owed = self._values
@@ -154,7 +154,7 @@ class DeferredDeltas:
         self.forget(worked.failures)
 
     def forget(self, roots: Iterable[int]) -> None:
-        """These messages failed: nobody waits for their edges."""
+        """Drop the edges of these messages, which failed."""
         for root in roots:
             self._values.pop(root, None)
 

@@ -1,8 +1,8 @@
-"""Which attempts are out, for those who are about to work on tuples of them.
+"""Which attempts are open, for tasks that are about to work on their tuples.
 
-Owns the answer to "does anybody still wait for this tuple?". A tuple whose messages are all over (acked, failed, timed
-out or given back) is not worked. Asking costs a look-up per root, so it is done where a tuple may have waited for long,
-and for a while after any attempt failed; what is quick and fails nothing pays nothing.
+Owns the answer to "is any message of this tuple still open?". A tuple whose messages are all over (acked, failed, timed
+out or given back) is not worked. The check costs a look-up per root, so it is done where a tuple may have waited for
+long, and for a while after any attempt failed; otherwise it costs nothing.
 
 Spout machines write on their threads, bolts read on theirs. A reader may be a moment late, which costs a call.
 """
@@ -18,17 +18,17 @@ from tupletree.tasks.pace import Pace
 __all__ = ["LiveRoots"]
 
 WITHOUT_TIMEOUT_S = 30.0
-"""How long tuples of failed attempts are looked for where messages never expire."""
+"""How long the check goes on after a failed attempt where messages never expire."""
 
 
 class LiveRoots:
-    """One run's.
+    """The open attempts of one run.
 
     Args:
         timeout_s: the message timeout.
 
     Attributes:
-        doubtful_until_s: until then (monotonic) tuples of failed attempts may be on their way.
+        doubtful_until_s: until then (monotonic) tuples of failed attempts may still arrive.
         paces: bolt → how long its calls take, where that is measured.
     """
 
@@ -39,11 +39,11 @@ class LiveRoots:
         self._in_flight: dict[int, Container[int]] = {}
 
     def register(self, spout_task: int, in_flight: Container[int]) -> None:
-        """The attempts of a spout task that are out; it changes as they do."""
+        """Add the open attempts of a spout task, as a collection that changes with them."""
         self._in_flight[spout_task] = in_flight
 
     def note_failed(self, now_s: float) -> None:
-        """An attempt failed."""
+        """Note that an attempt failed."""
         self.doubtful_until_s = now_s + self._period_s
 
     def slowest(self) -> tuple[str, float] | None:
@@ -55,12 +55,12 @@ class LiveRoots:
         return name, tuple_s
 
     def is_over(self, root: Root) -> bool:
-        """Whether nobody waits for a tuple of these messages. An untracked one is never over."""
+        """Whether all messages of a tuple are over. An untracked one is never over."""
         ones = roots_of(root)
         return bool(ones) and not any(one in live for live in self._in_flight.values() for one in ones)
 
     def still_wanted(self, frame: Frame) -> Frame:
-        """The frame without the tuples that nobody waits for; the same frame if there are none."""
+        """The frame without tuples whose messages are over; the same frame if there are none."""
         roots = frame.roots
         over = [self.is_over(root) for root in roots]
         if not any(over):

@@ -1,4 +1,4 @@
-"""What all machines have in common, so that whoever drives them needs to know no kinds."""
+"""What all machines have in common, so that their driver does not need to know the kinds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Machine"]
 
 
 class Machine:
-    """One task. Calls come one at a time: `start`, then any of the others, then `stop`.
+    """One task. It is called by one thread at a time: `start`, then any of the others, then `stop`.
 
-    An exception that comes out is a fault of the component or of ours, never of a message: the topology is to be
+    An exception that a method raises is an error of the component or of ours, never of a message: the topology is to be
     restarted, and the machine is not to be used again, except for what its class says.
 
     Attributes:
         task: which task it is.
-        outlook: what machines of one topology tell each other; only where there are windows or joins.
-        live: which attempts are out; None where nothing is tracked, or nobody says.
-        pace: how many tuples it is to be given at a time; None: whole frames, however long they take.
-        is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may have something to say. Where that changes, the
+        retry_status: what machines of one topology tell each other; only where there are windows or joins.
+        live: which attempts are open; None where nothing is tracked, or this is unknown.
+        pace: how many tuples it is to be given at a time; None: whole frames, of any length.
+        is_timed: whether `poll`, `flush`, `next_due_s` and `is_busy` may have something to do. When that changes, the
             machine puts its task into `Outbox.timed`.
         strays: tuples of no message that failed: their errors are in the notes only.
         wait: whether it waits for the end of an outage.
@@ -52,7 +52,9 @@ class Machine:
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:  # noqa: ARG002 - for machines that get frames
         """Take a frame that is addressed to this task."""
-        raise InternalError("a task got a frame that gets none", where=self.task.component, got=frame.component)
+        raise InternalError(
+            "a task got a frame, and tasks of its kind get none", where=self.task.component, got=frame.component
+        )
 
     def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:  # noqa: ARG002 - for those with a pace
         """Cut a frame that is addressed to this task behind so many tuples; `work` takes both, the first part first."""
@@ -60,27 +62,29 @@ class Machine:
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - for those that get mail
         """Take mail, in order of arrival."""
-        raise InternalError("a task got mail that is not for it", where=self.task.component, got=repr(mail)[:200])
+        raise InternalError(
+            "a task got mail, and tasks of its kind get none", where=self.task.component, got=repr(mail)[:200]
+        )
 
     def tick(self, now: Now, out: Outbox) -> None:
         """The component's tick is due."""
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - nothing to do
-        """Do what time brings; whether there was anything. `paused`: too much is in flight already."""
+        """Do what is due; whether there was anything. `paused`: too much is in flight already."""
         return False
 
     def next_due_s(self) -> float | None:
-        """When `poll` will have something to do at the latest (monotonic); None: nothing but mail will bring it."""
+        """When `poll` will have something to do at the latest (monotonic); None: only after mail."""
         return None
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is held back that `flush`, or the end of a call, would let go of."""
+        """Whether something is held back that `flush`, or the end of a call, would release."""
         return False
 
     def flush(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - nothing to do
-        """Nothing more will come for now: let go of what is held back to be worked on together; whether any was."""
+        """Nothing more will come for now: work what is held back for a batch; whether there was anything."""
         return False
 
     def stop(self, now: Now, out: Outbox) -> None:
-        """Close the component. What is held is not let go of: call `flush` before, unless its messages have failed."""
+        """Close the component. What is held is not worked: call `flush` before, unless its messages have failed."""

@@ -40,13 +40,13 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class Track:
-    """To an acker: everything that one step of an executor has to say about trees of this acker's share.
+    """To an acker: all changes of one step of an executor to trees of this acker.
 
     Attributes:
         openings: sent before any copy of their messages.
         deltas: every root has at most one value in here, so no order of applying them completes a tree early.
         failures: roots that failed.
-        extended: roots whose timeout starts anew.
+        extended: roots whose timeout is reset.
     """
 
     openings: list[Opening] = field(default_factory=list)
@@ -66,7 +66,7 @@ class TreeVerdicts:
 
 @dataclass(slots=True, frozen=True)
 class HighWater:
-    """To every spout task: an acker's open trees rose above the high water, or fell below it again."""
+    """To every spout task: an acker's open trees rose above the high water mark, or fell below it again."""
 
     acker_task: int
     above: bool
@@ -79,9 +79,9 @@ class WriteRequest:
     Asking again is harmless: a sink that holds nothing (more) of them answers at once.
 
     Attributes:
-        spout_task, number: who asks, and the name of the question.
+        spout_task, number: the task that requests, and the number of its request.
         roots: attempts whose trees completed.
-        hurry: nothing else is about to come, so waiting for more rows gains nothing.
+        flush_now: nothing else will come soon, so waiting for more rows is of no use.
     """
 
     spout_task: int
@@ -107,9 +107,9 @@ class OrphanQuery:
 
 @dataclass(slots=True, frozen=True)
 class Written:
-    """To a spout task: all rows of its release are written, but those of `refused` roots.
+    """To a spout task: all rows of its write request are written, except those of `refused` roots.
 
-    `incarnation` tells a sink task that lost its rows from the one that took them.
+    `incarnation` distinguishes a sink task that lost its rows from the one that took them.
     """
 
     sink_task: int
@@ -120,7 +120,7 @@ class Written:
 
 @dataclass(slots=True, frozen=True)
 class SinkReset:
-    """To every spout task: this sink task started anew, so the rows that it held are gone."""
+    """To every spout task: this sink task was started again, so the rows that it held are lost."""
 
     sink_task: int
     incarnation: int

@@ -1,12 +1,12 @@
-"""Order of making: numbers that say which of two values of a key was made later, whatever completes first.
+"""Order of making: numbers that say which of two values of a key was made later, independent of which completes first.
 
 A value is made by the last component on its path that keeps something by key or holds tuples (keyed state, windows,
-joins), or else by its spout. Its task numbers what it emits; who works on a tuple without making a new value passes its
-number on. `topology.ordering` tells who is who, and which streams carry numbers at all. Numbers travel beside the
-tuples (`Frame.made`, `Output.made`); sinks that asked for them get them with the rows.
+joins), or else by its spout. Its task numbers what it emits; a task that works on a tuple without making a new value
+passes its number on. `topology.ordering` says which components do which, and which streams carry numbers. Numbers are
+beside the tuples (`Frame.made`, `Output.made`); sinks that asked for them get them with the rows.
 
 A component that passes numbers on works on frames whose roots carry them (`carried`): one segment per tuple, each with
-a root of its own object, so that whatever a call emits is found to have the number of what it is anchored to
+a root of its own object, so that everything that a call emits has the number of what it is anchored to
 (`Ordering.order`). What is anchored to several tuples is as new as the newest of them.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Numbers", "Ordering", "carried", "released"]
 
 
 class Numbers:
-    """Gives numbers, each once, rising.
+    """Gives increasing numbers, each once.
 
     Args:
         start: the first of them.
@@ -43,7 +43,7 @@ class Numbers:
 
 
 class Ordering:
-    """How one task treats numbers. Most tasks have nothing to do with them.
+    """How one task treats numbers. Most tasks do nothing with them.
 
     Attributes:
         is_idle: none of its streams carries numbers.
@@ -53,7 +53,7 @@ class Ordering:
     Args:
         plan: the topology laid out.
         component: the task's.
-        numbers: where new ones come from; whose values may meet in one table take them from one place.
+        numbers: where new ones come from; tasks whose values may be in one table share it.
     """
 
     def __init__(self, plan: Plan, component: str, numbers: Numbers) -> None:
@@ -83,7 +83,7 @@ class Ordering:
         if not ordered:
             return outputs
         if all(output.made is not None for output in ordered):
-            # They say where in what was emitted together each stood.
+            # They are positions in what was emitted together.
             base = self.numbers.take(1 + max(output.made[-1] for output in ordered if output.made)).start
             for output in ordered:
                 output.made = [base + position for position in output.made or ()]
@@ -101,7 +101,7 @@ class Ordering:
                 output.made = None
 
     def settle(self, worked: Worked) -> None:
-        """Let what is said about roots name them plainly."""
+        """Replace roots that carry numbers by plain ones in what is reported about them."""
         if not self.inherits:
             return
         worked.done = [(frame_id, [plain_root(root) for root in roots]) for frame_id, roots in worked.done]
@@ -117,7 +117,7 @@ class Ordering:
 
 
 def carried(frame: Frame) -> Frame:
-    """The frame with its numbers on its roots, one segment per tuple; as it is if that was done before."""
+    """The frame with its numbers on its roots, one segment per tuple; unchanged if that was done before."""
     if frame.roots and made_of(frame.roots[0]) is not None:
         return frame
     made = frame.made if frame.made is not None else (0,) * len(frame.values)
@@ -130,7 +130,7 @@ def carried(frame: Frame) -> Frame:
 
 
 def released(frame: Frame) -> Frame:
-    """Undo `carried`; a frame whose roots carry nothing is given back as it is."""
+    """Undo `carried`; a frame whose roots carry nothing is returned unchanged."""
     if not frame.roots or made_of(frame.roots[0]) is None:
         return frame
     roots, ends, made = _unladen(frame.roots, frame.ends, None)
@@ -138,7 +138,7 @@ def released(frame: Frame) -> Frame:
 
 
 def _with_values(output: Output) -> Output:
-    """Numbers stand beside values: columns become values here."""
+    """Turn columns into values: numbers are beside values only."""
     if isinstance(output, ColumnOutput):
         return Output(output.stream, output.values, output.roots, output.ends)
     return output

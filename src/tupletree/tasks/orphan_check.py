@@ -1,10 +1,10 @@
-"""Tuples that a task holds although nobody waits for them any more: their messages failed or expired elsewhere.
+"""Orphans: tuples that a task holds although their messages are over: they failed or expired elsewhere.
 
-Owns when a task asks the ackers about what it holds, and whom. Once per message timeout it asks about the roots that it
-held the last time too, and lets go of those that their ackers do not know. It waits for a second look because an
-opening may be on its way still. Nothing is sent on failures themselves: a tuple may come after the word that its root
-has failed, so such word would have to be kept, and most failures are of tuples that nobody holds. Only windows and
-joins hear of them (see `RetryStatus`), because there a tuple may be seen again before that.
+Owns when a task asks the ackers about what it holds, and which. Once per message timeout it asks about the roots that
+it held the last time too, and drops those that their ackers do not know. It waits for the second time because an
+opening may still be on its way. Nothing is sent on failures themselves: a tuple may come after the mail that its root
+has failed, so such mail would have to be kept, and most failures are of tuples that no task holds. Only windows and
+joins are told of them (see `RetryStatus`), because they may see a tuple again before that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def orphan_check_of(
     held: Callable[[], Iterable[int]],
     purge: Callable[[AbstractSet[int]], None],
 ) -> OrphanCheck | None:
-    """For a bolt task in whose hands tuples may stay when a call is over; None for others. See `OrphanCheck`."""
+    """The check of a bolt task that may keep tuples after a call; None for others. See `OrphanCheck`."""
     bolt: BoltSpec = plan.spec.components[task.component].body
     ackers = plan.task_ids_of(ACKER)
     if ackers and (bolt.style == "batch" or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)):
@@ -39,14 +39,14 @@ def orphan_check_of(
 
 
 class OrphanCheck:
-    """One task's.
+    """The check of one task.
 
     Args:
         task: its id.
         acker_tasks: by index; at least one.
         timeout_s: the message timeout.
         held: gives the roots of what the task holds.
-        purge: lets go of what is held for these roots alone.
+        purge: drops what is held for these roots only.
 
     Attributes:
         due_s: when `poll` asks next (monotonic).
@@ -84,6 +84,6 @@ class OrphanCheck:
         return bool(by_acker)
 
     def receive(self, drop: Drop) -> None:
-        """Take an acker's answer, or word of a spout. A tuple of several messages goes when all of them have gone."""
+        """Take an acker's answer, or mail of a spout. A tuple is dropped when all its messages are over."""
         self._gone.update(drop.roots)
         self._purge(self._gone)

@@ -1,7 +1,7 @@
 """The outbox: what machines ask for during one step, in the order in which it is to be carried out.
 
-One outbox serves every machine that a step drives. Whoever drives them empties it after the step: `tracks` first, so
-that a tree is opened before anybody can ack a part of it, then `frames`, then `mail`, then the rest.
+One outbox serves every machine that a step drives. The driver empties it after the step: `tracks` first, so
+that a tree is opened before any task can ack a part of it, then `frames`, then `mail`, then the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AsyncCall = Callable[[], Coroutine[Any, Any, list[Any]]]
 
 @dataclass(slots=True, frozen=True)
 class LogNote:
-    """Something for the log that no verdict will say."""
+    """A line for the log."""
 
     component: str
     text: str
@@ -41,14 +41,14 @@ class Outbox:
         frames: to deliver, each to `frame.task`.
         mail: (task, mail) for control lanes.
         died: dead letters to store; tell the spout machine `letters_stored` once they are durable.
-        acked: per call of a source's ack, the messages; for meters.
+        acked: per call of a source's ack, the messages; for rates.
         notes: for the log.
         ticks: tasks whose tick is due.
-        timed: tasks that time may bring something from now on, although they said otherwise; see `Machine.is_timed`.
+        timed: tasks that may have something due from now on; see `Machine.is_timed`.
         calls: (task, number, coroutine function) to run; its end is to come back as `Finished` mail.
-        endings: (task, numbers, coroutine function): the last that a task asks for. The calls with these numbers are
-            to be cancelled, and it is to run when all calls of the task have ended; nobody waits to hear of that.
-        has_tracks: whether anything was said about trees.
+        endings: (task, numbers, coroutine function): the last request of a task. The calls with these numbers are
+            to be cancelled, and it is to run when all calls of the task have ended; its result is not reported.
+        has_tracks: whether there are changes to trees.
     """
 
     __slots__ = (
@@ -108,12 +108,12 @@ class Outbox:
             self._failures.setdefault(root, failure)
 
     def extend(self, roots: Sequence[int]) -> None:
-        """Start the timeouts of these roots anew."""
+        """Reset the timeouts of these roots."""
         self.has_tracks = True
         self._extended.extend(roots)
 
     def take_tracks(self) -> list[tuple[int, Track]]:
-        """(acker task, mail) for everything that was said about trees; empty afterwards."""
+        """Take (acker task, mail) for all changes to trees."""
         tracks: dict[int, Track] = {}
         count = len(self._acker_tasks)
         openings, deltas = self._openings, self._deltas.take()
@@ -137,11 +137,11 @@ class Outbox:
         return [(self._acker_tasks[share], track) for share, track in tracks.items()]
 
     def take_frames(self) -> list[Frame]:
-        """The frames; empty afterwards."""
+        """Take the frames."""
         taken, self.frames = self.frames, []
         return taken
 
     def take_mail(self) -> list[tuple[int, Mail]]:
-        """The mail; empty afterwards."""
+        """Take the mail."""
         taken, self.mail = self.mail, []
         return taken

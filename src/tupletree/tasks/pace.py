@@ -1,8 +1,8 @@
 """Pace: how long a task takes per tuple, and how many tuples it is therefore given at a time.
 
 Owns the size of a slice. What a call acked, failed, emitted or renewed leaves when the slice is over, so a slice holds
-a few milliseconds of work: a whole frame where calls are quick, one tuple where they are slow. It refuses to know
-clocks: whoever drives the task says how long a slice took.
+a few milliseconds of work: a whole frame where calls are quick, one tuple where they are slow. It does not know
+clocks: the driver of the task says how long a slice took.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ SLICE_S = 0.005
 """Work in one slice."""
 
 SLACK = 4
-"""A frame is cut if it would take longer than so many slices: cuts cost something, and a measure may be off."""
+"""A frame is cut if it would take longer than so many slices: cuts cost something, and measures are inexact."""
 
 MEMORY = 64
-"""Tuples that the average remembers, and all of a larger slice. A thread that waited for the interpreter once does not
+"""Tuples in the moving average; all of a larger slice. A thread that waited for the interpreter once does not
 count as a slow bolt, and a bolt that became slow is seen within one slice."""
 
 
 class Pace:
-    """One task's.
+    """The pace of one task.
 
     Attributes:
-        limit: tuples that the next slice may hold. One at first: nothing is known.
+        limit: tuples that the next slice may hold. One at first, when nothing is measured.
         whole: a frame with fewer tuples is worked as it is.
         tuple_s: seconds per tuple; 0.0 before anything was measured.
     """
@@ -42,7 +42,7 @@ class Pace:
         return self._seconds / self._tuples if self._tuples else 0.0
 
     def note(self, tuples: int, seconds: float) -> None:
-        """So many tuples took so long.
+        """Note that so many tuples took so long.
 
         >>> pace = Pace()
         >>> pace.note(1, 0.001), pace.limit

@@ -2,8 +2,8 @@
 
 Owns the limit of one spout task. Messages in flight wait for each other, and their timeouts run meanwhile. So the limit
 starts low and doubles with each measured message, up to the usual number, as long as the last message of those in
-flight would wait for less than a quarter of the message timeout. Where no tuple waits for a task, more do no harm: a
-call that hangs, or a tuple that a bolt keeps, does not stop the others.
+flight would wait for less than a quarter of the message timeout. Where no tuple waits for a task, more messages may go
+out: a call that hangs, or a tuple that a bolt keeps, does not stop the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAITING_SHARE = 0.25
 """Of the message timeout: how long the last message in flight may wait for those before it."""
 
 IDLE_S = 0.01
-"""For so long no tuple waits anywhere before more are let out beyond the limit: verdicts may be on their way."""
+"""How long no tuple must wait anywhere before more messages go out beyond the limit: verdicts may be on their way."""
 
 REST_SHARE = 1 / 64
 """Of the message timeout: how long nothing is measured once the limit is at its highest."""
@@ -30,12 +30,12 @@ class PendingLimit:
     """See the module docstring.
 
     Args:
-        least, most: what the limit stays between.
+        least, most: the bounds of the limit.
         timeout_s: the message timeout.
         needs_idle: some bolt may hold messages beyond its calls, so that nothing comes back before others come.
 
     Attributes:
-        value: messages that may be in flight, those that are only being written aside.
+        value: messages that may be in flight, without those that are only being written.
         needs_idle: as given: without `reached`, this limit cannot be kept to.
     """
 
@@ -65,9 +65,9 @@ class PendingLimit:
 
     @classmethod
     def of(cls, topology: TopologySpec, options: Options, most: int) -> PendingLimit | None:
-        """That of a spout task; None where the number is fixed.
+        """The limit of a spout task; None where the number is fixed.
 
-        It is where the user says it, where nothing times out, and where batches and windows fill with messages.
+        It is fixed where the user sets it, where nothing times out, and where batches and windows need many messages.
         """
         if options.max_spout_pending is not None or options.message_timeout_s is None or not options.acker_tasks:
             return None
@@ -87,12 +87,12 @@ class PendingLimit:
         return cls(min(least, most), most, options.message_timeout_s, needs_idle=by_hand)
 
     def launched(self, root: int, in_flight: int, now_s: float) -> None:
-        """Messages went out, the last of them under this root, so that so many are in flight."""
+        """Note that messages were emitted, the last of them under this root; so many are in flight now."""
         if not self._probe and now_s >= self._next_s:
             self._probe, self._since_s, self._count = root, now_s, in_flight
 
     def ended(self, roots: Container[int], now_s: float) -> None:
-        """The attempts under these roots are over, and did not time out."""
+        """Note that the attempts under these roots are over, and did not time out."""
         if not self._probe or self._probe not in roots:
             return
         self._probe = 0
@@ -103,13 +103,13 @@ class PendingLimit:
             self._next_s = now_s + REST_SHARE * self._timeout_s
 
     def expired(self) -> None:
-        """An attempt timed out, so there were too many: start over."""
+        """Note that an attempt timed out: there were too many, so start again from the lowest limit."""
         self.value = self._least
         self._probe = 0
         self._next_s = -math.inf
 
     def reached(self, now_s: float, *, is_idle: bool) -> None:
-        """The limit is reached; whether no tuple waits for a task or is being worked."""
+        """Note that the limit is reached, and whether no tuple waits for a task or is being worked."""
         if not is_idle:
             self._idle_s = math.inf
         elif self._idle_s == math.inf:
@@ -120,7 +120,7 @@ class PendingLimit:
 
 
 SLOW_S = 0.001
-"""Calls below this are no reason for a timeout."""
+"""Calls shorter than this are not the reason of a timeout."""
 
 
 SAFE_SHARE = 0.25
@@ -130,7 +130,7 @@ SAFE_SHARE = 0.25
 def timeout_text(
     count: int, timeout_s: float, in_flight: int, *, is_limit_set: bool, slowest: tuple[str, float] | None
 ) -> str:
-    """Words for the log.
+    """The text about timeouts for the log.
 
     Args:
         count: attempts that timed out so far.

@@ -1,6 +1,6 @@
 """The sink task: holds rows until the messages they belong to are complete, then writes them.
 
-A row is written when none of its roots is open any more and at least one completed; it goes away when all of them
+A row is written when none of its roots is open any more and at least one completed; it is dropped when all of them
 failed. The tuples themselves are acked as they are taken: their tree does not wait for the sink, the spout task does.
 
 A batch that meets an outage is kept, and written again, under the same id, until the outage is over.
@@ -32,18 +32,18 @@ from tupletree.tracking.outcomes import Failure, FailureKind
 __all__ = ["SinkMachine"]
 
 MAX_ROWS = 10_000
-"""Rows that are ready to be written make a batch at this number, however much longer it might wait."""
+"""Rows that are ready to be written make a batch at this number, without waiting for more."""
 
 MAX_DROPPED = 10_000
-"""Attempts whose rows went away that are remembered: should one of them complete all the same, its message fails."""
+"""Attempts with dropped rows that are remembered: if one of them completes all the same, its message fails."""
 
 MAX_REFUSALS = 1_000
-"""Answers with refused rows that are remembered, so that asking again gives the same answer."""
+"""Answers with refused rows that are remembered, so that a repeated request gets the same answer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """One release on its way: its rows, and how many lots that it shares with open roots it waits for.
+    """One write request under way: its rows, and how many groups of rows shared with open roots it waits for.
 
     `has_rows`: something of it is to be written, so the answer waits for the next batch.
     """
@@ -88,11 +88,11 @@ class SinkMachine(Machine):
     Args:
         plan: the topology laid out.
         task: the sink task.
-        sink: the user's object, for this task alone.
+        sink: the user's object, for this task only.
         run: names the run in batch ids.
         incarnation: a number that no other start of this task has.
-        linger_s: how long rows that are ready may wait for more, where each batch costs much (a file); 0: not at all.
-        outage_limit_s: how long an outage may last; None: as long as it takes.
+        linger_s: how long rows that are ready may wait for more, where each batch is expensive (a file); 0: not at all.
+        outage_limit_s: how long an outage may last; None: without limit.
         was_open: the sink was open in this run before, so that an outage as it opens is waited for, too.
     """
 
@@ -183,7 +183,7 @@ class SinkMachine(Machine):
             self._is_open = True
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
-        """Close the sink; rows of messages that are still open go away with it."""
+        """Close the sink; rows of messages that are still open are dropped."""
         self.sink.close()
 
     def _note(self, text: str, out: Outbox) -> None:
@@ -207,7 +207,7 @@ class SinkMachine(Machine):
         out.add_delta(frame.id, done_roots(frame, {}))
 
     def _hold_numbers(self, frame: Frame) -> None:
-        """Note the numbers of rows with one root, beside the rows: an object per row would cost more than all else."""
+        """Note the numbers of rows with one root, beside the rows: an object per row would be too expensive."""
         numbers = self._numbers
         made = _made_of(frame)
         start = 0
@@ -245,7 +245,7 @@ class SinkMachine(Machine):
     # --- verdicts ---------------------------------------------------------------------------------------------
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Take releases and drops."""
+        """Take write requests and drops."""
         for one in mail:
             match one:
                 case WriteRequest():
@@ -253,22 +253,22 @@ class SinkMachine(Machine):
                 case Drop():
                     self._drop(one.roots, now)
                 case _:
-                    raise InternalError("a sink got mail that is not for it", got=type(one).__name__)
+                    raise InternalError("a sink got mail that is not for sinks", got=type(one).__name__)
         if self._idle:
             idle, self._idle = self._idle, []
             self._answer(idle, out)
-        if self._answers and not self._rows and not self.is_waiting:  # what they waited for went away
+        if self._answers and not self._rows and not self.is_waiting:  # what they waited for was dropped
             self._write(now, out)
 
     def acker_lost(self, acker_index: int, ackers: int, now: Now, out: Outbox) -> None:
-        """An acker died with its trees: see `SpoutMachine.acker_lost`."""
+        """An acker was lost with its trees: see `SpoutMachine.acker_lost`."""
         self.receive([Drop([root for root in self.held_roots() if root % ackers == acker_index])], now, out)
 
     def _release(self, release: WriteRequest, now: Now) -> None:
         name = release.spout_task, release.number
         if name in self._unanswered:
             self._flush_now = self._flush_now or release.flush_now
-            return  # asked again: the answer still waits for rows
+            return  # a repeated request: the answer still waits for rows
         answer = _Answer(release, refused={**self._refusals.get(name, {})})
         self._unanswered[name] = answer
         if self._dropped:
@@ -300,7 +300,7 @@ class SinkMachine(Machine):
             self._dropped.popitem(last=False)
 
     def _let_go(self, root: int, now: Now, answer: _Answer | None) -> None:
-        """A root of shared rows is not open any more; `answer` is that of its release, None if it failed."""
+        """A root of shared rows is not open any more; `answer` is that of its write request, None if it failed."""
         for shared in self._shared.pop(root, ()):
             shared.waiting.discard(root)
             if answer is not None:
@@ -384,7 +384,7 @@ class SinkMachine(Machine):
                 roots = answer.release.roots
                 answer.refused.update((root, batch.refused[root]) for root in roots if root in batch.refused)
         answers = batch.answers
-        if not self._rows:  # what the others waited for went away during an outage
+        if not self._rows:  # what the others waited for was dropped during an outage
             answers, self._answers = [*answers, *self._answers], []
         self._answer(answers, out)
 
@@ -396,7 +396,7 @@ class SinkMachine(Machine):
         return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, made, answers)
 
     def _try(self, batch: _Batch, out: Outbox) -> None:
-        """Write a batch, less the rows that the sink refuses. Raises what tells of an outage."""
+        """Write a batch, without the rows that the sink refuses. Raises what means an outage."""
         while batch.rows:
             try:
                 made = batch.made if self._is_ordered else None
@@ -451,5 +451,5 @@ class SinkMachine(Machine):
 
 
 def _made_of(frame: Frame) -> Sequence[int]:
-    """The numbers of a frame's tuples; 0 is older than all."""
+    """The numbers of a frame's tuples; 0 is older than all others."""
     return frame.made if frame.made is not None else (0,) * len(frame.values)

@@ -1,6 +1,6 @@
-"""What a spout task tells the user's spout, which may not be available for a while.
+"""Calls of the user's spout by its task; the source may not be available for a while.
 
-Owns the order of callbacks, and that none is lost: one that raised is told again, by this task after an outage, by the
+Owns the order of callbacks, and that none is lost: one that raised is made again, by this task after an outage, by the
 next one after a restart.
 """
 
@@ -27,14 +27,14 @@ def refuse_unavailable(error: BaseException) -> None:
 
 
 class SourceCalls:
-    """Of one task.
+    """The callbacks of one task.
 
     Args:
         spout: the user's.
         wait: of the task.
 
     Attributes:
-        untold: (message id, failure; None: it was acked) that the spout is still to hear, in order.
+        not_yet_told: (message id, failure; None: it was acked) of the callbacks that are still to be made, in order.
         notes: for the log.
     """
 
@@ -45,18 +45,18 @@ class SourceCalls:
         self._wait = wait
 
     def take_notes(self) -> list[str]:
-        """What is to be logged."""
+        """Take the lines for the log."""
         notes, self.notes = self.notes, []
         return [text for text in notes if text]
 
     def meet(self, error: BaseException, now_s: float) -> None:
-        """A call raised: wait for the end of an outage, or raise what is none."""
+        """Handle the error of a call: wait for the end of an outage, or raise any other error."""
         if not is_outage(error):
             raise error
         self.notes.append(self._wait.met(error, now_s))
 
     def over(self, now_s: float) -> None:
-        """The call that met an outage was made."""
+        """Note that the call that met an outage was made."""
         if self._wait.current is not None:
             self.notes.append(self._wait.over(now_s))
 
@@ -70,7 +70,7 @@ class SourceCalls:
         return True
 
     def ack(self, acked: Sequence[Acked], now_s: float) -> None:
-        """Tell of messages that were acked."""
+        """Tell the spout of messages that were acked."""
         if self.not_yet_told or self._wait.current is not None:
             self.not_yet_told.extend((one.message_id, None) for one in acked)
             return
@@ -85,13 +85,13 @@ class SourceCalls:
             self.meet(error, now_s)
 
     def fail(self, message_id: MessageId, failure: Failure, now_s: float) -> None:
-        """Tell of a failure. Where it raises what is no outage, the caller sees to it that it is told again."""
+        """Tell the spout of a failure. If it raises an error that is no outage, the caller must have it told again."""
         waits = bool(self.not_yet_told) or self._wait.current is not None
         if waits or not self.try_to(lambda: self._spout.fail(message_id, failure), now_s):
             self.not_yet_told.append((message_id, failure))
 
     def tell(self, now_s: float) -> bool:
-        """Tell what is untold; False if there was an outage."""
+        """Make the callbacks that are still to be made; False if there was an outage."""
         while self.not_yet_told:
             message_id, failure = self.not_yet_told[0]
             if not self.try_to(lambda: self._call(message_id, failure), now_s):  # noqa: B023 - called at once
@@ -100,7 +100,7 @@ class SourceCalls:
         return True
 
     def tell_last(self) -> int:
-        """The task ends: tell as far as that goes; how many could not be told."""
+        """Make the last callbacks, as the task ends; how many could not be made."""
         not_told = 0
         for message_id, failure in self.not_yet_told:
             try:
@@ -111,7 +111,7 @@ class SourceCalls:
         return not_told
 
     def restore(self, not_yet_told: Iterable[tuple[MessageId, Failure | None]]) -> None:
-        """What the task before this one could not tell."""
+        """Add the callbacks that the previous task could not make."""
         self.not_yet_told.extend(not_yet_told)
 
     def _call(self, message_id: MessageId, failure: Failure | None) -> None:

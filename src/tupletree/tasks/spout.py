@@ -1,4 +1,4 @@
-"""The spout task: asks the user's spout for messages, opens their trees, and tells it how they ended.
+"""The spout task: asks the user's spout for messages, opens their trees, and makes the callbacks for their outcomes.
 
 Owns the messages of one task (`Pending`), the limit on how many are open, retries, and the last step of a verdict:
 a message is acked when its tree is complete AND every sink has written the rows that are anchored to it.
@@ -44,28 +44,28 @@ __all__ = ["DEFAULT_MAX_PENDING", "SpoutMachine"]
 DEFAULT_MAX_PENDING = 128
 
 MAX_LAUNCH = 1024
-"""Messages that go out in one step: enough to make the cost per frame vanish, few enough to share them out."""
+"""Messages that are emitted in one step: enough for a low cost per frame, few enough to spread them over tasks."""
 
 
 class SpoutMachine(Machine):
-    """See `Machine`. A user's spout that raises brings the topology down: it is infrastructure, no message.
+    """See `Machine`. A user's spout that raises ends the topology: it is infrastructure, no message.
 
     Args:
         plan: the topology laid out.
         task: the spout task.
-        spout: the user's object, for this task alone.
+        spout: the user's object, for this task only.
         options: limits, attempts, pauses.
-        random_bits: draws root ids and edge ids.
+        random_bits: for root ids and edge ids.
         random: uniform floats in [0, 1), for jitter.
         sinks: sink task → its incarnation.
         attempts: root → attempt of those beyond the first; shared with bolts, which read it.
-        handover: what the machine before this one left.
+        spout_checkpoint: what the previous machine left.
         active: False starts it paused.
         was_open: the spout was open in this run before, so that an outage as it opens is waited for, too.
 
     Attributes:
-        nothing_waits: whether no tuple waits for a task or is being worked, if somebody knows.
-        is_sated: the last `poll` emitted all that the limits allow, so only mail will bring more.
+        nothing_waits: whether no tuple waits for a task or is being worked, if that is known.
+        is_at_limit: the last `poll` emitted all that the limits allow, so only mail allows more.
     """
 
     def __init__(
@@ -140,14 +140,15 @@ class SpoutMachine(Machine):
         """See `Machine`."""
         self._emitter.ordering.numbers = numbers
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- start and stop
+    # -------------------------------------------------------------------------------------------------
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the spout and let it run."""
         self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
         if self.live is not None:
             self.live.register(self.task.task_id, self.pending.attempts_out)
-        self._restore_untold()
+        self._restore_not_told()
         try:
             self._open()
         except Exception as error:
@@ -156,7 +157,7 @@ class SpoutMachine(Machine):
             self._calls_out.meet(error, now.monotonic_s)
         self._take_notes(out)
 
-    def _restore_untold(self) -> None:
+    def _restore_not_told(self) -> None:
         if self._inherited is not None:
             self._calls_out.restore(self._inherited.not_yet_told)
 
@@ -181,7 +182,7 @@ class SpoutMachine(Machine):
             self.spout.close()
 
     def pause(self) -> None:
-        """Emit nothing for now, not even what the spout has given already; acks and fails still come."""
+        """Emit nothing for now, not even what the spout has given already; callbacks are still made."""
         if self._pulling:
             self._pulling = self._retrying = False
             self._paused = True
@@ -197,11 +198,11 @@ class SpoutMachine(Machine):
                 self.spout.activate()
 
     def drain(self) -> None:
-        """Ask for nothing any more, and start no retry. What the spout has given already still goes out."""
+        """Stop asking for messages, and start no retry. What the spout has given already is still emitted."""
         self._pulling = self._retrying = self._paused = False
 
     def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - it fails no attempt
-        """Fail every open message to its source, and let go of it: the end of a drain that ran out of time."""
+        """Fail every open message to its source, and forget it: the end of a drain that timed out."""
         failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
         released = self.pending.release()
         self._take_up(out)
@@ -210,13 +211,13 @@ class SpoutMachine(Machine):
             self._calls_out.not_yet_told.append((message_id, failure))
         not_told = self._calls_out.tell_last()
         if not_told:
-            out.notes.append(LogNote(self.task.component, f"it could not be told what became of {not_told} messages"))
+            out.notes.append(LogNote(self.task.component, f"it could not be told the outcome of {not_told} messages"))
         return released
 
     def hand_over(self, now: Now, out: Outbox) -> SpoutCheckpoint:
-        """Fail every attempt that is out, and give the messages to the machine that comes after a restart.
+        """Fail every open attempt, and return the messages for the machine after a restart.
 
-        The runtime's retries wait their turn there; a source that replays by itself hears of each failed attempt.
+        The runtime's retries wait there; a source that replays by itself is told of each failed attempt.
         """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the topology was restarted")
         self._ask_no_more(out)
@@ -230,14 +231,14 @@ class SpoutMachine(Machine):
             text = f"it was not told of {len(not_told)} failed attempts: {type(not_told[0]).__name__}: {not_told[0]}"
             out.notes.append(LogNote(self.task.component, text))
         left = self._inherited or SpoutCheckpoint(self.pending, self._draw, self._spout_buffer)
-        # A source that is to emit a message again is asked anew, of all that it has not emitted.
+        # A source that is to emit messages again is asked again, for all that it has not emitted.
         not_yet_told = [one for one in self._calls_out.not_yet_told if one[1] is None or one[1].permanent]
         return SpoutCheckpoint(
             self.pending, self._draw, self._spout_buffer, left.letters_to_store, left.not_told, not_yet_told
         )
 
     def _take_up(self, out: Outbox) -> None:
-        """Do what the machine before could not, and tell the spout, which is new, what it is to emit again."""
+        """Finish what the previous machine could not, and tell the new spout what it is to emit again."""
         left = self._inherited
         if left is None:
             return
@@ -247,7 +248,7 @@ class SpoutMachine(Machine):
         for died in left.letters_to_store:
             self._store_letter(died, out)
         left.letters_to_store.clear()
-        # What the spout gave again already waits here to go out: asked twice, it would give it twice.
+        # What the spout has emitted again already waits here: asked twice, it would emit it twice.
         given = {message_key(one) for one in self._spout_buffer.ids()}
         again = [one for one in self.pending.awaited(self.task.task_id) if message_key(one[0]) not in given]
         self._spout_buffer.ended = self._spout_buffer.ended and not again
@@ -259,12 +260,12 @@ class SpoutMachine(Machine):
 
     @property
     def open_count(self) -> int:
-        """Messages without an end: in flight, waiting for a retry, awaited from their source, being written."""
+        """Messages without an outcome: in flight, waiting for a retry, awaited from their source, being written."""
         return self.pending.open_count(self.task.task_id) + self.pending.awaiting_source(self.task.task_id)
 
     @property
     def in_flight(self) -> int:
-        """Messages with an attempt out, those that are being written among them."""
+        """Messages with an open attempt, including those that are being written."""
         return self.pending.in_flight(self.task.task_id)
 
     @property
@@ -320,7 +321,8 @@ class SpoutMachine(Machine):
         free = self._free(writing, now)
         self._is_at_limit = free <= 0
         retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
-        # In a drain no retry starts, so what waits for one must not stand in the way of what is still to go out.
+        # In a drain no retry starts, so messages that wait for one must not take the place of what is still to be
+        # emitted.
         count = self.pending.open_count if self._retrying else self.pending.in_flight
         room = self._room_for(count(self.task.task_id) - writing)
         room = min(room, free - retried, self._max_writing - writing, MAX_LAUNCH)
@@ -345,7 +347,7 @@ class SpoutMachine(Machine):
         return max(room, min(self.pending.awaiting_source(self.task.task_id), room + self._max_pending))
 
     def _free(self, writing: int, now: Now) -> int:
-        """How many more may be in flight, as far as that is measured."""
+        """How many more may be in flight, by the measured limit."""
         limit = self._limit
         if limit is None or (limit.needs_idle and self.nothing_waits is None):
             return MAX_LAUNCH
@@ -355,7 +357,7 @@ class SpoutMachine(Machine):
         return free
 
     def _may_call(self, now: Now, out: Outbox) -> bool:
-        """After an outage: open the spout and tell it what it has not heard. Whether it can be worked with at all."""
+        """After an outage: open the spout and make the callbacks that are left. Whether it is available."""
         if self.wait.current is not None and self.wait.due_s <= now.monotonic_s:
             calls = self._calls_out
             if (
@@ -371,7 +373,7 @@ class SpoutMachine(Machine):
 
     @property
     def _asks_after_outage(self) -> bool:
-        """Whether the next `next` says whether an outage is over."""
+        """Whether the next `next` is the probe whether an outage is over."""
         return self._pulling and not self._paused and not self.ended
 
     def _ask(self, room: int, now: Now, out: Outbox) -> list[Emit[Any] | Reject]:
@@ -468,7 +470,7 @@ class SpoutMachine(Machine):
         for one, value, error in refused:
             self._fail.note(failures, one, value, error)
         opened = sum(len(part) for _, part in first)
-        if opened + len(refused) < len(roots):  # some went to nobody: complete as they open
+        if opened + len(refused) < len(roots):  # some went to no task: complete at once
             known = {root for _, part in first for root in part}
             first.append((0, [root for root in roots if root not in known and root not in failures]))
         if self._limit is not None and roots:
@@ -483,14 +485,14 @@ class SpoutMachine(Machine):
 
     def _report(self, retry_status: RetryStatus, now: Now) -> None:
         task = self.task.task_id
-        # In a drain no retry starts, so nobody need wait for one.
+        # In a drain no retry starts, so none need be waited for.
         since_s = self.pending.retrying_since_s(task) if self._retrying else None
         retry_status.note_spout(task, since_s, self.in_flight - self.writing, now)
 
     # --- verdicts ---------------------------------------------------------------------------------------------
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:
-        """Take verdicts, word of sinks, and high water."""
+        """Take verdicts, answers of sinks, and high water."""
         for one in mail:
             match one:
                 case TreeVerdicts():
@@ -502,14 +504,14 @@ class SpoutMachine(Machine):
                 case SinkReset():
                     self._note_reset(one.sink_task, one.incarnation, now, out)
                 case _:
-                    raise InternalError("a spout got mail that is not for it", got=type(one).__name__)
+                    raise InternalError("a spout got mail that is not for spouts", got=type(one).__name__)
         if self.retry_status is not None:
             self._report(self.retry_status, now)
 
     def acker_lost(self, acker_index: int, now: Now, out: Outbox) -> None:
-        """An acker died with its trees: the attempts that it knew of have failed, the complete ones too.
+        """An acker was lost with its trees: its open attempts have failed, also those that are complete.
 
-        Tell every sink task as well: it holds rows of attempts of which nobody will ever speak again.
+        Every sink task is told as well: it holds rows of attempts that no other mail will be about.
         """
         lost = Failure(kind=FailureKind.LOST, component=self.task.component, error="the acker of its tree was lost")
         self._above.discard(self._acker_tasks[acker_index])
@@ -547,7 +549,7 @@ class SpoutMachine(Machine):
                     out.mail += [(sink, release) for sink in sinks]
 
     def _note_expired(self, count: int, out: Outbox) -> None:
-        """Say what to change, the first time and then each time that ten times as many timed out."""
+        """Log what to change, the first time and then each time that ten times as many timed out."""
         if self._limit is not None:
             self._limit.expired()
         self._expired += count
@@ -560,7 +562,7 @@ class SpoutMachine(Machine):
             out.notes.append(LogNote(self.task.component, text))
 
     def _may_emit_more(self, completing: int) -> bool:
-        """Whether more rows may come, so that it pays for a sink to wait for them."""
+        """Whether more rows may come, so that a sink should wait for them."""
         writing = self._write_requests.count + completing
         if self.in_flight > writing:
             return True
@@ -578,7 +580,7 @@ class SpoutMachine(Machine):
         self._ack(roots, now, out)
 
     def _note_reset(self, sink_task: int, incarnation: int, now: Now, out: Outbox) -> None:
-        """If a sink task lost its rows: every attempt that is out may have had some among them."""
+        """If a sink task lost its rows, fail every open attempt: it may have had rows there."""
         if not self._write_requests.is_from_another(sink_task, incarnation):
             return
         self._ask_no_more(out)
@@ -589,7 +591,7 @@ class SpoutMachine(Machine):
             self._fail_root(root, lost, now, out)
 
     def _ask_no_more(self, out: Outbox) -> None:
-        """Forget the releases. Nobody else would speak of trees that completed after their attempts had failed."""
+        """Drop the write requests. No other mail comes about trees that completed after their attempts failed."""
         late = self._write_requests.roots().difference(self.pending.roots_in_flight())
         if late:
             out.mail += [(sink, Drop([*late])) for sink in self._write_requests.sinks]
@@ -612,7 +614,7 @@ class SpoutMachine(Machine):
             self._limit.ended((root,), now.monotonic_s)
         if self.live is not None:
             self.live.note_failed(now.monotonic_s)
-        # Also for an attempt that failed before: rows of it may have come after the first word to the sinks.
+        # Also for an attempt that failed before: rows of it may have come after the first drop.
         hearing = (
             self._write_requests.sinks
             if self.retry_status is None
@@ -628,13 +630,13 @@ class SpoutMachine(Machine):
         if told is not None:
             out.notes.append(LogNote(failure.component or self.task.component, told))
         if isinstance(what, SourceRetry):
-            self._spout_buffer.ended = False  # it is asked once more: it may have this to give although it had ended
+            self._spout_buffer.ended = False  # it is asked once more: it may have this to emit although it had ended
             self._calls_out.fail(what.message_id, what.failure, now.monotonic_s)
 
     def _give_up(self, now: Now, out: Outbox) -> None:
-        """A source that said that nothing will come again does not emit its failed messages again."""
+        """Give up messages that a source is to emit again, although its input is over."""
         for died in self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s):
-            self._not_yet_told.add(died.root)  # it heard of this very failure already
+            self._not_yet_told.add(died.root)  # it was told of this failure already
             self._store_letter(died, out)
 
     def _store_letter(self, died: Died, out: Outbox) -> None:
@@ -642,7 +644,7 @@ class SpoutMachine(Machine):
         out.died.append(died)
 
     def letters_stored(self, died: Sequence[Died]) -> None:
-        """The dead letters of these messages are durable: tell the source."""
+        """Tell the source of dead messages, whose letters are durable."""
         for one in died:
             self._storing_letters.discard(one.root)
             if one.root in self._not_yet_told:

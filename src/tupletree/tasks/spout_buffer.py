@@ -1,6 +1,6 @@
-"""What the user's spout offers: asked for in its own batches, handed on in batches that fit the limits.
+"""The spout buffer: messages that the user's spout gave in its own batches, to be emitted within the limits.
 
-Owns the messages that a spout gave and nobody has emitted yet, the spout's position behind them, and whether its input
+Owns the messages that a spout gave and that are not emitted yet, the spout's position after them, and whether its input
 is over.
 """
 
@@ -23,13 +23,13 @@ __all__ = ["SpoutBatch", "SpoutBuffer", "SpoutCheckpoint"]
 PLAIN = {Emit}
 
 MAX_ASKS = 32
-"""How often a spout is asked for one emission: many messages that come one by one share a frame, and one that is slow
-to give them does not keep the first of them waiting for long."""
+"""How often a spout is asked per emission: many messages that come one by one share a frame, and a slow spout
+does not delay the first of them for long."""
 
 
 @dataclass(slots=True)
 class SpoutBatch:
-    """A batch, sorted.
+    """A batch, by kind.
 
     Attributes:
         ids, values: messages with an id.
@@ -44,10 +44,10 @@ class SpoutBatch:
 
 
 class SpoutBuffer:
-    """One spout's. Its parts are handed on to the next task of that spout after a restart.
+    """The buffer of one spout. After a restart the next task of that spout gets its content.
 
     Attributes:
-        ended: nothing will ever come again.
+        ended: the input is over.
         has_answered: the spout has answered a call of `next` without an error, if only that there is nothing now.
         position: the spout's snapshot after the last batch it gave; None if it has none.
     """
@@ -65,9 +65,9 @@ class SpoutBuffer:
         return len(self._held) - self._taken
 
     def take(self, spout: Spout[Any], room: int, *, ask: bool) -> list[Emit[Any] | Reject]:
-        """Up to `room` messages; the spout is asked while there is room, it gives something, and `ask` allows it.
+        """Take up to `room` messages; the spout is asked while there is room, it gives something, and `ask` allows it.
 
-        What it gave before it raised is not lost: it is held.
+        What it gave before it raised is kept.
         """
         batch: list[Emit[Any] | Reject] = self._from_held(room)
         for _ in range(MAX_ASKS):
@@ -95,7 +95,7 @@ class SpoutBuffer:
         return batch
 
     def hold(self, given: Sequence[Emit[Any] | Reject], position: Any) -> None:
-        """Take in what a spout gave without being asked here, and its position behind that."""
+        """Add what an async spout gave, and its position after that."""
         self._held, self._taken = [*self._held[self._taken :], *given], 0
         self.position = position
 
@@ -103,7 +103,7 @@ class SpoutBuffer:
         batch = self._held[self._taken : self._taken + room]
         self._taken += len(batch)
         if self._taken >= len(self._held):
-            self._held, self._taken = [], 0  # else the last batch would stay in memory for good
+            self._held, self._taken = [], 0  # else the last batch would stay in memory
         return batch
 
     def ids(self) -> list[MessageId]:
@@ -111,17 +111,17 @@ class SpoutBuffer:
         return [one.message_id for one in self._held[self._taken :] if one.message_id is not None]
 
     def let_go(self) -> list[MessageId]:
-        """Forget what is held; returns the ids, for the source to hear of."""
+        """Drop what is held; returns the ids, so that the source can be told."""
         ids = self.ids()
         self._held, self._taken = [], 0
         return ids
 
 
 def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> SpoutBatch:
-    """Sort a batch; without tracking every message is untracked.
+    """Sort a batch by kind; without tracking every message is untracked.
 
     Raises:
-        UnusableDataError: something in it is no message.
+        UnusableDataError: something in it is not a message.
     """
     if tracking and set(map(type, batch)) == PLAIN:
         ids = [one.message_id for one in batch]
@@ -133,7 +133,7 @@ def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> 
             offered.rejects.append(one)
         elif not isinstance(one, Emit):
             raise UnusableDataError(
-                "a spout gave something that is no message",
+                "a spout gave something that is not a message",
                 where=component,
                 got=safe_text(one, 200),
                 expected="an Emit, a Reject, a list of them, or None",
@@ -148,15 +148,15 @@ def sort(batch: list[Emit[Any] | Reject], component: str, *, tracking: bool) -> 
 
 @dataclass(frozen=True)
 class SpoutCheckpoint:
-    """What one spout machine leaves to the one that takes its place after a restart of the topology.
+    """What one spout machine leaves to its successor after a restart of the topology.
 
     Attributes:
         pending: its messages; those that were in flight wait for their next attempt.
-        draw: draws root ids, for `pending`.
-        offers: what the spout gave and nobody has emitted yet, and its position.
-        unburied: dead messages whose letters could not be stored; their source hears of them once they are.
-        unheard: dead messages whose letters are stored; their source could not be told.
-        untold: (message id, failure or None) that the spout could not be told: it raised, or was not open.
+        draw: for root ids of `pending`.
+        spout_buffer: what the spout gave and is not emitted yet, and its position.
+        letters_to_store: dead messages whose letters could not be stored; their source is told once they are.
+        not_told: dead messages whose letters are stored; their source could not be told.
+        not_yet_told: (message id, failure or None) that the spout could not be told: it raised, or was not open.
     """
 
     pending: Pending

@@ -1,4 +1,4 @@
-"""The system task: says when the ticks of each component are due."""
+"""The system task: sends the ticks of each component when they are due."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["SystemMachine"]
 
 
 class SystemMachine(Machine):
-    """See `Machine`. A tick that is late is sent once, however many intervals it missed.
+    """See `Machine`. A late tick is sent once, for any number of missed intervals.
 
     Args:
         task: the system task.
         plan: the topology laid out.
-        options: the interval of bolts that name none.
+        options: the interval of bolts that declare none.
     """
 
     def __init__(self, task: Task, plan: Plan, options: Options) -> None:
@@ -54,7 +54,7 @@ class SystemMachine(Machine):
         return min(self._due.values(), default=None)
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - see `Machine`
-        """No tick comes any more."""
+        """Send no more ticks."""
         self._due.clear()
 
 

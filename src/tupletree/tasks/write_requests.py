@@ -1,6 +1,6 @@
-"""Releases: trees that are complete, and which sinks have yet to say that the rows of these trees are written.
+"""Write requests: complete trees, and which sinks have not yet answered that the rows of these trees are written.
 
-Owns the numbers by which a spout task and the sinks talk about them. It refuses to know messages.
+Owns the numbers of the requests. It does not know messages.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class _Asked:
 
 
 class WriteRequests:
-    """The releases of one spout task.
+    """The write requests of one spout task.
 
     Args:
-        spout_task: whose they are.
+        spout_task: the task that requests.
         sinks: sink task → its incarnation; a copy is kept.
-        first: the number before the first; one that no machine of this task before used, whose answers may yet come.
+        first: the number before the first; none that an earlier machine of this task used, because answers to it may
+            come.
 
     Attributes:
         count: messages whose rows are to be written.
@@ -51,12 +52,12 @@ class WriteRequests:
         return tuple(self._sinks)
 
     def not_asked(self, roots: list[int]) -> list[int]:
-        """Those that are not asked for already; the list as it is if that is all of them."""
+        """Those that are not requested already; the same list if that is all of them."""
         known = self._roots
         return roots if known.isdisjoint(roots) else [root for root in roots if root not in known]
 
     def ask(self, roots: list[int], now_s: float, *, flush_now: bool) -> WriteRequest:
-        """The release of these roots, to be sent to every sink."""
+        """The write request for these roots, to be sent to every sink."""
         self._last += 1
         self._asked[self._last] = _Asked(roots, set(self._sinks), {}, now_s)
         self._roots.update(roots)
@@ -64,7 +65,7 @@ class WriteRequests:
         return WriteRequest(self._spout_task, self._last, roots, flush_now)
 
     def ask_again(self, now_s: float, after_s: float) -> Iterator[tuple[int, WriteRequest]]:
-        """(sink task, release) for those that have not answered for `after_s` seconds."""
+        """(sink task, write request) for those that have not answered for `after_s` seconds."""
         for number, one in self._asked.items():
             if now_s - one.asked_s >= after_s:
                 one.asked_s = now_s
@@ -72,7 +73,7 @@ class WriteRequests:
                 yield from ((sink, release) for sink in sorted(one.sinks))
 
     def is_from_another(self, sink_task: int, incarnation: int) -> bool:
-        """Whether this sink task is not the one that took the rows of what is asked; it is from now on."""
+        """Note a sink task's incarnation; whether it is another one than that which took the rows."""
         if self._sinks[sink_task] == incarnation:
             return False
         self._sinks[sink_task] = incarnation
@@ -100,11 +101,11 @@ class WriteRequests:
         return [root for root in asked.roots if root not in asked.refused], asked.refused
 
     def roots(self) -> set[int]:
-        """Every root that is asked for."""
+        """Every root that is requested."""
         return self._roots
 
     def clear(self) -> None:
-        """Ask for nothing any more."""
+        """Drop all requests."""
         self._asked.clear()
         self._roots.clear()
         self.count = 0
