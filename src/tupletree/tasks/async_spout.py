@@ -328,7 +328,7 @@ class _SpoutCalls(Spout[Any]):
             self.before_next.popleft()
 
     async def end(self) -> list[Any]:
-        """Make the callbacks that are still due, fail what was not taken, and close. An error stops none of these steps."""
+        """Make due callbacks, fail what was not taken, and close. An error stops none of these steps."""
         self._is_ending = True
         if not self.is_open or self.is_given_up:
             self.due.clear()
