@@ -36,7 +36,7 @@ def why_command(
             "no such message",
             where=str(place),
             got=message,
-            expected="an id as the log and `dead list` show it: text as it is, else JSON, such as '[\"orders.csv\", 4]'",
+            expected="an id as logs and `dead list` show it: text as it is, else JSON, such as '[\"orders.csv\", 4]'",
             next_step="the history keeps old messages only for a while (option history_max_bytes)",
         )
     if as_json:
