@@ -123,7 +123,7 @@ def test_values_out_of_range_or_of_another_type_are_faults(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [True, 2.0, [], {}])
-def test_code_may_not_hand_in_another_type(value: object) -> None:
+def test_code_may_not_pass_another_type(value: object) -> None:
     with pytest.raises(ConfigError):
         resolve_options(code={"max_attempts": value})
 

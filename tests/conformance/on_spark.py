@@ -25,7 +25,7 @@ class Playing:
             hang_s=hang_s,
             gaps={
                 Need.LASTING_BOLTS: Gap(
-                    "bolts are opened anew for each run: what they keep by hand is left out, and fails at its timeout",
+                    "bolts are opened again for each run: what they keep by hand is left out, and fails at its timeout",
                     refused=False,
                 ),
             },

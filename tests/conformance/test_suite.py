@@ -86,7 +86,7 @@ def test_a_gap_that_says_refused_is_not_believed_of_a_runtime_that_runs_it(tmp_p
         play(runtime, [BY_NAME["ticks"]], tmp_path)
 
 
-def test_a_gap_that_cannot_be_asked_for_is_passed_over(tmp_path: Path) -> None:
+def test_a_gap_that_cannot_be_asked_for_is_skipped(tmp_path: Path) -> None:
     runtime = VirtualRuntime()
     runtime.gaps = {Need.INACTIVE_START: Gap("not yet", refused=False)}
     play(runtime, [BY_NAME["inactive-start"]], tmp_path).check(BY_NAME["inactive-start"])

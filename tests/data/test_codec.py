@@ -257,7 +257,7 @@ def test_the_first_and_the_last_year_travel(zone: tzinfo | None) -> None:
         max_size=5,
     )
 )
-def test_none_stays_none_and_disturbs_no_neighbour(values: list[Optionals]) -> None:
+def test_none_stays_none_and_changes_no_other_value(values: list[Optionals]) -> None:
     assert same(round_trip(*values), values)
 
 
@@ -362,7 +362,7 @@ def test_a_message_of_another_class_is_refused(stranger: Any) -> None:
     assert "expected" in str(error)
 
 
-def test_good_neighbours_are_not_blamed() -> None:
+def test_good_values_of_the_same_batch_are_not_blamed() -> None:
     coder = codec(Text)
     assert coder.check_each([Text("a"), Text("b")]) == []
     with pytest.raises(EncodeError, match=r"Text.text: .*\n.*got int 1, expected str"):

@@ -68,7 +68,7 @@ def test_a_tuple_is_left_out_only_when_all_its_roots_have_failed(
 
 
 @given(pieces)
-def test_untracked_tuples_set_apart_stand_alone_and_the_others_as_they_were(
+def test_untracked_tuples_set_apart_are_alone_and_the_others_as_they_were(
     pieces: list[tuple[Root, list[Any]]],
 ) -> None:
     joined = frame(pieces)

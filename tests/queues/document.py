@@ -1,6 +1,6 @@
 """What docs/queues.md holds: the broker that it writes, and the table of capabilities.
 
-`python -m tests.queues.document` writes the table anew.
+`python -m tests.queues.document` writes the table again.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_what_a_terminal_would_obey_is_shown_escaped_and_bytes_as_bytes(queues: 
     assert queues.depth("odd")["ready"] == 1
 
 
-def test_dead_letters_are_shown_and_put_back_to_work(queues: Queues) -> None:
+def test_dead_letters_are_shown_and_replayed(queues: Queues) -> None:
     with open_queue(queues.url("orders")) as queue:
         queue.publish([Message(id="order-1"), Message(id="order-2")])
         queue.dead_letter([Letter(handle=one.handle, reason="a negative number") for one in queue.lease(2)])

@@ -67,7 +67,7 @@ class Unfenced(SqliteBroker):
         (Unfenced, "the handle of an old lease is refused"),
     ],
 )
-def test_the_suite_finds_brokers_that_break_their_word(
+def test_the_suite_finds_brokers_that_break_the_contract(
     broker: type[SqliteBroker], finding: str, tmp_path: Path
 ) -> None:
     class Broken(EmbeddedQueue):

@@ -113,7 +113,7 @@ def test_who_waits_looks_at_a_counter_and_not_at_the_tables(broker: SqliteBroker
     assert sum("data_version" not in statement for statement in statements) < 20
 
 
-def test_who_waits_hears_of_what_another_thread_or_process_publishes(path: Path) -> None:
+def test_a_waiting_consumer_gets_what_another_thread_or_process_publishes(path: Path) -> None:
     with SqliteBroker(path) as waiting, SqliteBroker(path) as other:
         waiting.declare("q")
         for publisher in (waiting, other):

@@ -76,7 +76,7 @@ def test_the_error_of_a_wrong_url_shows_nothing_of_its_password(text: str) -> No
         ("sqlite:///q.db?remembers_acked_s=nan", "0 or more"),
     ],
 )
-def test_a_wrong_url_is_told_with_the_next_step(text: str, expected: str, tmp_path: Path) -> None:
+def test_a_wrong_url_is_an_error_with_the_next_step(text: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         connect(text)
     assert expected in str(raised.value)

@@ -1,4 +1,4 @@
-"""Columns are dealt as their tuples are: same tasks, same order, same roots, same failures."""
+"""Columns are distributed as their tuples are: same tasks, same order, same roots, same failures."""
 
 from __future__ import annotations
 

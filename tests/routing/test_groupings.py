@@ -106,7 +106,7 @@ ROOTS: st.SearchStrategy[Root] = st.integers(0, 3) | st.sampled_from([(1, 2), (2
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[list[Word], list[Root], list[int]]:
-    """Values in segments; neighbours differ in their root, as producers leave them."""
+    """Values in segments; adjacent ones differ in their root, as producers leave them."""
     values: list[Word] = []
     roots: list[Root] = []
     ends: list[int] = []
@@ -142,12 +142,12 @@ def test_every_grouping_keeps_values_roots_and_order(
             assert all(left != right for left, right in zip(batch.roots, batch.roots[1:], strict=False))
             remaining = iter(source)
             assert all(pair in remaining for pair in flat(batch)), "a subsequence, in order"
-        dealt = Counter(pair for batch in batches for pair in flat(batch))
+        sent = Counter(pair for batch in batches for pair in flat(batch))
         copies = Counter(source)
         if grouping.kind == "all":
-            assert dealt == Counter({pair: count * tasks for pair, count in copies.items()})
+            assert sent == Counter({pair: count * tasks for pair, count in copies.items()})
         elif grouping.custom is not ALL_KINDS[-1].custom:
-            assert dealt == copies
+            assert sent == copies
 
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 7))
@@ -220,7 +220,7 @@ def test_keys_that_are_equal_once_coerced_go_to_one_task(field: str, left: Any, 
 
 
 @given(st.permutations([1, 0.5, "1", None]))
-def test_a_union_tells_types_apart_whatever_came_before(order: list[Any]) -> None:
+def test_a_union_tells_types_apart_in_any_order(order: list[Any]) -> None:
     sender = router((Grouping("fields", ("either",)), 32), cls=Keyed)
     for key in order:
         [batch], _ = sender.route([Keyed(either=key)], [1], [1])
@@ -238,7 +238,7 @@ def test_a_wrong_type_fails_even_after_an_equal_key_of_the_right_type() -> None:
     assert "Keyed.whole" in str(error)
 
 
-def test_a_memo_that_is_full_starts_anew_and_changes_nothing() -> None:
+def test_a_memo_that_is_full_starts_again_and_changes_nothing() -> None:
     sender = router((Grouping("fields", ("whole",)), 3), cls=Keyed)
     expected = sender.route([Keyed(whole=5)], [1], [1])[0][0].task
     values = [Keyed(whole=number) for number in range(MEMO_SIZE + 10)]
@@ -273,7 +273,7 @@ def test_each_consumer_gets_its_own_copy_in_declaration_order() -> None:
     assert send(router((SHUFFLE, 1), (Grouping("all"), 2)), "a") == {1: ["a"], 2: ["a"], 3: ["a"]}
 
 
-def test_nobody_and_nothing_are_no_batches() -> None:
+def test_no_consumers_and_no_tuples_make_no_batches() -> None:
     assert router().route(words("a"), [1], [1]) == ([], [])
     assert router((SHUFFLE, 2)).route([], [], []) == ([], [])
 
@@ -317,7 +317,7 @@ def test_a_tuple_that_one_consumer_cannot_place_goes_to_no_consumer() -> None:
     assert sum(len(batch.values) for batch in batches) == 2 * 2 + 2 + 2 + 2
 
 
-def test_roots_that_become_neighbours_by_a_failure_are_one_segment() -> None:
+def test_roots_that_become_adjacent_by_a_failure_are_one_segment() -> None:
     batches, failures = router((BY_TEXT, 1)).route(words("a", "\ud800", "b"), [5, 6, 5], [1, 2, 3])
     assert [position for position, _ in failures] == [1]
     assert [(batch.roots, batch.ends) for batch in batches] == [([5], [2])]
@@ -346,7 +346,7 @@ def test_local_groupings_stay_in_their_partition(kind: Literal["local_or_shuffle
         assert [len(received) for received in got.values()] == [2, 2]
 
 
-def test_local_groupings_go_anywhere_if_nobody_is_near() -> None:
+def test_local_groupings_go_anywhere_if_no_task_is_in_the_partition() -> None:
     plan = plan_of(("c", Grouping("local_or_shuffle"), 1), kind="bolt", producers=2, partitions=2)
     [_, far] = [Router.of(plan, task, "out") for task in plan.task_ids_of("p")]
     assert [len(received) for received in send(far, "a").values()] == [1]

@@ -157,7 +157,7 @@ def test_links_from_spouts_never_push_a_consumer_to_a_later_stage() -> None:
         ("custom", 5, 7, 1, True),
     ],
 )
-def test_a_link_is_local_when_every_target_lives_with_its_producer(
+def test_a_link_is_local_when_every_target_is_in_its_producers_partition(
     kind: GroupingKind, producers: int, consumers: int, partitions: int, local: bool
 ) -> None:
     assert two_bolts(kind, producers, consumers, partitions).local is local
@@ -258,8 +258,8 @@ def test_tasks_that_nothing_can_tell_apart_have_a_deputy_on_their_executor() -> 
 
 @pytest.mark.parametrize("style", ["function", "arrow"])
 def test_functions_of_tuples_and_of_columns_may_have_a_deputy(style: Literal["function", "arrow"]) -> None:
-    alike = replace(component("b", "bolt", ("s", "shuffle"), parallelism=3), body=BoltSpec(style, print, "value"))
-    plan = Plan.of(topology(component("s", "spout"), alike), Options(), deputies=True)
+    same = replace(component("b", "bolt", ("s", "shuffle"), parallelism=3), body=BoltSpec(style, print, "value"))
+    plan = Plan.of(topology(component("s", "spout"), same), Options(), deputies=True)
     assert len({*plan.deputies_of("b")}) == 1
 
 
@@ -290,7 +290,7 @@ def test_a_task_that_holds_something_of_its_own_has_no_deputy(body: BoltSpec) ->
     assert [*plan.deputies_of("b")] == [*plan.task_ids_of("b")]
 
 
-def test_tasks_of_a_component_that_wants_executors_are_dealt_to_them_round_robin() -> None:
+def test_tasks_of_a_component_that_wants_executors_are_distributed_over_them_round_robin() -> None:
     spec = topology(
         component("s", "spout", parallelism=2, executors=1),
         component("slow", "bolt", ("s", "shuffle"), parallelism=5, executors=2, blocking=True),

@@ -83,7 +83,7 @@ def test_one_edge_for_all_copies_of_an_all_grouping_is_caught(monkeypatch: pytes
 
 
 def test_zero_that_is_looked_for_on_acks_only_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all acks overtake the opening, nobody notices that the tree is complete."""
+    """Where all acks overtake the opening, no acker notices that the tree is complete."""
     real = Acker._open
 
     def open_only(self: Acker, spout_task: int, value: int, roots: list[int], *rest: Any) -> None:

@@ -64,7 +64,7 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
     assert len(said) == 1
 
 
-def test_a_broken_rule_is_told_with_the_seed_the_topology_and_the_last_events_and_comes_again(
+def test_a_broken_rule_is_reported_with_the_seed_the_topology_and_the_last_events_and_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Acker, "_early", lambda self, root, current: type("Nothing", (), {"value": 0})())

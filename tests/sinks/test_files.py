@@ -150,7 +150,7 @@ def test_the_reader_says_what_it_cannot_read(tmp_path: Path) -> None:
         list(read_rows(tmp_path))
 
 
-def test_a_foreach_sink_hands_the_batch_to_its_function() -> None:
+def test_a_foreach_sink_calls_its_function_with_the_batch() -> None:
     batches: list[SinkBatch[int]] = []
     sink = foreach(batches.append)
     sink.write(SinkBatch("a", [1, 2]))

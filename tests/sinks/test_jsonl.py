@@ -163,7 +163,7 @@ def test_a_row_that_does_not_fit_its_class_is_refused_whether_or_not_it_crossed_
     assert sorted(row.position for row in refused.value.rows) == [1, 2, 3]
 
 
-def test_rows_say_how_new_they_are_if_asked_whatever_is_in_them(tmp_path: Path) -> None:
+def test_rows_say_how_new_they_are_if_asked_with_any_content(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{}, {"a": "100% {\n}"}, {"b": {}}, {}, {"c": "%d,{,"}]
     path = tmp_path / "_tt-1.jsonl"
     jsonl(tmp_path, made=True).write_candidate(path, rows, range(7, 12))

@@ -27,7 +27,7 @@ KEPT_ROTATIONS = 3
 class Entity:
     """A file, whatever it is called: its lines, and what happened to it since the source looked.
 
-    A file that got another name and another inode between two looks is nobody's to recognise, so that does not happen
+    A file that got another name and another inode between two looks cannot be recognised, so that does not happen
     here; rotation, which makes one name of another, may do both.
     """
 
@@ -45,7 +45,7 @@ class Folder:
     """A folder in which things happen.
 
     Either files are copied, or inodes are used again: a new file that begins as a deleted one did, and has its inode,
-    is nobody's to tell from it.
+    cannot be told from it.
     """
 
     def __init__(self, path: Path, choice: random.Random) -> None:
@@ -306,16 +306,16 @@ def run_history(path: Path, seed: int) -> None:
 
 
 def check(folder: Folder, reading: Reading, told: list[str], seed: int) -> None:
-    story = f"seed {seed}: " + "; ".join(told)
-    assert len(reading.ids) == len(set(reading.ids)), f"an id came twice: {story}"
+    history = f"seed {seed}: " + "; ".join(told)
+    assert len(reading.ids) == len(set(reading.ids)), f"an id came twice: {history}"
     given = Counter(reading.given)
     there = {id(entity): entity for entity in folder.files.values()}
     gone = {id(entity): entity for entity in folder.ended if id(entity) not in there}
     must = Counter(line for entity in there.values() for line in entity.lines)
     may = must + Counter(line for entity in gone.values() for line in entity.lines)
     lacking = must - given
-    assert not lacking, f"lines are missing: {sorted(lacking.elements())}: {story}"
-    assert not given - may, f"lines came twice: {sorted((given - may).elements())}: {story}"
+    assert not lacking, f"lines are missing: {sorted(lacking.elements())}: {history}"
+    assert not given - may, f"lines came twice: {sorted((given - may).elements())}: {history}"
 
 
 @pytest.mark.parametrize("lot", range(4))

@@ -114,7 +114,7 @@ def test_changing_a_value_in_place_never_reaches_the_committed_version() -> None
     assert cell.delta() == {"list": ["x", "y"], "dict": {"k": ["x", "y"]}, "basket": Basket(["x", "y"])}
 
 
-def test_clearing_forgets_the_key() -> None:
+def test_clearing_removes_the_key() -> None:
     cell: ValueCell[int] = ValueCell({"a": 5, "b": 6}, int)
     run(cell, lambda state, _: state.clear(), "a", "new")
 
@@ -130,7 +130,7 @@ def test_a_key_that_is_set_after_it_was_cleared_has_the_new_value() -> None:
     assert cell.delta() == {"a": 9}
 
 
-def test_a_key_that_is_cleared_after_it_was_set_is_forgotten() -> None:
+def test_a_key_that_is_cleared_after_it_was_set_is_removed() -> None:
     cell: ValueCell[int] = ValueCell({"a": 5}, int)
     run(cell, assign(9), "a", "b")
     run(cell, lambda state, _: state.clear(), "a", "b")
@@ -160,7 +160,7 @@ def test_what_only_equals_the_default_is_kept(value: Any, default: Any) -> None:
     assert repr(cell.delta()) == repr({"a": value})
 
 
-def test_an_emptied_collection_is_forgotten_where_the_default_is_empty() -> None:
+def test_an_emptied_collection_is_removed_where_the_default_is_empty() -> None:
     cell: ValueCell[list[int]] = ValueCell({"a": [1], "b": [1]}, list)
 
     def use(state: KeyedState[Any], key: str) -> None:
@@ -212,7 +212,7 @@ def test_only_what_cannot_change_is_handed_out_without_a_copy() -> None:
     assert not any(map(is_immutable, [[], {}, set(), Basket(), ([],)]))
 
 
-def test_a_memory_of_its_own_lets_go_of_values_that_are_back_at_the_default() -> None:
+def test_a_memory_of_its_own_drops_values_that_are_back_at_the_default() -> None:
     cell = ValueCell[int]({}, int)
     for number in range(100_000):
         cell.prepare([number], 0.0)

@@ -50,7 +50,7 @@ def test_reading_a_value_and_setting_it_to_what_it_is_renew_nothing() -> None:
     assert get(cell, "a", 10.0) == 0
 
 
-def test_a_value_that_changes_lasts_anew() -> None:
+def test_a_value_that_changes_restarts_its_time_to_live() -> None:
     cell = cell_of(StateSpec(int, int, ttl_s=TTL_S))
     for number in range(1, 6):
         put(cell, "a", 9.0 * number, number)

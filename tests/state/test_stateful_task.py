@@ -145,7 +145,7 @@ def test_a_run_that_does_not_check_asks_for_one_that_does(tmp_path: Path) -> Non
     assert list((tmp_path / "count").iterdir()) == []
 
 
-def test_a_value_that_cannot_be_stored_fails_whose_call_left_it_and_nobody_else(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_stored_fails_only_the_tuple_whose_call_left_it(tmp_path: Path) -> None:
     """The word "odd" leaves a text where a number belongs; "odd!" has the same key, and does not."""
     epochs = Epochs(tmp_path)
     report, failures = epochs.run(
@@ -162,7 +162,7 @@ def test_a_value_that_cannot_be_stored_fails_whose_call_left_it_and_nobody_else(
     assert epochs.values() == {"a": 1, "b": 1, "odd": 2, None: 0}
 
 
-def test_an_untracked_tuple_with_an_unstorable_value_costs_nobody_else_their_state(tmp_path: Path) -> None:
+def test_an_untracked_tuple_with_an_unstorable_value_changes_no_other_state(tmp_path: Path) -> None:
     epochs = Epochs(tmp_path)
     report, failures = epochs.run(frame((1, words("a")), (0, words("odd"))), checked=True)
 

@@ -373,7 +373,7 @@ def test_times_of_one_instant_in_two_zones_are_one_key(tmp_path: Path) -> None:
     assert [entry.value for entry in entries(segments_of(tmp_path, files), files, now_s=0.0)] == [2]
 
 
-def test_keys_stand_in_the_files_by_key_group_so_that_they_can_be_dealt_anew(tmp_path: Path) -> None:
+def test_keys_are_in_the_files_by_key_group_so_that_they_can_be_redistributed(tmp_path: Path) -> None:
     keys = [f"key {number}" for number in range(2_000)]
     codec = StateCodec("count", [str], int)
     files = write(tmp_path, codec, dict.fromkeys(keys, 1))

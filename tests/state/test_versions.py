@@ -62,7 +62,7 @@ def test_a_segment_that_is_open_is_not_read_again(tmp_path: Path) -> None:
         store_of(tmp_path, version, OpenSegments())
 
 
-def test_a_process_lets_go_of_what_no_version_names_any_more(tmp_path: Path) -> None:
+def test_a_process_releases_what_no_version_names_any_more(tmp_path: Path) -> None:
     segments = OpenSegments()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -123,7 +123,7 @@ values = st.dictionaries(st.text("abcdefgh", max_size=2), st.one_of(st.integers(
 
 
 class Versions(RuleBasedStateMachine):
-    """Runs that count or do not, at any parallelism, on workers that come, go and forget, against a plain dict.
+    """Runs that count or do not, at any parallelism, on workers that come, go and lose their memory, against a plain dict.
 
     A change of None clears its key. The model knows no files, versions, segments or groups.
     """

@@ -100,7 +100,7 @@ def test_it_takes_milliseconds_whatever_time_passes() -> None:
     assert time.perf_counter() - started_s < 1.0
 
 
-def test_a_dead_message_tells_its_attempts_its_failure_and_its_letter() -> None:
+def test_a_dead_message_has_its_attempts_its_failure_and_its_letter() -> None:
     run = testing.run(word_count(), {"lines": [Line("boom")]}, fail={"split": lambda _: ValueError("no such word")})
     (message,) = run.messages["lines"]
     assert (message.dead, message.acked, message.attempts) == (True, False, 5)
@@ -115,7 +115,7 @@ def test_a_permanent_failure_is_not_tried_again() -> None:
     assert run.messages["lines"][0].attempts == 1
 
 
-def test_the_tree_of_a_message_is_told_tuple_by_tuple() -> None:
+def test_the_tree_of_a_message_is_printed_tuple_by_tuple() -> None:
     run = testing.run(word_count(), {"lines": [Line("to be")]}, fail={"count": lambda word: word.text == "be"})
     assert run.messages["lines"][0].tree.splitlines() == [
         "lines  Line(text='to be', path='', number=0)  dead, attempt 5",
@@ -147,7 +147,7 @@ def pairs() -> Topology:
     return t
 
 
-def test_a_tuple_of_two_parents_stands_in_both_trees() -> None:
+def test_a_tuple_of_two_parents_is_in_both_trees() -> None:
     run = testing.run(pairs(), {"lines": [Line("a"), Line("b")]})
     assert run.outputs["out"] == [Count("a b", 2)]
     for message in run.messages["lines"]:
@@ -288,7 +288,7 @@ class Ending(Spout[Line]):
         raise EndOfInput
 
 
-def test_a_spout_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spout_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tupletree.testing.kit.run.MAX_STEPS", 1000)
     t = Topology("endless")
     t.sink("out", jsonl("out")).shuffle(t.bolt("split", split).shuffle(t.spout("lines", Endless())))
@@ -304,7 +304,7 @@ def test_a_spout_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         ({}, {"out": bool}, "names no bolt"),
     ],
 )
-def test_names_that_do_not_exist_are_told(inputs: Any, fail: Any, fault: str) -> None:
+def test_names_that_do_not_exist_are_errors(inputs: Any, fail: Any, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         testing.run(word_count(), inputs, fail=fail)
 

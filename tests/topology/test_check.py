@@ -211,7 +211,7 @@ class Counter(Bolt[Word]):
 
 
 class TestStreams:
-    def test_a_stream_that_nobody_consumes_is_a_fault_unless_meant(self) -> None:
+    def test_a_stream_that_no_bolt_consumes_is_a_fault_unless_intended(self) -> None:
         topology, lines = started()
         words = topology.bolt("split", split).shuffle(lines)
         topology.sink("out", Anything()).shuffle(words.stream(Word))

@@ -110,7 +110,7 @@ def test_a_join_takes_two_classes() -> None:
     assert "both sides of the join take the same class" in faults(join_bolt(within_s=5)(same))
 
 
-def test_a_holding_bolt_settles_and_remembers_by_itself() -> None:
+def test_a_holding_bolt_settles_and_keeps_state_by_itself() -> None:
     def stateful(window: Window[Order], seen: KeyedState[int]) -> Total:
         return Total(1)
 

@@ -78,7 +78,7 @@ def test_a_row_is_named_by_its_source_and_number() -> None:
     assert Split(2, 5, "a").message_id(0) == ("a", 5)
 
 
-def test_where_nobody_reads_elsewhere_it_is_a_spout_like_others() -> None:
+def test_where_all_rows_are_read_in_one_place_it_is_a_spout_like_others() -> None:
     spout = Numbers(8, "n")
     spout.open(Place())
     given: list[Any] = [message for _ in range(3) for message in spout.next() or ()]

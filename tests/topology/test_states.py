@@ -166,7 +166,7 @@ def test_what_is_wrong_with_a_declaration_is_said(make: Callable[[], FunctionBol
     assert fault in [finding.what for finding in make().describe().findings]
 
 
-def test_a_time_to_live_that_nobody_takes_is_said() -> None:
+def test_a_time_to_live_without_state_is_a_fault() -> None:
     @bolt(ttl_s=5)
     def stateless(page: Page) -> None: ...
 

@@ -83,7 +83,7 @@ def test_rule_3_a_child_of_two_roots_holds_both() -> None:
     assert moved(acker, C, [1, 2]).completed == [(SPOUT, [1, 2])]
 
 
-def test_rule_4_a_message_emitted_to_nobody_completes_as_it_opens() -> None:
+def test_rule_4_a_message_emitted_to_no_task_completes_as_it_opens() -> None:
     acker = Acker()
     assert opened(acker, xor_all([]), [ROOT]).completed == [(SPOUT, [ROOT])]
     assert acker.size == 0
@@ -98,7 +98,7 @@ def test_rule_6_a_second_failure_and_late_acks_are_counted_and_change_nothing() 
     assert (acker.counters.failed, acker.counters.late) == (1, 3)
 
 
-def test_rule_6_a_failure_after_completion_changes_nothing_and_is_forgotten() -> None:
+def test_rule_6_a_failure_after_completion_changes_nothing_and_is_dropped() -> None:
     acker = Acker(timeout_s=30)
     opened(acker, A, [ROOT])
     moved(acker, A, [ROOT])
@@ -166,7 +166,7 @@ def test_rule_7_more_buckets_make_the_timeout_sharper() -> None:
     assert acker.rotate(21.0) == [(SPOUT, [ROOT])]
 
 
-def test_rule_7_a_bolt_can_start_the_timeout_anew() -> None:
+def test_rule_7_a_bolt_can_restart_the_timeout() -> None:
     acker = Acker(timeout_s=20, buckets=3)
     opened(acker, A, [ROOT], 0.0)
     assert acker.extend(ROOT, 19.0)
@@ -182,7 +182,7 @@ def test_rule_7_an_extension_that_overtakes_its_opening_counts() -> None:
     assert acker.rotate(40.0) == [(SPOUT, [ROOT])]
 
 
-def test_rule_7_a_disabled_timeout_keeps_trees_and_still_forgets_the_rest() -> None:
+def test_rule_7_a_disabled_timeout_keeps_trees_and_still_drops_the_rest() -> None:
     acker = Acker(timeout_s=None)
     opened(acker, A, [ROOT, 2])
     failed(acker, 2)
@@ -244,7 +244,7 @@ def test_verdicts_go_to_the_spout_task_that_emitted() -> None:
     assert acker.rotate(15.0) == [(2, [22])]
 
 
-def test_a_batch_that_opens_and_completes_hands_the_list_through() -> None:
+def test_a_batch_that_opens_and_completes_returns_the_same_list() -> None:
     acker = Acker()
     roots = list(range(1, 129))
     verdicts = acker.apply([(SPOUT, A, roots, 0.0)], [(A ^ B, roots), (B, roots)], [], 0.0)
@@ -252,7 +252,7 @@ def test_a_batch_that_opens_and_completes_hands_the_list_through() -> None:
     assert acker.counters.completed == 128
 
 
-def test_settled_roots_are_remembered_only_for_a_while() -> None:
+def test_settled_roots_are_kept_only_for_a_while() -> None:
     acker = Acker(timeout_s=20)
     opened(acker, A, [1, 2])
     failed(acker, 1)

@@ -26,7 +26,7 @@ class Tree:
     emitted_s: float
     clock_s: float  # when its timeout last started
     living: set[int] = field(default_factory=set)  # edges of tuples that are not processed
-    owed: int = 0  # messages about this root that were sent and have not arrived
+    on_the_way: int = 0  # messages about this root that were sent and have not arrived
     opened: bool = False
     failed: bool = False  # a failure arrived
     perfect: bool = True  # no message was lost, doubled, or so late that memory may have faded
@@ -34,7 +34,7 @@ class Tree:
 
     @property
     def finished(self) -> bool:
-        return self.opened and not self.living and not self.owed
+        return self.opened and not self.living and not self.on_the_way
 
 
 @dataclass
@@ -71,7 +71,7 @@ class AckerMachine(RuleBasedStateMachine):
         roots = [self.random.getrandbits(64) for _ in range(count)]
         edges = draw_edges(copies, self.random.getrandbits)
         for root in roots:
-            self.trees[root] = Tree(spout_task, self.now_s, self.now_s, set(edges), owed=1)
+            self.trees[root] = Tree(spout_task, self.now_s, self.now_s, set(edges), on_the_way=1)
         self.frames.extend(Tuple(edge, roots) for edge in edges)
         self.network.append((spout_task, xor_all(edges), roots, self.now_s))
 
@@ -108,7 +108,7 @@ class AckerMachine(RuleBasedStateMachine):
             tree = self.trees[root]
             tree.living.discard(edge)
             tree.living.update(children)
-            tree.owed += 1
+            tree.on_the_way += 1
         self.network.append((edge ^ xor_all(children), roots))
 
     @rule(which=st.integers(0), member=st.integers(0))
@@ -162,7 +162,7 @@ class AckerMachine(RuleBasedStateMachine):
                 if double and not self.reliable:
                     self.network.append(message)
                     for root in message[1]:
-                        self.trees[root].owed += 1
+                        self.trees[root].on_the_way += 1
                         self.trees[root].perfect = False
         self.check(self.acker.apply(openings, deltas, failures, self.now_s))
 
@@ -174,7 +174,7 @@ class AckerMachine(RuleBasedStateMachine):
                 tree.perfect = False
             tree.opened |= opened
             tree.failed |= failed
-            tree.owed -= not failed
+            tree.on_the_way -= not failed
 
     @rule()
     def lose(self) -> None:
@@ -216,7 +216,7 @@ class AckerMachine(RuleBasedStateMachine):
                 assert tree.spout_task == spout_task
                 assert tree.opened, "only an opened tree completes"
                 assert not tree.living, "never an early ack"
-                assert not (tree.perfect and (tree.owed or tree.failed))
+                assert not (tree.perfect and (tree.on_the_way or tree.failed))
                 tree.verdicts.append("completed")
         for spout_task, root, _ in verdicts.failed:
             tree = self.trees[root]

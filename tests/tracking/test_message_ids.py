@@ -43,7 +43,7 @@ def same(first: object, second: object) -> bool:
     return repr(first) == repr(second)
 
 
-def test_ids_that_look_alike_are_different_ids() -> None:
+def test_ids_that_look_the_same_are_different_ids() -> None:
     assert all(message_key(first) != message_key(second) for first, second in combinations(LOOKALIKES, 2))
 
 

@@ -167,7 +167,7 @@ def test_an_open_message_that_comes_again_joins_its_root(message_id: MessageId) 
     assert (messages.counters.emitted, messages.counters.joined) == (1, 2)
 
 
-def test_ids_that_look_alike_and_ids_of_other_tasks_are_other_messages() -> None:
+def test_ids_that_look_the_same_and_ids_of_other_tasks_are_other_messages() -> None:
     messages = pending()
     lookalikes: list[MessageId] = [0, False, "", b"", (), (0,), (False,)]
     emitted = messages.emit_many(SPOUT, lookalikes, list("abcdefg"), 0.0, 0.0)
@@ -218,7 +218,7 @@ def test_a_batch_with_an_impossible_id_is_refused_whole() -> None:
 # --- sources that retry themselves ---
 
 
-def test_a_source_that_retries_hears_each_failure_and_its_next_emit_is_the_next_attempt() -> None:
+def test_a_source_that_retries_is_told_each_failure_and_its_next_emit_is_the_next_attempt() -> None:
     messages = pending()
     roots: list[int] = []
     for attempt in (1, 2):
@@ -259,7 +259,7 @@ def test_retries_come_by_due_time_and_no_more_than_asked_for() -> None:
     assert (messages.next_due_s(), messages.open_count(SPOUT), messages.in_flight(SPOUT)) == (10.0, 4, 3)
 
 
-def test_attempts_that_are_put_back_come_first_in_order_and_do_not_count() -> None:
+def test_attempts_that_are_deferred_come_first_in_order_and_do_not_count() -> None:
     messages = pending()
     roots = [emit(messages, number).root for number in range(3)]
     messages.fail(roots[0], FAILURE, 0.0, 0.0)
@@ -274,10 +274,10 @@ def test_a_dead_letter_comes_back_as_a_fresh_message_that_the_runtime_retries() 
     messages = pending()
     assert isinstance(messages.fail(emit(messages, "m", spout_task=QUEUE).root, PERMANENT, 0.0, 0.0), Died)
     messages.mark_unconfirmed(QUEUE, "m", Outcome.DEAD)
-    assert messages.replay(QUEUE, "m", "mended", 5.0, 1005.0) == Retry(QUEUE, "m", 1, 5.0, 0)
+    assert messages.replay(QUEUE, "m", "corrected", 5.0, 1005.0) == Retry(QUEUE, "m", 1, 5.0, 0)
     assert messages.replay(QUEUE, "m", "twice", 5.0, 1005.0) == Joined(0, QUEUE, "m")
     (emission,) = messages.due(5.0, 10)
-    assert (emission.attempt, emission.value) == (1, "mended")
+    assert (emission.attempt, emission.value) == (1, "corrected")
     assert messages.emit(QUEUE, "m", "source", 5.0, 0.0) == Joined(emission.root, QUEUE, "m")
     assert isinstance(messages.fail(emission.root, FAILURE, 5.0, 0.0), Retry)
 
@@ -297,7 +297,7 @@ def test_release_gives_every_open_message_back_unsettled() -> None:
     assert messages.size == 0
 
 
-def test_where_a_message_stands_can_be_asked() -> None:
+def test_the_status_of_a_message_can_be_asked() -> None:
     messages = pending()
     root = emit(messages, "m", wall_s=7.0).root
     assert messages.locate("m") == [Standing(SPOUT, "m", Outcome.OPEN, root, 1, None, 7.0)]
@@ -410,7 +410,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-def test_a_value_is_let_go_when_its_message_is_settled(permanent: bool) -> None:
+def test_a_value_is_released_when_its_message_is_settled(permanent: bool) -> None:
     messages = pending()
     value = Payload()
     watch = weakref.ref(value)
@@ -424,7 +424,7 @@ def test_a_value_is_let_go_when_its_message_is_settled(permanent: bool) -> None:
     assert watch() is None
 
 
-def test_a_runtime_that_drops_its_pending_messages_lets_go_of_all_of_them() -> None:
+def test_a_runtime_that_drops_its_pending_messages_releases_all_of_them() -> None:
     value = Payload()
     watch = weakref.ref(value)
     messages = pending()

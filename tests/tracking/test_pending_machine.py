@@ -51,7 +51,7 @@ class PendingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
-        self.uptime_s = 0.0  # the monotonic clock starts anew with each process
+        self.uptime_s = 0.0  # the monotonic clock starts again with each process
         self.turn = 0
         self.model: dict[tuple[int, str], Message] = {}
         self.unconfirmed: dict[tuple[int, str], tuple[MessageId, Outcome]] = {}
@@ -285,7 +285,7 @@ class PendingMachine(RuleBasedStateMachine):
         self.pending.restore(self.logged, self.decode, self.clock_s, WALL_S + self.now_s)
         for message in self.flying():
             if message.spout_task == SOURCE and not message.by_source:
-                message.by_source = True  # adopted anew, a replayed message is its source's again
+                message.by_source = True  # adopted again, a replayed message is its source's again
             self.pending.adopt(
                 message.root,
                 message.spout_task,

@@ -31,7 +31,7 @@ def test_a_few_new_messages_are_not_compared_with_every_message_in_flight() -> N
     assert not task.knows_none_of([Counted(20_000), Counted(9_999)])
 
 
-def test_the_oldest_message_is_found_among_those_in_hand_and_those_that_the_source_owes() -> None:
+def test_the_oldest_message_is_found_among_those_in_hand_and_those_awaiting_their_source() -> None:
     def message(first_s: float, *, by_source: bool) -> Message:
         return Message(1, first_s, 1, None, 1, 1, first_s, 0.0, by_source)
 
