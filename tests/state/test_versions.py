@@ -123,7 +123,7 @@ values = st.dictionaries(st.text("abcdefgh", max_size=2), st.one_of(st.integers(
 
 
 class Versions(RuleBasedStateMachine):
-    """Runs that count or do not, at any parallelism, on workers that come, go and lose their memory, against a plain dict.
+    """Runs that count or do not, at any parallelism, on workers that come, go and restart, against a plain dict.
 
     A change of None clears its key. The model knows no files, versions, segments or groups.
     """
