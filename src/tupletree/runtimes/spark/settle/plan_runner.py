@@ -8,7 +8,6 @@ runner without Spark.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,8 @@ from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
-from tupletree.runtimes.spark.session import open_session, partitions_of, refuse_unsuited
+from tupletree.runtimes.spark.session import partitions_of, refuse_unsuited
+from tupletree.runtimes.spark.shared_session import SESSIONS
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 
 __all__ = ["Backend", "PlanRunner", "Report", "SparkBackend", "SparkPlanRunner"]
@@ -65,7 +65,7 @@ class Backend(Protocol):
 
 
 class SparkBackend:
-    """See `Backend`: a Spark session, started here or found.
+    """See `Backend`: a Spark session, started here, shared with other runs of this process, or found.
 
     Args:
         name: of the topology.
@@ -76,7 +76,6 @@ class SparkBackend:
         self._name = name
         self._master = master
         self._session: Any = None
-        self._is_ours = False
 
     def check(self) -> None:
         """See `Backend`."""
@@ -85,7 +84,7 @@ class SparkBackend:
 
     def open(self) -> int:
         """See `Backend`."""
-        self._session, self._is_ours = open_session(self._name, self._master)
+        self._session = SESSIONS.enter(self._name, self._master)
         return partitions_of(self._session)
 
     def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
@@ -95,9 +94,8 @@ class SparkBackend:
     def close(self) -> None:
         """See `Backend`."""
         session, self._session = self._session, None
-        if session is not None and self._is_ours:
-            with contextlib.suppress(Exception):  # a session that has failed cannot be stopped
-                session.stop()
+        if session is not None:
+            SESSIONS.leave(session)
 
 
 class SparkPlanRunner:
