@@ -132,7 +132,7 @@ FAULTS: list[tuple[Any, str]] = [
     (lambda: filter_rows(Row, pc.field("nothing") > 1), "the expression cannot be used"),
     (lambda: filter_rows(Row, pc.field("text") > 1), "the expression cannot be used"),
     (lambda: filter_rows(Row, pc.field("number") + 1), "the expression cannot be used"),
-    (lambda: project(Row, Other), "nothing is said of Other.size"),
+    (lambda: project(Row, Other), "there is no value for Other.size"),
     (lambda: project(Row, Word, word=pc.field("text"), words=pc.field("text")), "did you mean 'word'"),
     (lambda: project(Row, Word, word=pc.field("number") > 1), "the expression cannot be used"),
     (lambda: project(Row, Word, word=pc.field("nothing")), "the expression cannot be used"),

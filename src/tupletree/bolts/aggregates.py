@@ -1,10 +1,10 @@
 """Aggregates by key: counts, sums and the like, kept as keyed state and updated once per key and batch.
 
 Owns the builders, and what they demand of classes and fields. Each aggregate gives one row per key and batch: the value
-so far. It is anchored to all tuples of its key in that batch, and exactly once wherever keyed state is. How many rows
-come is up to the runtime, for it chooses the batches; the last row of a key is its value.
+so far. It is anchored to all tuples of its key in that batch, and exactly once wherever keyed state is. The number of
+rows depends on the runtime, which chooses the batches; the last row of a key is its value.
 
-Keys are those of groupings: None is one, NaN equals NaN, -0.0 equals 0.0. In a row the key stands as in the batch's
+Keys are those of groupings: None is one, NaN equals NaN, -0.0 equals 0.0. In a row the key is as in the batch's
 first tuple of it. None in a field that is added up, compared or collected counts for nothing.
 """
 
@@ -115,7 +115,7 @@ def top_by_key(message: type, *keys: str, field: str, size: int, into: type) -> 
 
 
 def dedupe_by_key(message: type, *keys: str) -> LibraryBolt:
-    """Let the first tuple of each key through, anchored to itself alone; the others are done. See `count_by_key`."""
+    """Let the first tuple of each key through, anchored to itself only; the others are acked. See `count_by_key`."""
     return LibraryBolt(_Dedupe(message, keys))
 
 
@@ -152,7 +152,7 @@ class _Aggregate:
         others = [name for name in into.fields if name not in self.keys]
         if missing or len(others) != 1:
             yield Finding(
-                f"{into.cls.__qualname__} does not fit what comes out",
+                f"{into.cls.__qualname__} does not fit the result",
                 where,
                 got=hints.one_of(into.fields),
                 expected=f"the fields {', '.join(self.keys)}, and one more for the result",

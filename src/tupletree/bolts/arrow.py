@@ -1,6 +1,6 @@
 """Arrow bolts: one frame in, effects out, without a Python object per tuple.
 
-An `ArrowTask` is to an Arrow bolt what `dispatch.BoltTask` is to others. Owns which rows of a result are anchored to
+An `ArrowTask` is for Arrow bolts what `plain.BoltTask` is for others. Owns which rows of a result are anchored to
 which rows of the input, how a failed batch is split until each bad row fails alone, and the keyed state of a batch.
 Imported lazily: it imports pyarrow.
 """
@@ -43,7 +43,7 @@ class _Input:
 
 
 class ArrowTask:
-    """One task of an Arrow bolt; shaped like `dispatch.BoltTask`. Not thread-safe.
+    """One task of an Arrow bolt; with the methods of `plain.BoltTask`. Not thread-safe.
 
     Args:
         spec: the topology.
@@ -119,7 +119,7 @@ class ArrowTask:
         return worked
 
     def resume_parts(self, outlet: Outlet) -> Iterator[Worked]:  # noqa: ARG002 - shaped like BoltTask
-        """See `dispatch.BoltTask.resume_parts`."""
+        """See `plain.BoltTask.resume_parts`."""
         yield self.resume()
 
     def waiting(self) -> list[int]:
@@ -160,11 +160,11 @@ class ArrowTask:
             worked.done.append((frame.id, done))
 
     def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:  # noqa: ARG002 - shaped like BoltTask
-        """See `dispatch.BoltTask.parts`."""
+        """See `plain.BoltTask.parts`."""
         yield self.work(frame)
 
     def _columns_of(self, frame: Frame, codec: ArrowCodec[Any], worked: Worked) -> ArrowColumns | None:
-        """A frame of tuples as columns, less the tuples that no column can hold, which fail."""
+        """A frame of tuples as columns, without the tuples that no column can hold, which fail."""
         try:
             batch = codec.to_batch(frame.values)
         except EncodeError:
@@ -280,7 +280,7 @@ def _origins(rows: Any, made: int, given: int) -> tuple[Indices, Indices | None]
         flat = flat.astype(np.int64)
     if count != made or flat.ndim != 1 or flat.dtype.kind not in "iu" or (len(flat) and not _within(flat, given)):
         raise ProcessingError(
-            "the rows of an Anchored are not right",
+            "the rows of an Anchored are wrong",
             got=f"{count} for {made} rows, {flat.dtype}" + (f", {flat.min()} to {flat.max()}" if len(flat) else ""),
             expected=f"for each row of its batch a row number of the input, from 0 to {given - 1}",
         )

@@ -87,14 +87,14 @@ class BatchTask:
         return self.flush() if due_s is not None and due_s <= self._place.epoch_time_s else Worked()
 
     def flush(self) -> Worked:
-        """Work what is held, however little."""
+        """Work all that is held."""
         worked = Worked()
         members, self._members, self._is_left = self._members, [], False
         self._work(members, worked)
         return worked
 
     def resume(self) -> Worked:
-        """See `Holder`: what an outage left makes the first batches, however little it is."""
+        """See `Holder`: what an outage left makes the first batches, of any size."""
         return self.flush()
 
     def waiting(self) -> list[int]:
@@ -110,7 +110,7 @@ class BatchTask:
         return True if self._is_left and self._members else None
 
     def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
-        """See `Holder`. Those that wait are in no batch until they do not: which tuples make one was never promised."""
+        """See `Holder`. Those that wait are in no batch until then: which tuples make a batch is not guaranteed."""
         self._is_left = memory is True
         self._members = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
 

@@ -1,8 +1,8 @@
-"""Repeating: a call of user code that raises is made again at once, as often as the task's place allows, or undone.
+"""Call retry: a call of user code that raises is made again at once, as often as the task's place allows, or undone.
 
-A runtime asks for that where another failure would cost more than a call: in the later runs of an epoch on Spark, where
-failures that differ from run to run would else find no end. Owns which errors are worth another call, and that each
-call finds things as the first one did. Refuses to know what a call does: whoever makes it says how that is undone.
+A runtime asks for it where a failure is more expensive than a call: in the later runs of an epoch on Spark, where
+failures that differ from run to run would not end otherwise. Owns which errors are worth another call, and that each
+call finds things as the first one did. It does not know what a call does: the caller says how that is undone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HELD_AT_MOST = 10_000
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether another call could come to something else, at a price that can be paid.
+    """Whether another call could succeed, and is not too expensive.
 
     What the bolt itself calls permanent does not pass, and a call that had to be interrupted took too long already. An
     outage does not pass at once.
@@ -37,7 +37,7 @@ def retrying_call(
     """A call that is made up to `place.calls` times while it raises; the call itself where that is once.
 
     Nothing may be left of a call that raised, but for what `savepoint` undoes: it is asked before the first call, and
-    what it gives is called before each other. Untracked tuples are not insisted on: no message fails of them.
+    what it gives is called before each other. Calls for untracked tuples are not repeated: no message fails with them.
 
     Args:
         call: what user code is called by. What it returns is taken as it is, so it has to be over by then: a generator
@@ -60,7 +60,7 @@ def retrying_call(
                     undo()
                 if not left or not may_pass(error):
                     raise
-        raise InternalError("a call is made no time", got=str(place.calls))
+        raise InternalError("a call must be made at least once", got=str(place.calls))
 
     return insist
 
@@ -68,7 +68,7 @@ def retrying_call(
 def to_its_end(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A call of a bolt that gives several, which has given them all when it returns.
 
-    A giant is not held as a whole: beyond `HELD_AT_MOST` it goes on after the return, and is not insisted on any more.
+    Very many tuples are not held as a whole: beyond `HELD_AT_MOST` it goes on after the return, and is not repeated.
     """
 
     def called(value: Any) -> Any:
@@ -85,7 +85,7 @@ def to_its_end(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def checking(call: Callable[[Any], Any], state: StateCell, check: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
     """A call that fails if it leaves a value which cannot be stored, and leaves the key as it was if it fails.
 
-    Ticks are not checked: no message could fail of them, and a keyed function has no key in hand.
+    Ticks are not checked: no message could fail with them, and a keyed function has no key in hand.
     """
 
     def checked(value: Any) -> Any:

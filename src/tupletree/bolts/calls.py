@@ -24,7 +24,7 @@ from tupletree.topology.windows import JoinSpec, Late, WindowSpec
 __all__ = ["CallSession", "CallingHolder", "HolderCalls", "TimedHolder"]
 
 RENEW_AFTER = 1 / 3
-"""Of the message timeout: when timeouts of held messages that are to live on are started anew."""
+"""Of the message timeout: when timeouts of held messages that must not expire are reset."""
 
 
 LOOK_AGAIN_S = 0.5
@@ -218,12 +218,12 @@ class CallingHolder(ABC):
         return bool(waiting) and any(waits_for(member, waiting) for member in members)
 
     def _spare(self, session: CallSession, members: Iterable[Member]) -> None:
-        """Start the timeouts of these messages anew, of those that do not wait themselves: it is not by their doing."""
+        """Reset the timeouts of these messages, except those that wait themselves: others delay them."""
         roots = dict.fromkeys(root for member in members for root in roots_of(member.root))
         session.worked.extended += [root for root in roots if root not in self._waiting]
 
     def _renew(self, session: CallSession) -> None:
-        """Start timeouts anew, of all held messages if that is wanted, and of those that wait for another one."""
+        """Reset timeouts, of all held messages if that is wanted, and of those that wait for another one."""
         timeout_s = self._place.message_timeout_s
         if timeout_s is None or not self.is_holding:
             return

@@ -1,7 +1,7 @@
-"""Parts: what the calls of one frame emit, handed on before the frame, or even a call, is over.
+"""Chunks: what the calls of one frame emit, sent before the frame, or even a call, is over.
 
-Owns when a part is large enough, and that tuples leave in the order in which they were emitted. What a call emitted
-that goes on counts only once it returns, so it is handed on apart. Refuses to know where parts go: that is an
+Owns when a chunk is large enough, and that tuples leave in the order in which they were emitted. What a call emitted
+that goes on counts only once it returns, so it is sent separately. It does not know where chunks go: that is an
 `effects.Outlet`.
 """
 
@@ -17,25 +17,25 @@ from tupletree.data.frames import Root
 __all__ = ["CHECK", "FIRST", "Chunks"]
 
 FIRST = 64
-"""Tuples that are taken of a call before anybody looks whether it is a giant."""
+"""Tuples that are taken of a call before it is checked whether its output is oversized."""
 
 CHECK = 256
-"""Tuples that are gathered before it is measured how many make a part."""
+"""Tuples that are gathered before it is measured how many make a chunk."""
 
 Sort = Callable[[list[Any], list[Root], list[int]], list[Output]]
 """Tuples laid out as in a frame → one output per stream."""
 
 
 class Chunks:
-    """Of one frame.
+    """The chunks of one frame.
 
     Attributes:
         values, roots, ends: what was emitted and not handed on, laid out as in a frame, without the segment in hand.
-        room: how many tuples make a part, as far as it is known.
-        is_poured: whether a part of the segment in hand was handed on.
+        room: how many tuples make a chunk, as far as it is known.
+        is_poured: whether a chunk of the segment in hand was sent.
 
     Args:
-        outlet: where parts go.
+        outlet: where chunks go.
         stream_of: the stream that a value goes to.
         sort: makes outputs of finished segments; what belongs nowhere fails.
         sort_open: the same for the segment in hand; raises for what belongs nowhere.
@@ -58,7 +58,7 @@ class Chunks:
         return self.ends[-1] if self.ends else 0
 
     def take_rest(self, rest: Iterator[Any], root: Root) -> None:
-        """Take what a call still gives; of a giant, hand on what makes a part."""
+        """Take what a call still gives; of an oversized output, send each chunk."""
         values = self.values
         before = len(values)
         values.extend(islice(rest, FIRST))
@@ -88,7 +88,7 @@ class Chunks:
             del self.values[self.mark :]
 
     def measured(self) -> int:
-        """How many tuples like the last one make a part."""
+        """How many tuples like the last one make a chunk."""
         if self.values:
             last = self.values[-1]
             self.room = max(1, self._outlet.room_for(self._stream_of(last), last))

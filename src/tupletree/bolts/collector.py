@@ -3,18 +3,18 @@
 Owns the handles of tuples that are not settled yet, and the rules of verdicts:
 
 - The first verdict of a tuple wins; a later one is counted and changes nothing. An error after the verdict is a stray.
-- A call that raises takes back what it emitted for its own tuple alone. What it anchored to other tuples stays, for
+- When a call raises, what it emitted for its own tuple only is dropped. What it anchored to other tuples stays, because
   their verdicts stay too: a tuple that was acked must not lose what was emitted for it.
-- A tuple is named by the very object that was handed to the bolt. Where one object was delivered several times, it
+- A tuple is named by the object that was given to the bolt. Where one object was delivered several times, it
   names the delivery in hand first, then the oldest that is open; listed n times as an anchor, it names n of them.
-- A tuple whose messages are over (they failed or expired elsewhere) can be named still, for a bolt may anchor to it
-  among others that are open; but nobody waits for its verdict. Whether the bolt keeps it cannot be known, so only the
+- A tuple whose messages are over (they failed or expired elsewhere) can still be named, because a bolt may anchor to it
+  among others that are open; but its verdict changes nothing. Whether the bolt keeps it cannot be known, so only the
   `MAX_OVER` that were the last to be over are remembered.
-- A verdict or an emit outside of a call is an error, for nobody would carry it out.
-- A call that met an outage is no verdict: its tuple leaves the bolt's hands as it came, and comes again after it.
-- A call that raised may be made again at once (`repeating`), if all that it did can be taken back: it gave no verdict,
+- A verdict or an emit outside of a call is an error, because it would not be carried out.
+- A call that met an outage is no verdict: its tuple is taken back unchanged, and is worked again after it.
+- A call that raised may be made again at once (`call_retry`), if all that it did can be taken back: it gave no verdict,
   and anchored to no other tuple, for the bolt may have noted what it settled or passed on. Only a tuple that would fail
-  is insisted on.
+  is worked again.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class CollectorCall:
             self._worked = self._place.root = None
 
     def hold(self, delivery: Delivery) -> None:
-        """Take a tuple into the bolt's hands: from now on it can be settled and anchored to."""
+        """Give a tuple to the bolt: from now on it can be settled and anchored to."""
         self._over.pop(id(delivery.value), None)
         self._open.setdefault(id(delivery.value), []).append(delivery)
 
@@ -226,7 +226,7 @@ class CollectorCall:
             state.changed[key] = state.value
 
     def forget(self, value: object) -> None:
-        """Let go of an untracked tuple that nobody needs to settle (a tick)."""
+        """Drop an untracked tuple that need not be settled (a tick)."""
         self._open.pop(id(value), None)
 
     def _one(
@@ -366,7 +366,7 @@ class CollectorCall:
     def out_of_call(self, action: str) -> ProcessingError:
         """The error for a collector that is used when no call would carry it out."""
         return ProcessingError(
-            f"{action} outside of a call would reach nobody",
+            f"{action} outside of a call has no effect",
             where=self._place.component,
             next_step="keep the tuples, and use the collector in a later call of `process`",
         )

@@ -1,8 +1,8 @@
 """Work on rows without Python per tuple: filter, project, explode.
 
-Owns the builders, and what they demand of classes and fields. Results are anchored row by row to what they came of.
-Expressions are those of `pyarrow.compute`, on the columns that the reference names; what is wrong with one is found
-when the topology is built.
+Owns the builders, and what they require of classes and fields. Results are anchored row by row to the rows they are
+made from. Expressions are those of `pyarrow.compute`, on the columns that the reference names; what is wrong with one
+is found when the topology is built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LISTS = frozenset({list, set, frozenset, tuple})
 
 
 def filter_rows(message: type, where: pc.Expression) -> LibraryBolt:
-    """Let the tuples through for which an expression is true; the others are done, also where it is null.
+    """Let the tuples through for which an expression is true; the others are acked, also where it is null.
 
     >>> import msgspec, pyarrow.compute as pc
     >>> class Order(msgspec.Struct):
@@ -130,8 +130,8 @@ class _Project(_Stateless):
         wrong = list(field_faults(into, tuple(self.fields), str(self)))
         for name in into.fields:
             if name not in self.fields and name not in message.fields:
-                what = f"nothing is said of {into.cls.__qualname__}.{name}"
-                wrong.append(Finding(what, str(self), next_step=f"say {name}= and an expression"))
+                what = f"there is no value for {into.cls.__qualname__}.{name}"
+                wrong.append(Finding(what, str(self), next_step=f"give {name}= an expression"))
         yield from wrong
         if not wrong:
             yield from _tried(lambda: Project(message, into, self.fields).rehearse(), str(self))

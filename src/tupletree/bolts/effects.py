@@ -16,7 +16,7 @@ MAX_STRAYS_KEPT = 3
 
 
 class StateCell(Protocol):
-    """What keyed state must let dispatch do: put a key and its value in hand, and take the value back.
+    """What a bolt's task needs of keyed state: set the present key and its value, and take the value back.
 
     `check`, if there is one, raises ProcessingError for a (key, value) that could not be stored; it is asked after each
     call, so that the call which left the value fails, and no other.
@@ -53,7 +53,7 @@ def put_in_hand(state: StateCell, key: Any) -> Any:
 
 @dataclass(slots=True)
 class Output:
-    """Tuples that a task emitted on one stream, laid out as in a frame, not yet dealt to tasks.
+    """Tuples that a task emitted on one stream, laid out as in a frame, not yet routed to tasks.
 
     `direct_task` is the target of `emit_direct`; None for every other emit. `made` is `Frame.made` once it is known
     (`orders`); before, where outputs on several streams were emitted together: where each tuple stood among all.
@@ -75,18 +75,18 @@ class ColumnOutput(LaidOut, Output):
 
 
 class Outlet(Protocol):
-    """Takes what a task emits out of its hands in parts, so that nobody holds all that comes of one frame, or call."""
+    """Takes what a task emits in chunks, so that the output of one frame, or call, is never held as a whole."""
 
     def room_for(self, stream: str, value: Any) -> int:
-        """About how many tuples like this one make a part."""
+        """About how many tuples like this one make a chunk."""
         ...
 
     def send(self, outputs: list[Output]) -> None:
-        """What calls emitted that are over."""
+        """Send the output of calls that are over."""
         ...
 
     def hold(self, outputs: list[Output]) -> None:
-        """What the call in hand has emitted so far: it counts once the call returns.
+        """Hold the output of the call in hand so far: it counts once the call returns.
 
         Raises:
             ProcessingError: it has emitted more than it may.
@@ -94,13 +94,13 @@ class Outlet(Protocol):
         ...
 
     def settle(self, *, counts: bool) -> None:
-        """The call is over; what is held of it counts, or is dropped."""
+        """End the call: what is held of it counts, or is dropped."""
         ...
 
 
 @dataclass(slots=True)
 class Worked:
-    """What came of one frame.
+    """The effects of working one frame.
 
     Attributes:
         outputs: what was emitted. A tuple whose roots all failed in this frame is not among them.
@@ -112,7 +112,7 @@ class Worked:
         late_verdicts: second verdicts on a settled tuple; they changed nothing.
         late: tuples that came too late for their window or join.
         strays: the first few errors that fail no root: of untracked tuples, of calls whose tuple was settled before
-            they raised, and of bolts without `auto_fail`. The runtime logs them, for nobody else will speak of them.
+            they raised, and of bolts without `auto_fail`. The runtime logs them, because no verdict does.
         stray_count: how many there were.
         outage: why the work ended before the frame did: something outside is not available. What is left waits in the
             task until it is resumed.
@@ -141,11 +141,11 @@ class TaskPlace:
     has put something off (`Holder.put_off_since_s`): what comes of that is earlier than what has come since. `run_s` is
     for how long the run has run, in seconds: durations go by it, for it neither goes back nor goes on while no process
     runs; None: as `epoch_time_s`.
-    `message_timeout_s` is for those who extend the timeout of what they hold; None: nothing times out, or nobody may.
+    `message_timeout_s` is for those who extend the timeout of what they hold; None: there is no timeout to extend.
     `waits` says that the task is resumed after an outage, which fails no tuple then.
     `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over. `again` are first attempts
-    that come later than others of their time all the same: of replayed dead letters, and of messages that were put off.
-    `calls` is how often one call of user code is made while it raises, before its tuples fail (`repeating`).
+    that come later than others of their time all the same: of replayed dead letters, and of deferred messages.
+    `calls` is how often one call of user code is made while it raises, before its tuples fail (`call_retry`).
     `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
     """
 

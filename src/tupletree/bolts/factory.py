@@ -1,4 +1,4 @@
-"""Which bolts hold tuples beyond a call, and the task that does it for each. The runtimes ask here."""
+"""Which bolts hold tuples beyond a call, and the task that does it for each. The runtimes use this."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def wrong_type(value: object, expected: str) -> PermanentError:
-    """The error for a bolt that emitted something its annotations do not declare: no other attempt would help."""
+    """The error for a bolt that emitted something its annotations do not declare: no other attempt can succeed."""
     got = f"{type(value).__module__}.{type(value).__qualname__}"
     return PermanentError(
         "the bolt emitted a value of an undeclared type",
@@ -107,7 +107,7 @@ class FailureMaker:
             failures.update(dict.fromkeys(new, failure))
 
     def blame(self, worked: Worked, root: Root, value: object, error: BaseException | str | None) -> None:
-        """As `note`; the failure of an untracked tuple, which nobody will hear of as a verdict, becomes a stray."""
+        """As `note`; the failure of an untracked tuple, which has no verdict, becomes a stray."""
         if roots_of(root):
             self.note(worked.failures, root, value, error)
         else:
@@ -135,7 +135,7 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The user's part of the stack: frames of our own say nothing to the reader."""
+    """The user's part of the stack: frames of our own do not help a reader."""
     text = _text_by(_formatted, error)
     return _bounded(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
 
@@ -144,7 +144,7 @@ def _formatted(error: BaseException) -> str:
     step = _below_dispatch(error)
     is_plain = error.__cause__ is None and error.__context__ is None and not isinstance(error, BaseExceptionGroup)
     if is_plain and isinstance(error, TupletreeError) and (step is None or _is_ours(step)):
-        return ""  # a judgement of our own: its message says it all
+        return ""  # an error of our own: its message is enough
     if step is None or not is_plain:
         return "".join(traceback.format_exception(type(error), error, step, limit=-MAX_STACK_FRAMES))
     only = "".join(traceback.format_exception_only(error))

@@ -30,7 +30,7 @@ SAFE_SUM = 2.0**62
 
 
 class Folding:
-    """An aggregate at work; see `bolts.keyed`. Called as an Arrow bolt's function is.
+    """The function of an aggregate; see `bolts.aggregates`. Called as an Arrow bolt's function is.
 
     Args:
         fold: which one.

@@ -4,7 +4,7 @@ Owns the contract between a runtime and a task that holds (`Holder`), the form i
 of such a task to the next (`HeldFrame`), and the bookkeeping that every holder needs (`Holdings`).
 
 A holder lives in one of two ways, and must not care which. Locally one instance serves for the life of the topology.
-On Spark a task is opened anew for each run of an epoch: before anything else it gets what the last committed epoch left
+On Spark a task is opened again for each run of an epoch: first it gets what the last committed epoch left
 (`restore`), after everything else it says what it still holds (`held`, `memory`), and that becomes part of the commit.
 A run that does not count leaves no trace, so nothing that decides about tuples may live elsewhere than in these two.
 
@@ -38,7 +38,7 @@ class HeldFrame:
 
 
 class Holder(Protocol):
-    """One task of a bolt that holds tuples; shaped like `dispatch.BoltTask`, and called by one thread.
+    """One task of a bolt that holds tuples; with the methods of `plain.BoltTask`, and called by one thread.
 
     Its only clock is `TaskPlace.epoch_time_s`, which the runtime sets before each call; a run of an epoch that is
     repeated sees the same times again. Every method that returns a `Worked` may emit, ack and fail, tuples of earlier

@@ -1,7 +1,7 @@
-"""Dispatch: one frame in, effects out. The work of a bolt's task, the same in every runtime.
+"""Plain bolts: one frame in, effects out. The work of a bolt's task, the same in every runtime.
 
-A `BoltTask` calls the user's code for each tuple of a frame and says what came of it: outputs per stream (not yet
-routed), which (frame, root) pairs are done, which roots failed and why, which stay open. It refuses to know threads,
+A `BoltTask` calls the user's code for each tuple of a frame and reports the effects: outputs per stream (not yet
+routed), which (frame, root) pairs are done, which roots failed and why, which stay open. It does not know threads,
 clocks, rings or Spark: a runtime hands in frames, state cells and context, and carries the effects out.
 """
 
@@ -80,7 +80,7 @@ class BoltTask:
         self._call: Callable[[Any], Any] = self._prepare() if self._spec.style == "function" else _not_open
 
     def open(self) -> None:
-        """Make and open a class bolt; whatever it raises comes out, and `close` is due all the same."""
+        """Make and open a class bolt; raises what it raises; `close` must be called all the same."""
         if self._spec.style != "class":
             return
         bolt: Bolt[Any] = self._spec.target()
@@ -93,7 +93,7 @@ class BoltTask:
         self._method(bolt.open)(self._place)
 
     def leave_early(self, tell: Callable[[Callable[[], Worked]], None]) -> None:
-        """Have calls that take long told of while they run; see `CollectorCall.leave_early`."""
+        """Report calls that take long while they run; see `CollectorCall.leave_early`."""
         if self._collector_call is not None:
             self._collector_call.leave_early = tell
 
@@ -134,8 +134,8 @@ class BoltTask:
     def work(self, frame: Frame) -> Worked:
         """Process every tuple of the frame.
 
-        What user code raises fails the roots of the tuple in hand, and the rest of a failed root is left alone.
-        Nothing that the user's code raises comes out, whatever its class.
+        What user code raises fails the roots of the tuple in hand, and the rest of a failed root is not worked.
+        No exception of the user's code is raised here, of any class.
         """
         worked = Worked()
         frame, keys = self._begin(frame, worked)
@@ -156,7 +156,7 @@ class BoltTask:
         return worked
 
     def resume_parts(self, outlet: Outlet) -> Iterator[Worked]:
-        """As `resume`, in parts."""
+        """As `resume`, in chunks."""
         rest, self._rest = self._rest, None
         if rest is not None:
             yield from self.parts(rest, outlet)
@@ -174,7 +174,7 @@ class BoltTask:
         return self._collector_call.waiting() if self._collector_call is not None else []
 
     def _meets(self, error: BaseException, frame: Frame, worked: Worked, *, may_wait: bool = True) -> bool:
-        """Whether a call met an outage, so that its tuple and those behind it wait. A tick is not told again."""
+        """Whether a call met an outage, so that its tuple and those behind it wait. A tick is not repeated."""
         if not (may_wait and is_outage(error) and self._place.waits and frame.stream != TICK_STREAM):
             return False
         worked.outage = error
@@ -210,7 +210,7 @@ class BoltTask:
         return Frame(frame.task, frame.component, frame.stream, [], [*done], [], frame.id)
 
     def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
-        """As `work`, in parts: the last of them says what is done and what failed.
+        """As `work`, in chunks: the last of them says what is done and what failed.
 
         What a part holds is to be carried out before the next is asked for. It may hold tuples of a root that fails
         in a later part, but none of a call that failed.
@@ -303,12 +303,12 @@ class BoltTask:
         return self._collector_call.unsettled() if self._collector_call is not None else []
 
     def purge(self, roots: Collection[int]) -> None:
-        """Nobody waits for these roots any more: let go of what is held for them alone."""
+        """These roots are over: drop what is held for them only."""
         if self._collector_call is not None:
             self._collector_call.purge(roots)
 
     def _with_keys(self, frame: Frame, worked: Worked) -> tuple[Frame, list[Any]]:
-        """The frame with the key of each tuple, less the tuples whose key cannot be made, which fail."""
+        """The frame with the key of each tuple, without the tuples whose key cannot be made, which fail."""
         keys_of = self._keys[frame.component, frame.stream]
         try:
             return frame, keys_of(frame.values)
@@ -354,7 +354,7 @@ class BoltTask:
                         if result is not None:
                             add(result)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                # GeneratorExit, SystemExit and CancelledError are the user's failures here, not ours to obey.
+                # GeneratorExit, SystemExit and CancelledError are failures of the user's code here.
                 if self._meets(error, frame, worked):
                     given = len(out)
                     if self._spec.returns == "many":  # what a generator gave before it raised stands among the others

@@ -56,7 +56,7 @@ class LibraryBolt(FunctionBolt[..., Any]):
         self._spec: BoltSpec | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Work on a batch."""
+        """Work a batch."""
         return self.spec.target(*args, **kwargs)
 
     def __repr__(self) -> str:

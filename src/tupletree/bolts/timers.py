@@ -1,4 +1,4 @@
-"""The agenda of a task: when something is due for which keys."""
+"""The timers of a task: when something is due for which keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Timers"]
 
 
 class Timers:
-    """At most one time per key counts, the one that was put down last; others are passed over when they come."""
+    """At most one time per key counts, the one that was set last; earlier ones are ignored when they come."""
 
     def __init__(self) -> None:
         self._time_of: dict[Any, int] = {}

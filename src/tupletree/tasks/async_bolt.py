@@ -114,7 +114,7 @@ class AsyncBoltMachine(EmittingMachine):
     def _begin(self, now: Now) -> None:
         self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
 
-    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - it sends nothing
         """Cancel the calls that run, and close a class bolt when they have ended."""
         cancelled = [*self._running, *([OPENING] if self._opening else [])]
         if cancelled or self._close is not None:

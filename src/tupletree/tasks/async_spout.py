@@ -75,7 +75,7 @@ class AsyncSpoutMachine(SpoutMachine):
     def _restore_not_told(self) -> None:
         """Nothing: `start` does it, when it has asked for the spout to be opened."""
 
-    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - what ends is told to nobody
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - it sends nothing
         """Have the spout closed, after all its callbacks."""
         calls = self._spout_calls
         cancelled = [self._next, None if calls.is_open else self._callbacks]

@@ -1,6 +1,6 @@
 """The bolt task: frames in, frames and deltas out.
 
-Owns what dispatch refuses to know: where outputs go, their edge ids, and what the ackers hear. Per frame they hear one
+Owns what `bolts` does not know: where outputs go, their edge ids, and what is sent to the ackers: per frame one
 value per root: the frame's own edge XOR the edges of all frames that the root's tuples went on in.
 """
 
@@ -42,7 +42,7 @@ LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
 
 RENEWALS = 4
-"""How often within a message timeout the timeouts are started anew of messages that wait for the end of an outage."""
+"""How often within a message timeout the timeouts of messages that wait for the end of an outage are reset."""
 
 PATIENCE_S = 10.0
 """How long they wait, at the end of the input, for messages that are tried again or on their way somewhere else."""
@@ -69,7 +69,7 @@ class EmittingMachine(Machine):
     Args:
         plan: the topology laid out.
         task: the bolt task.
-        random_bits: draws edge ids.
+        random_bits: for edge ids.
         attempts: root → attempt of those beyond the first; spout machines keep it.
 
     Attributes:
@@ -139,7 +139,7 @@ class BoltMachine(EmittingMachine):
         plan, task, random_bits, attempts: as for `EmittingMachine`.
         cell: the task's keyed state, if the bolt declares state.
         timeout_s: the message timeout.
-        outage_limit_s: how long an outage may last; None: as long as it takes.
+        outage_limit_s: how long an outage may last; None: without limit.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class BoltMachine(EmittingMachine):
         try:
             self._bolt.open()
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            with contextlib.suppress(Exception):  # it was never open; why it is not is said by `open`
+            with contextlib.suppress(Exception):  # it was never open; the error of `open` says why
                 self._bolt.close()
             return error
         self._is_open = True
@@ -391,11 +391,11 @@ class BoltMachine(EmittingMachine):
             dues.append(self._orphan_check.due_s)
         return min(dues, default=None)
 
-    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it tells nobody
-        """Hear of messages that are over."""
+    def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it sends nothing
+        """Take mail about messages that are over."""
         for one in mail:
             if not isinstance(one, Drop) or self._orphan_check is None:
-                raise InternalError("a bolt got mail that is not for it", got=type(one).__name__)
+                raise InternalError("a bolt got mail that is not for bolts", got=type(one).__name__)
             self._orphan_check.receive(one)
 
     def held_roots(self) -> Iterable[int]:
@@ -405,7 +405,7 @@ class BoltMachine(EmittingMachine):
         return self._bolt.unsettled() if isinstance(self._bolt, BoltTask) else ()
 
     def purge(self, roots: AbstractSet[int]) -> None:
-        """Let go of what is held for these roots alone: they are over."""
+        """Drop what is held for these roots only: they are over."""
         self._is_counted = False
         if self._deferred is not None:
             self._deferred.forget(roots)

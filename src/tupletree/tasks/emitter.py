@@ -133,9 +133,9 @@ class DeferredDeltas:
 
     def add(self, edge: int, roots: Iterable[int]) -> None:
         """Defer an edge of these messages, each named once."""
-        owed = self._values
+        deferred = self._values
         for root in roots:
-            owed[root] = owed.get(root, 0) ^ edge
+            deferred[root] = deferred.get(root, 0) ^ edge
 
     def carry_out(self, sent: Iterable[tuple[int, Sequence[Root]]], worked: Worked, out: Outbox) -> None:
         """Put the deltas of what is done into the outbox, with those of what was emitted for it, and keep the rest.
@@ -145,12 +145,12 @@ class DeferredDeltas:
             worked: the effects of the call.
             out: where deltas go.
         """
-        owed = self._values
+        deferred = self._values
         for edge, roots in sent:
             self.add(edge, _distinct(roots))
         for frame_id, roots in worked.done:
             for root in _distinct(roots):
-                out.add_delta(frame_id ^ owed.pop(root, 0), [root])
+                out.add_delta(frame_id ^ deferred.pop(root, 0), [root])
         self.forget(worked.failures)
 
     def forget(self, roots: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""The outlook: what spouts and bolts of one topology let each other know, so that windows do not end too early.
+"""The retry status: what spouts and bolts of one topology share, so that windows do not end too early.
 
 Owns two answers. Since when is any message being tried again? And is everything that is on its way held by windows and
 joins, so that nothing else can come? Each machine writes its own entry and reads them all, from whatever thread it is

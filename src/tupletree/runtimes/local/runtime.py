@@ -320,7 +320,7 @@ class LocalRun(RunHandle):
                     pass
             self._save_state()
             self._control.state = "stopped"
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the end hears of it
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
             self._control.state = "failed"
         finally:

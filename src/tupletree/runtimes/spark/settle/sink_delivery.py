@@ -363,7 +363,7 @@ class _Thread:
             future, job = entry
             try:
                 result = job()
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the job gets it
+            except BaseException as error:  # noqa: BLE001 - raised in the caller of the job
                 future.set_exception(error)
             else:
                 future.set_result(result)
