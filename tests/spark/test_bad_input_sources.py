@@ -164,8 +164,8 @@ def refuse_seven(value: Number) -> Number:
         ("snapshot", "trouble in snapshot"),
         ("ack", "trouble in ack"),
         ("fail", "trouble in fail"),
-        ("text", "something that is no message"),
-        ("generator", "something that is no message"),
+        ("text", "something that is not a message"),
+        ("generator", "something that is not a message"),
         ("no id", "a message id of a type that cannot name a message"),
     ],
 )
