@@ -84,7 +84,7 @@ def opened() -> Iterator[Callable[[Queue], AsyncSpoutAdapter]]:
 
     yield open_one
     loop.close()
-    assert "tupletree-async" not in {thread.name for thread in threading.enumerate()}
+    assert not loop._thread.is_alive()
 
 
 def take(spout: AsyncSpoutAdapter) -> Any:

@@ -67,6 +67,6 @@ def test_a_run_with_different_versions_on_workers_ends_at_its_start_and_says_so(
     here = versions_here()
     monkeypatch.setattr(program, "versions_here", lambda: {**here, "pyarrow": "1.0"})
     handle = run.run(lines(tmp_path), target=target(), state_dir=tmp_path / "state")
-    with pytest.raises(RuntimeUnavailableError, match=r"other versions[\s\S]*expected: pyarrow 1\.0"):
+    with pytest.raises(RuntimeUnavailableError, match=r"different versions[\s\S]*expected: pyarrow 1\.0"):
         handle.wait(120.0)
     assert handle.progress().emitted == 0
