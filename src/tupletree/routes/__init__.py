@@ -1,0 +1,37 @@
+"""Routes: pipelines of queues and adapters, written in YAML, with a ledger, lineage and certain completion.
+
+A route is one inbound queue, adapters in order, any number of outbound queues; a pipeline is several routes; an
+execution is one message and everything that comes of it. A pipeline compiles to a topology, so both runtimes run it.
+"""
+
+from tupletree.routes.adapters.contract import (
+    Adapter,
+    AdapterConfig,
+    AdapterContext,
+    AdapterResult,
+    BatchAdapter,
+    Emitted,
+    PipelineContext,
+    Release,
+    RouteMessage,
+    StatefulAdapter,
+)
+from tupletree.routes.messages import CallRecord, Child, Settlement, Standing, Work
+
+__all__ = [
+    "Adapter",
+    "AdapterConfig",
+    "AdapterContext",
+    "AdapterResult",
+    "BatchAdapter",
+    "CallRecord",
+    "Child",
+    "Emitted",
+    "PipelineContext",
+    "Release",
+    "RouteMessage",
+    "Settlement",
+    "Standing",
+    "StatefulAdapter",
+    "Work",
+]

@@ -1,0 +1,133 @@
+"""What travels in a pipeline's topology: deliveries, what became of them, children, and calls of adapters.
+
+Owns these classes. Refuses to decide anything: the chain says what an attempt came to, the ledger what becomes of its
+message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = ["CallRecord", "Child", "Outcome", "Settlement", "Standing", "Work"]
+
+Outcome = Literal["done", "filtered", "unrouted", "failed", "cancelled"]
+"""What an attempt came to. `unrouted`: it succeeded and made something that no queue takes. `cancelled`: it was stopped
+and does not count."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivery of a message to a route.
+
+    Attributes:
+        id: of the message, unique in the ledger.
+        route: that works it.
+        queue: that it was leased from.
+        handle: of the lease.
+        executions: that it belongs to; several where a batch merged messages of several.
+        attempt: from 1; deliveries whose work was cancelled do not count.
+        body: the payload, encoded (`tupletree.routes.payloads`).
+        headers: text by name.
+        parents: ids of the messages that it came of.
+    """
+
+    id: str
+    route: str
+    queue: str
+    handle: str
+    executions: Sequence[str]
+    attempt: int
+    body: bytes
+    headers: Mapping[str, str] = {}
+    parents: Sequence[str] = ()
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that an attempt made, for one queue.
+
+    Attributes:
+        id: derived from its parents, route, position and index, so that the same attempt made twice gives it again.
+        queue: that it is for.
+        body: the payload, encoded.
+        headers: text by name.
+        delay_s: until it may be delivered.
+    """
+
+    id: str
+    queue: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+    delay_s: float = 0.0
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A message whose attempt has ended: which one, and how to tell its broker."""
+
+    id: str
+    route: str
+    queue: str
+    handle: str
+    executions: Sequence[str]
+    attempt: int
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt came to: of one message, or of several that a batch made its outputs of together.
+
+    Attributes:
+        messages: whose attempt ended so.
+        outcome: see `Outcome`.
+        children: what they made together; only of `done`, and of `filtered` where something was emitted before.
+        reason: why it was filtered, unrouted or failed, in words.
+        error: of a failed attempt: the exception's class name.
+        traceback: of a failed attempt, as text.
+        permanent: no further attempt.
+        retry_after_s: a failed attempt asked for this pause at least.
+        adapter: name of the adapter that filtered or failed it.
+    """
+
+    messages: Sequence[Standing]
+    outcome: Outcome
+    children: Sequence[Child] = ()
+    reason: str = ""
+    error: str = ""
+    traceback: str = ""
+    permanent: bool = False
+    retry_after_s: float = 0.0
+    adapter: str = ""
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of lineage: one call of an adapter for one message.
+
+    Attributes:
+        execution: the first of the message's executions.
+        route: its route.
+        adapter: name of the adapter.
+        position: of the adapter in its route, from 0.
+        message: id of the message.
+        attempt: of the message.
+        status: what the call came to.
+        input_hash, output_hash: of the canonical JSON of payloads, 16 hex digits; empty: none.
+        error: class and text of what it raised, or the reason for filtering.
+        started_s, ended_s: Unix time.
+        batch: id of the batch, for batch adapters.
+        trace: id of the trace, if the message's headers name one.
+    """
+
+    execution: str
+    route: str
+    adapter: str
+    position: int
+    message: str
+    attempt: int
+    status: Literal["completed", "failed", "skipped", "filtered", "held", "cancelled"]
+    input_hash: str = ""
+    output_hash: str = ""
+    error: str = ""
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    batch: str = ""
+    trace: str = ""
