@@ -16,6 +16,7 @@ from tupletree.routes.adapters.contract import (
     RouteMessage,
     StatefulAdapter,
 )
+from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Child, Settlement, Standing, Work
 
 __all__ = [
@@ -28,8 +29,10 @@ __all__ = [
     "Child",
     "Emitted",
     "PipelineContext",
+    "PipelineSpec",
     "Release",
     "RouteMessage",
+    "RouteSpec",
     "Settlement",
     "Standing",
     "StatefulAdapter",

@@ -1,0 +1,1 @@
+"""The document: a pipeline's YAML, typed, checked and explained."""
