@@ -50,14 +50,14 @@ class AdapterSpec:
 
     Attributes:
         name: unique in its route: what the document says, or its type, with a number where that is there already.
-        type: as the document says it.
+        type_name: its `type`, as the document says it.
         adapter: the class.
         config: its settings, checked.
         condition: `tupletree.routes.adapters.conditions.Condition`; None: always.
     """
 
     name: str
-    type: str
+    type_name: str
     adapter: type[Adapter[Any]]
     config: AdapterConfig
     condition: Any = None
