@@ -149,6 +149,37 @@ def test_a_class_waits_in_all_its_methods_and_settles_by_hand() -> None:
     assert busy.now == -3, "its close was awaited to the end"
 
 
+class Returning(Bolt[Item]):
+    """Has no collector, so its calls go on side by side."""
+
+    concurrency = 3
+
+    async def open(self, context: object) -> None:
+        await busy.wait(1)
+        self.factor = 2
+
+    async def process(self, value: Item) -> list[Item]:
+        await busy.wait(value.number % 4)
+        if value.number == 2:
+            raise ValueError("not this one")
+        return [Item(self.factor * value.number)] * (value.number % 2 + 1)
+
+    async def close(self) -> None:
+        busy.now = -7
+
+
+def test_calls_of_a_class_without_a_collector_overlap() -> None:
+    task = task_of(Returning)
+    worked = task.work(frame_of(1, 2, 3, 4))
+    assert worked.failures.keys() == {2}
+    (output,) = worked.outputs
+    assert [value.number for value in output.values] == [2, 2, 6, 6, 8]
+    assert output.roots == [1, 3, 4]
+    assert busy.most == 3
+    task.close()
+    assert busy.now == -7, "its close was awaited to the end"
+
+
 def test_tuples_of_a_root_that_has_failed_are_not_asked_for_and_others_get_their_own_answers() -> None:
     asked: list[int] = []
 

@@ -156,6 +156,23 @@ def test_an_async_class_bolt_holds_tuples_and_settles_them_in_a_later_call() -> 
     assert run.seconds == pytest.approx(3.0)  # it opens, then both threes sleep side by side
 
 
+class Answering(Bolt[Job]):
+    """Has no collector: what it gives back is what it emits."""
+
+    concurrency = 2
+
+    async def process(self, value: Job) -> list[Done]:
+        await asyncio.sleep(value.seconds)
+        return [Done(value.key, one) for one in (1, 2)]
+
+
+def test_an_async_class_bolt_without_a_collector_emits_what_it_gives_back() -> None:
+    run = run_jobs(Answering, [Job(key, 1.0) for key in "abcd"])
+    assert [(one.key, one.count) for one in run.outputs["out"]] == [(key, one) for key in "abcd" for one in (1, 2)]
+    assert all(message.acked for message in run.messages["jobs"])
+    assert run.seconds == pytest.approx(2.0)
+
+
 def test_what_a_call_emitted_for_its_own_tuple_is_taken_back_when_it_raises_and_comes_in_order_when_not() -> None:
     @bolt(concurrency=2)
     async def both(job: Job, collector: Collector[Done]) -> AsyncIterator[Done]:

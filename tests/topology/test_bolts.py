@@ -397,7 +397,12 @@ class TestClasses:
         class Idle(Bolt[A]): ...
 
         class Narrow(Bolt[A]):
-            def process(self, value: A) -> None: ...  # type: ignore[override]  # the fault under test
+            def process(self) -> None: ...  # type: ignore[override]  # the fault under test
+
+        class Ticking(Bolt[A]):
+            def process(self, value: A) -> None: ...
+
+            def tick(self, collector: Collector[Any]) -> None: ...
 
         def broken() -> Bolt[A]:
             raise ValueError("no")
@@ -408,6 +413,7 @@ class TestClasses:
         assert whats(read_class(Needy)) == ["the bolt's class needs arguments"]  # type: ignore[arg-type]  # tested
         assert whats(read_class(Idle)) == ["the bolt has no `process`"]
         assert whats(read_class(Narrow)) == ["`process` has the wrong parameters"]
+        assert whats(read_class(Ticking)) == ["`tick` needs a Collector"]
         assert read_class(broken).findings[0].got == "ValueError: no"
         assert read_class(other).findings[0].got == "int"
 

@@ -85,11 +85,13 @@ class BoltTask:
             return
         bolt: Bolt[Any] = self._spec.target()
         self._bolt = bolt
-        assert self._collector_call is not None
         for name, what in self._spec.inject.items():
             setattr(bolt, name, self._injected(what))
-        process, collector = self._method(bolt.process), self._collector_call.collector
-        self._call = lambda value: process(value, collector)
+        process = self._method(bolt.process)
+        self._call = process
+        if self._spec.takes_collector:
+            collector = self._injected("collector")
+            self._call = lambda value: process(value, collector)
         self._method(bolt.open)(self._place)
 
     def leave_early(self, tell: Callable[[Callable[[], Worked]], None]) -> None:
@@ -273,7 +275,7 @@ class BoltTask:
         tick = Tick(time_s)
         frame = Frame(self._place.task_id, "", TICK_STREAM, [tick], [UNTRACKED], [1], 0)
         state, keys = self._state_of_task()
-        if self._bolt is not None:
+        if self._bolt is not None and self._spec.takes_collector:
             assert self._collector_call is not None
             call, collector = self._method(self._bolt.tick), self._collector_call.collector
             self._collector_call.run(frame, lambda _: call(collector), state, keys, worked)

@@ -135,7 +135,7 @@ class AsyncBoltMachine(EmittingMachine):
                 await _ended(bolt.close())
             raise
         process, tick, collector = bolt.process, bolt.tick, self._collector
-        self._process = lambda value: process(value, collector)
+        self._process = (lambda value: process(value, collector)) if self._spec.takes_collector else process
         self._tick = lambda _: tick(collector)
         self._close = bolt.close
         return []

@@ -60,6 +60,6 @@ class SystemMachine(Machine):
 
 def tick_interval_s(bolt: BoltSpec, options: Options) -> float | None:
     """How often a bolt gets ticks; None: never."""
-    if bolt.style == "class" or (bolt.style == "function" and Tick in bolt.input_types):
+    if (bolt.style == "class" and bolt.takes_collector) or (bolt.style == "function" and Tick in bolt.input_types):
         return bolt.tick_interval_s or options.tick_interval_s
     return None

@@ -196,6 +196,9 @@ class AsyncSpout(Generic[T]):
 class Bolt(Generic[T]):
     """A bolt with a life cycle. One instance per task (on Spark: per task and run, so only declared state lasts).
 
+    A `process` without the parameter `collector` gives its outputs back; calls of an async one go on side by side on
+    Spark, too, which those that have a collector do not.
+
     `process` returns or yields its outputs, or uses the collector. With `auto_ack` (the default) the tuple is acked
     when `process` returned, unless the bolt settled it already; an exception fails it.
 
@@ -223,8 +226,8 @@ class Bolt(Generic[T]):
         return None
 
     @abstractmethod
-    def process(self, value: T, collector: Collector[Any]) -> Any:
-        """Work on one tuple."""
+    def process(self, value: T, *args: Any, **kwargs: Any) -> Any:
+        """Work on one tuple: `process(self, value: T, collector: Collector[U])`, or `process(self, value: T) -> U`."""
 
     def tick(self, collector: Collector[Any]) -> Any:
         """Time passed; called for bolts that asked for ticks."""

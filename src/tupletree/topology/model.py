@@ -106,6 +106,7 @@ class BoltSpec:
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.
         key_fields: what its inputs must be grouped by, if the bolt knows; else any fields will do.
+        takes_collector: class style only: `process` has a second parameter, for a Collector.
         origin: the decorated bolt that this was read from, if any. It is what pickles, by reference, so that a worker
             imports the user's module and reads the hints there. Code that replaces another field clears it.
     """
@@ -127,6 +128,7 @@ class BoltSpec:
     batch_max_age_s: float | None = None
     tick_interval_s: float | None = None
     key_fields: tuple[str, ...] = ()
+    takes_collector: bool = True
     origin: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -137,7 +139,7 @@ class BoltSpec:
     @property
     def can_collect(self) -> bool:
         """Whether the bolt has a Collector, and with it the choice of stream, task and anchors."""
-        return self.style == "class" or "collector" in self.inject.values()
+        return (self.style == "class" and self.takes_collector) or "collector" in self.inject.values()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Pickle the decorated bolt instead of the bare function, whose module-level name it took."""

@@ -149,6 +149,9 @@ def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDes
         reading.inputs = tuple(subject.input_types)
     reading.outputs += subject.output_types
     is_async = _awaits(cls.process)
+    takes_collector = len(inspect.signature(cls.process).parameters) != 2  # self, value
+    if not takes_collector and cls.tick is not Bolt.tick:
+        reading.fault("`tick` needs a Collector", next_step="write `def process(self, value, collector)`")
     also_async = [name for name in ("open", "tick", "close") if _awaits(getattr(cls, name))]
     if also_async and not is_async:
         reading.fault(f"`{also_async[0]}` is async, but `process` is not", next_step="write `async def process`")
@@ -167,6 +170,7 @@ def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDes
         concurrency=subject.concurrency,
         blocking=subject.blocking,
         tick_interval_s=subject.tick_interval_s,
+        takes_collector=takes_collector,
     )
     outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
     return BoltDescription(spec, outputs, tuple(reading.findings))
@@ -343,14 +347,14 @@ def _read_process(reading: Reading, cls: type[Bolt[Any]], names: Names) -> None:
     if annotations is None:
         return
     parameters = list(inspect.signature(cls.process).parameters.values())[1:]
-    if len(parameters) != 2:
+    if len(parameters) not in {1, 2}:
         reading.fault(
             "`process` has the wrong parameters",
             got=str(inspect.signature(cls.process)),
-            expected="(self, value, collector)",
+            expected="(self, value, collector), or (self, value)",
         )
         return
-    value, collector = parameters
+    value = parameters[0]
     reading.value_parameter = value.name
     annotation = annotations.get(value.name, declared)
     if isinstance(annotation, type) or get_origin(annotation) is not None or annotation is Any:
@@ -359,7 +363,8 @@ def _read_process(reading: Reading, cls: type[Bolt[Any]], names: Names) -> None:
         reading.inputs = _input_types(reading, value.name, declared)
     elif not cls.input_types:
         reading.inputs = (object,)
-    _collected(reading, annotations.get(collector.name))
+    if len(parameters) == 2:
+        _collected(reading, annotations.get(parameters[1].name))
     _read_return(reading, annotations, _yields(cls.process))
     if cls.tick is not Bolt.tick and (ticking := _resolve(reading, cls.tick, names)) is not None:
         for annotation in ticking.values():

@@ -270,9 +270,9 @@ class _TracedBolt(Bolt[Any]):
     def _keep_attributes(self) -> None:
         self._before.update((name, _kept_copy(value)) for name, value in self._attributes())
 
-    def process(self, value: Any, collector: Collector[Any]) -> Any:
+    def process(self, value: Any, *collector: Collector[Any]) -> Any:
         injure(self._fail, value)
-        result = self._inner.process(value, _TracedCollector(collector, self._tracer, value))
+        result = self._inner.process(value, *(_TracedCollector(one, self._tracer, value) for one in collector))
         followed = self._tracer.follow(result, value, many=self._spec.returns == "many")
         self._look_at_attributes()
         return followed

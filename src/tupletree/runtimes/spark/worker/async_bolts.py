@@ -83,10 +83,10 @@ class AsyncBoltTask(BoltTask):
         self._resources = {
             name: component.resources[what.removeprefix("resource:")]
             for name, what in spec.inject.items()
-            if what not in ONE_AT_A_TIME
+            if what not in ONE_AT_A_TIME and spec.style == "function"  # a class has them as attributes
         }
         self._side_by_side = (
-            spec.style == "function"
+            (spec.style == "function" or (spec.style == "class" and not spec.takes_collector))
             and spec.concurrency > 1
             and spec.auto_ack
             and spec.auto_fail
@@ -108,6 +108,8 @@ class AsyncBoltTask(BoltTask):
         """See `BoltTask.open`."""
         self._loop = asyncio.new_event_loop()
         super().open()
+        if self._bolt is not None and self._side_by_side:
+            self._asked, self._call = self._bolt.process, self._call_now
 
     def close(self) -> None:
         """See `BoltTask.close`; what calls have started on the loop is cancelled."""
