@@ -44,10 +44,11 @@ _MAX_SOCKET_PATH = 103
 _SOCKET_NAME_BYTES = 43
 """`.UUID.sock`, as Spark names them, and the slash before it."""
 
-LOGGING = Path(__file__).with_name("log4j2.properties")
+LOGGING = Path(__file__).absolute().with_name("log4j2.properties")
+"""Absolute: the module of a package that was shipped as a zip has a relative path, of which no URI can be made."""
+
 DRIVER_JAVA_OPTIONS = f"-XX:+UseSerialGC -Xss64m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
 """-Xss64m: a stop during an action needs a deep stack. Spark's own lines at the start are of no use to the user."""
-
 
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """On local masters the driver's JVM shares its cores with the Python workers, which do the work: the full compiler

@@ -8,9 +8,7 @@ runner without Spark.
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -19,10 +17,10 @@ from tupletree.routing.plan import Plan, Stage
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
-from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
+from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.session import partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.shared_session import SESSIONS
-from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+from tupletree.runtimes.spark.worker.stage_function import StageFunction
 
 __all__ = ["Backend", "PlanRunner", "Report", "SparkBackend", "SparkPlanRunner"]
 
@@ -131,7 +129,7 @@ class SparkPlanRunner:
         rows = context.parallelize(packed, partitions)
         for stage in self._plan.stages:
             is_last = stage is self._plan.stages[-1]
-            function = _StageFunction(self._blob, encoded, stage.index, partitions, is_last=is_last)
+            function = StageFunction(self._blob, encoded, stage.index, partitions, is_last=is_last)
             rows = rows.mapPartitionsWithIndex(function)
             rows._bypass_serializer = True  # noqa: SLF001 - rows are bytes; pickling them would copy each twice
             if not is_last:
@@ -142,40 +140,6 @@ class SparkPlanRunner:
     def cancel(self) -> None:
         """See `PlanRunner`."""
         self._context.cancelJobGroup(self._group)
-
-
-class _StageFunction:
-    """What Spark runs for one partition of a stage: bytes in, bytes out.
-
-    Where rows go through an exchange, each is preceded by the number of its partition, as `PairwiseRDD` wants it.
-    """
-
-    def __init__(self, blob: bytes, control: bytes, index: int, partitions: int, *, is_last: bool) -> None:
-        self._blob = blob
-        self._control = control
-        self._index = index
-        self._partitions = partitions
-        self._is_last = is_last
-
-    def __call__(self, partition: int, items: Iterable[bytes]) -> Iterator[bytes]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "a stage runs only inside a Spark task"
-        if threading.current_thread() is threading.main_thread():
-            # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
-        rows = map(wire.unpack_row, items) if self._index else _logged(items)
-        for row in run_stage(self._blob, self._control, self._index, identity, rows):
-            if not self._is_last:
-                yield (row[0] % self._partitions).to_bytes(8, "big")
-            yield wire.pack_row(row)
-
-
-def _logged(items: Iterable[bytes]) -> Iterator[wire.Row]:
-    for item in items:
-        yield from rows_of_slice(msgspec.msgpack.decode(item, type=EpochSlice))
 
 
 def _exchanged(rows: Any, partitions: int) -> Any:

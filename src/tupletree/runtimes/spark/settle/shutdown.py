@@ -39,7 +39,8 @@ BEYOND_RESTARTS = (
 
 MAX_TRACEBACK = 4_000
 
-_PACKAGE = str(Path(errors.__file__).parent)
+_PACKAGE = errors.__file__.rpartition("/")[0]
+"""As tracebacks have it: not through Path, which makes another text of `./tupletree.zip`."""
 
 _FINAL: dict[str, type[TupletreeError]] = {
     one.__name__: one for one in (CheckpointError, RuntimeUnavailableError, TopologyError)

@@ -44,7 +44,8 @@ MARKER_OFFSET = 1 << 20
 MAX_CRASH_REPORT = 8_000
 FORCED_FROM_ATTEMPT = 2
 
-_PACKAGE = str(Path(errors.__file__).parent)
+_PACKAGE = errors.__file__.rpartition("/")[0]
+"""As tracebacks have it: not through Path, which makes another text of `./tupletree.zip`."""
 
 _NAME = re.compile(r"\d{6}-(\d{8})-\d{2}-\d{5}-(\d{4}-\d{2})\.mark")
 

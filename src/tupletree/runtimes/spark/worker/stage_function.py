@@ -1,0 +1,61 @@
+"""What the driver pickles for each stage of a run, and what a Spark worker imports to run it.
+
+It is here, and not beside the job that it is a part of: a worker imports the module that a pickled class comes from,
+and all that this imports. Nothing of the driver, its session or its Java is among that.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
+from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+
+__all__ = ["StageFunction"]
+
+
+class StageFunction:
+    """What Spark runs for one partition of a stage: bytes in, bytes out.
+
+    Where rows go through an exchange, each is preceded by the number of its partition, as `PairwiseRDD` wants it.
+
+    Args:
+        blob: the program, as `pack_program` made it.
+        control: of this run, as `control_bytes` made it.
+        index: of the stage. The items of stage 0 are slices of the epoch, those of the others packed rows.
+        partitions: of the plan.
+        is_last: whether its rows go to the driver, not through an exchange.
+    """
+
+    def __init__(self, blob: bytes, control: bytes, index: int, partitions: int, *, is_last: bool) -> None:
+        self._blob = blob
+        self._control = control
+        self._index = index
+        self._partitions = partitions
+        self._is_last = is_last
+
+    def __call__(self, partition: int, items: Iterable[bytes]) -> Iterator[bytes]:
+        """The rows of one partition. Called by Spark in a worker process, once for each attempt of the task."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a stage runs only inside a Spark task"
+        if threading.current_thread() is threading.main_thread():
+            # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
+        rows = map(wire.unpack_row, items) if self._index else _logged(items)
+        for row in run_stage(self._blob, self._control, self._index, identity, rows):
+            if not self._is_last:
+                yield (row[0] % self._partitions).to_bytes(8, "big")
+            yield wire.pack_row(row)
+
+
+def _logged(items: Iterable[bytes]) -> Iterator[wire.Row]:
+    for item in items:
+        yield from rows_of_slice(msgspec.msgpack.decode(item, type=EpochSlice))
