@@ -313,7 +313,6 @@ class Engine:
             call_max_bytes=self._call_max_bytes,
             away=self._outage_log.away,
             one_host=self._runner.one_host,
-            epochs_directory=str(self._directory.epochs),
         )
         if not (settlement.has_work or control.has_needs):
             return []

@@ -1,0 +1,260 @@
+"""Conditions: whether an adapter is called for a message, or which way it takes.
+
+Owns the operators, the paths, and their checks. A condition never raises: what is not there, and what cannot be
+compared, does not hold. Expressions of `matches` are RE2's, which take time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from tupletree.routes.adapters.contract import AdapterConfig, RouteMessage
+
+__all__ = ["Condition", "Operator", "Path", "same"]
+
+Operator = Literal["equals", "not_equals", "matches", "in", "exists", "gt", "gte", "lt", "lte", "contains"]
+
+_ROOTS = ("payload", "headers", "message")
+_OF_MESSAGE: dict[str, Callable[[RouteMessage], Any]] = {
+    "id": lambda message: message.id,
+    "execution": lambda message: message.execution,
+    "executions": lambda message: list(message.executions),
+    "parents": lambda message: list(message.parents),
+}
+_STEP = re.compile(r"""\.(?P<key>[^.\[\]"'\s]+)|\[(?P<index>-?\d{1,9})\]|\[(?P<quote>["'])(?P<text>.*?)(?P=quote)\]""")
+_FIND = pc.get_function("match_substring_regex")
+
+Test = Callable[[RouteMessage], bool]
+_MISSING = object()
+
+
+class Path:
+    """A place in a message: `payload.a.b[0]`, `payload["a.b"]`, `headers.x`, `message.id`.
+
+    Raises:
+        ValueError: it is none; says why.
+    """
+
+    __slots__ = ("root", "steps", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        root = re.match(r"\w*", text)
+        self.root = root[0] if root else ""
+        if self.root not in _ROOTS:
+            raise ValueError(f"{text!r} is no path; expected payload.kind, headers.source, message.id or the like")
+        steps: list[str | int] = []
+        place = len(self.root)
+        while place < len(text):
+            step = _STEP.match(text, place)
+            if step is None:
+                raise ValueError(f"{text!r} cannot be read from {text[place:]!r} on; expected .name, [0] or ['a name']")
+            steps.append(int(step["index"]) if step["index"] else step["key"] or step["text"] or "")
+            place = step.end()
+        if self.root == "message" and (len(steps) != 1 or steps[0] not in _OF_MESSAGE):
+            raise ValueError(f"{text!r} is nothing of a message; expected message.{', message.'.join(_OF_MESSAGE)}")
+        if self.root == "headers" and len(steps) > 1:
+            raise ValueError(f'{text!r} looks into a header, which is text; a name with dots is headers["a.b"]')
+        self.steps = tuple(steps)
+
+    def __reduce__(self) -> Any:
+        return Path, (self.text,)
+
+    def get(self, message: RouteMessage, default: Any = None) -> Any:
+        """What is at this place, or `default`."""
+        if self.root == "message":
+            return _OF_MESSAGE[str(self.steps[0])](message)
+        value: Any = message.payload if self.root == "payload" else message.headers
+        for step in self.steps:
+            if type(step) is int:
+                if not (isinstance(value, list | tuple) and -len(value) <= step < len(value)):
+                    return default
+                value = value[step]
+            elif isinstance(value, Mapping) and step in value:
+                value = value[step]
+            else:
+                return default
+        return value
+
+
+class Condition(AdapterConfig):
+    """One comparison, or several joined.
+
+    Attributes:
+        field: path of what is compared.
+        operator: how; `equals` by default.
+        value: with what. `in` takes a list, `exists` true (the default) or false, the others what they compare with.
+        all_of: every one of these holds.
+        any_of: at least one of these holds.
+        not_: this does not hold; `not` in documents.
+
+    Example:
+        >>> from tupletree.routes import RouteMessage
+        >>> big = Condition(field="payload.size", operator="gt", value=1000)
+        >>> [big.holds(RouteMessage({"size": size})) for size in (2000, 10, "2000")]
+        [True, False, False]
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    field: str = ""
+    operator: Operator = "equals"
+    value: Any = None
+    all_of: Sequence[Condition] | None = None
+    any_of: Sequence[Condition] | None = None
+    not_: Condition | None = Field(default=None, alias="not")
+    _test: Test = PrivateAttr()
+
+    def holds(self, message: RouteMessage) -> bool:
+        """Whether it is so of this message. Never raises."""
+        return self._test(message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Condition) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash((self.field, self.operator))
+
+    def __reduce__(self) -> Any:
+        return _condition_of, (self.model_dump(by_alias=True, exclude_unset=True),)
+
+    @model_validator(mode="after")
+    def _compiled(self) -> Condition:
+        joined = [name for name in ("all_of", "any_of", "not_") if getattr(self, name) is not None]
+        given = self.model_fields_set - {"all_of", "any_of", "not_"}
+        if len(joined) + bool(given) != 1:
+            raise ValueError("expected field with operator and value, or one of all_of, any_of and not")
+        if not joined:
+            self._test = _comparison(self)
+        elif self.not_ is not None:
+            self._test = _negated(self.not_.holds)
+        else:
+            parts = self.all_of if self.all_of is not None else self.any_of
+            if not parts:
+                raise ValueError(f"{joined[0]} needs at least one condition")
+            self._test = _joined([part.holds for part in parts], all if self.all_of is not None else any)
+        return self
+
+
+def _condition_of(values: Mapping[str, Any]) -> Condition:
+    return Condition.model_validate(values)
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two JSON values are equal: 1 is 1.0, but true is not 1."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(first == second)
+
+
+def _joined(tests: Sequence[Test], how: Callable[[Any], bool]) -> Test:
+    return lambda message: how(test(message) for test in tests)
+
+
+def _negated(test: Test) -> Test:
+    return lambda message: not test(message)
+
+
+def _comparison(condition: Condition) -> Test:
+    if "field" not in condition.model_fields_set:
+        raise ValueError("expected field, a path such as payload.kind")
+    operator, value = condition.operator, condition.value
+    if "value" not in condition.model_fields_set:
+        if operator != "exists":
+            raise ValueError(f"{operator} needs a value")
+        value = True
+    get = Path(condition.field).get
+    compare = _COMPARISONS[operator](value)
+
+    def test(message: RouteMessage) -> bool:
+        found = get(message, _MISSING)
+        try:
+            return compare(found)
+        except (TypeError, ValueError, ArithmeticError, RecursionError):
+            return False  # what cannot be compared
+
+    if operator == "exists":
+        return test
+    return lambda message: get(message, _MISSING) is not _MISSING and test(message)
+
+
+def _wrong(operator: str, expected: str, value: Any) -> ValueError:
+    # No TypeError: pydantic makes a fault of a ValueError only.
+    return ValueError(f"{operator} takes {expected}, got {value!r}")
+
+
+def _exists(value: Any) -> Callable[[Any], bool]:
+    if not isinstance(value, bool):
+        raise _wrong("exists", "true or false", value)
+    return lambda found: (found is not _MISSING) is value
+
+
+def _in(value: Any) -> Callable[[Any], bool]:
+    if not isinstance(value, list | tuple):
+        raise _wrong("in", "a list", value)
+    if all(type(one) is str for one in value):
+        texts = frozenset(value)
+        return lambda found: type(found) is str and found in texts
+    return lambda found: any(same(found, one) for one in value)
+
+
+def _contains(value: Any) -> Callable[[Any], bool]:
+    def test(found: Any) -> bool:
+        if isinstance(found, list | tuple):
+            return any(same(one, value) for one in found)
+        if isinstance(found, Mapping):
+            return isinstance(value, str) and value in found
+        return isinstance(found, str) and isinstance(value, str) and value in found
+
+    return test
+
+
+def _ordered(name: str, compare: Callable[[Any, Any], bool]) -> Callable[[Any], Callable[[Any], bool]]:
+    def make(value: Any) -> Callable[[Any], bool]:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise _wrong(name, "a number or text", value)
+        kinds: Any = str if isinstance(value, str) else int | float
+        return lambda found: isinstance(found, kinds) and not isinstance(found, bool) and compare(found, value)
+
+    return make
+
+
+def _matches(value: Any) -> Callable[[Any], bool]:
+    if not isinstance(value, str):
+        raise _wrong("matches", "a regular expression as text", value)
+    options = pc.MatchSubstringOptions(value)
+    try:
+        _FIND.call([pa.scalar("")], options)
+    except (pa.ArrowException, ValueError) as error:
+        raise ValueError(
+            f"{error}; expected an expression of RE2: as Python's, without look-around and references to groups"
+        ) from None
+
+    def test(found: Any) -> bool:
+        return isinstance(found, str) and _FIND.call([pa.scalar(found)], options).as_py() is True
+
+    return test
+
+
+_COMPARISONS: dict[str, Callable[[Any], Callable[[Any], bool]]] = {
+    "equals": lambda value: lambda found: same(found, value),
+    "not_equals": lambda value: lambda found: not same(found, value),
+    "matches": _matches,
+    "in": _in,
+    "exists": _exists,
+    "gt": _ordered("gt", lambda found, value: found > value),
+    "gte": _ordered("gte", lambda found, value: found >= value),
+    "lt": _ordered("lt", lambda found, value: found < value),
+    "lte": _ordered("lte", lambda found, value: found <= value),
+    "contains": _contains,
+}
