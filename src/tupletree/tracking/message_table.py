@@ -149,19 +149,23 @@ def died_of(message: Message, spout: str, failure: Failure, wall_s: float) -> Di
 
 
 class RetryQueue:
-    """Messages by due time, and in order of arrival where due times are equal."""
+    """Messages by due time, and in order of arrival where due times are equal.
+
+    Attributes:
+        last_ticket: of the message that came last; each has the next number.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Message]] = []  # an item is stale when the message's ticket is another
-        self._last_ticket = 0
+        self.last_ticket = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def push(self, message: Message, due_s: float) -> None:
         """Add a message that is not in the queue."""
-        self._last_ticket += 1
-        message.ticket = self._last_ticket
+        self.last_ticket += 1
+        message.ticket = self.last_ticket
         message.due_s = due_s
         heapq.heappush(self._heap, (due_s, message.ticket, message))
 

@@ -19,6 +19,7 @@ from tupletree.ids import RandomBits, draw_id, hex_id
 from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutMessages, died_of, standing_of
 from tupletree.tracking.outcomes import Failure, Outcome
+from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times, after_failure
 from tupletree.tracking.pending_log import ChangeLog, Decode, Encode, PendingChanges, fold, message_of
 from tupletree.tracking.records import (
     Acked,
@@ -228,50 +229,38 @@ class Pending:
         """Whether `fail` would make a dead letter of this root's message, which is in flight."""
         return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt)
 
-    def fail_in_place(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | Died | None:
-        """As `fail`, where the runtime has tuples of the message to start from.
-
-        The next attempt goes on under the same root from its due time on; the message stays in flight, and is not
-        emitted again, by the runtime or by its source.
-        """
-        message = self._in_flight.get(root)
-        if message is None or self.is_last_attempt(root, failure):
-            died = self.fail(root, failure, now_s, wall_s)
-            assert died is None or isinstance(died, Died)
-            return died
-        self.counters.failed += 1
-        self.counters.retried += 1
-        message.failure, message.failed_s = failure, now_s
-        due_s = now_s + self._policy.delay_s(message.attempt, self._random)
-        message.attempt += 1
-        return Retry(message.spout_task, message.message_id, message.attempt, due_s, root)
-
     def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
         """The attempt failed: the runtime or the source will try again, or the message is dead.
 
         Returns:
             What comes next, or None if the root is not in flight: its verdict was given before.
         """
-        message = self._in_flight.pop(root, None)
+        message = self._in_flight.get(root)
         if message is None:
             self.counters.late_verdicts += 1
             return None
+        task = self._tasks[message.spout_task]
+        effect = after_failure(message, task, failure, self._policy, self._random, Times(now_s, wall_s))
+        self._take_out(message, failure, effect, now_s)
+        return effect
+
+    def _take_out(self, message: Message, failure: Failure, effect: Retry | SourceRetry | Died, now_s: float) -> None:
+        """Do what `after_failure` found."""
+        del self._in_flight[message.root]
         self.counters.failed += 1
         message.failure = failure
         message.failed_s = now_s
+        if isinstance(effect, Retry):
+            self._enqueue(message, effect.due_s)
+            return
         task = self._tasks[message.spout_task]
-        if failure.permanent or self._policy.exhausted(message.attempt):
-            del task.messages[message.key]
-            return self._store_letter(message, failure, wall_s)
-        if message.by_source:
-            del task.messages[message.key]
-            task.awaiting[message.key] = message
-            message.ticket = AWAITING
-            self._log.note_waiting(message, was_there=False)
-            return SourceRetry(task.number, message.message_id, message.attempt + 1, failure, root)
-        due_s = now_s + self._policy.delay_s(message.attempt, self._random)
-        self._enqueue(message, due_s)
-        return Retry(task.number, message.message_id, message.attempt + 1, due_s, root)
+        del task.messages[message.key]
+        if isinstance(effect, Died):
+            self.counters.dead += 1
+            return
+        task.awaiting[message.key] = message
+        message.ticket = AWAITING
+        self._log.note_waiting(message, was_there=False)
 
     def put_back(self, root: int, due_s: float = -math.inf) -> bool:
         """Take an attempt back without counting it: `due` gives the message out at `due_s`, or before all others.
@@ -330,6 +319,51 @@ class Pending:
                 self._forget(message)
                 released.append(Released(task.number, message.message_id, message.attempt, message.root))
         return released
+
+    # --- verdicts that are made durable before they are carried out -------------------------------------------
+
+    def decider(self, now_s: float, wall_s: float) -> PendingDecider:
+        """Find what verdicts come to, at this time; nothing is changed before the decision is given to `apply`."""
+        times = Times(now_s, wall_s)
+        return PendingDecider(self._tasks, self._in_flight, self._queue, self._log, self._policy, times)
+
+    def apply(self, decision: PendingDecision) -> None:
+        """Carry out a decision; nothing has changed since it was made. What is recorded as changed begins anew."""
+        times, in_flight, tasks = decision.times, self._in_flight, self._tasks
+        for one in decision.adopted:
+            self.adopt(
+                one.root,
+                one.spout_task,
+                one.message_id,
+                one.value,
+                attempt=1,
+                first_emitted_s=one.first_emitted_s,
+                now_s=times.now_s,
+                wall_s=times.wall_s,
+                made=one.made,
+            )
+        for root in decision.acked:
+            message = in_flight.pop(root)
+            del tasks[message.spout_task].messages[message.key]
+        self.counters.acked += len(decision.acked)
+        for number, key in decision.given_up:
+            del tasks[number].awaiting[key]
+        self.counters.dead += len(decision.given_up)
+        for failed in decision.failed:
+            message = in_flight[failed.root]
+            if failed.in_place and isinstance(failed.effect, Retry):
+                self.counters.failed += 1
+                self.counters.retried += 1
+                message.failure, message.failed_s = failed.failure, times.now_s
+                message.attempt = failed.effect.attempt_next
+            else:
+                self._take_out(message, failed.failure, failed.effect, times.now_s)
+        for root, due_s in decision.put_back:
+            self.put_back(root, due_s)
+        for number, message_id, outcome in decision.unconfirmed:
+            self.mark_unconfirmed(number, message_id, outcome)
+        self.counters.late_verdicts += decision.late
+        self._log.clear()
 
     # --- ids that are settled but not confirmed ---------------------------------------------------------------
 
@@ -434,7 +468,9 @@ class Pending:
 
         This is a new base: `take_changes` counts from here.
         """
-        return self._log.base(encode, now_s, wall_s)
+        base = self._log.base(encode, now_s, wall_s)
+        self._log.clear()
+        return base
 
     def take_changes(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
         """Write down what changed since the last base or delta, in time proportional to that.
@@ -442,7 +478,9 @@ class Pending:
         Raises:
             InternalError: changes are not recorded.
         """
-        return self._log.changes(encode, now_s, wall_s)
+        changes = self._log.changes(encode, now_s, wall_s)
+        self._log.clear()
+        return changes
 
     def restore(self, logged: Iterable[PendingChanges], decode: Decode, now_s: float, wall_s: float) -> None:
         """Restore what a base and its deltas, oldest first, say. Call it once, after every task is registered.

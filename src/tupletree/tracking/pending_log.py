@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,6 +38,10 @@ Decode: TypeAlias = Callable[[int, Any], Any]
 
 PlainId: TypeAlias = Any
 """A message id as `message_ids.plain_id` writes it."""
+
+After: TypeAlias = Mapping[tuple[int, Hashable], "Message | None"]
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 AT_ONCE = 0.0
 """The due time of a message that was deferred to the head of the queue."""
@@ -116,41 +121,70 @@ class ChangeLog:
         self._waiting.clear()
         self._settled.clear()
 
-    def base(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
-        """Write down all that waits and all that is unconfirmed; changes count from here."""
-        self.clear()
-        tasks = self._tasks.values()
-        messages = [one for task in tasks for one in (*task.messages.values(), *task.awaiting.values()) if one.waits]
+    def base(
+        self,
+        encode: Encode,
+        now_s: float,
+        wall_s: float,
+        after: After = NOTHING,
+        unconfirmed: Mapping[tuple[int, Hashable], Outcome] = NOTHING,
+    ) -> PendingChanges:
+        """Write down all that waits and all that is unconfirmed; see `changes` for the arguments."""
+        messages = [
+            one
+            for task in self._tasks.values()
+            for one in (*task.messages.values(), *task.awaiting.values())
+            if one.waits and (task.number, one.key) not in after
+        ]
+        messages += [message for message in after.values() if message is not None]
+        before = {
+            (task.number, key): outcome for task in self._tasks.values() for key, outcome in task.unconfirmed.items()
+        }
+        settled = {**before, **unconfirmed}
         return PendingChanges(
             waiting=_records(messages, encode, now_s, wall_s),
-            settled=[
-                (task.number, plain_id(id_from_key(key)), outcome)
-                for task in tasks
-                for key, outcome in task.unconfirmed.items()
-            ],
+            settled=[(number, plain_id(id_from_key(key)), outcome) for (number, key), outcome in settled.items()],
         )
 
-    def changes(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
-        """Write down what changed; changes count from here."""
+    def changes(
+        self,
+        encode: Encode,
+        now_s: float,
+        wall_s: float,
+        after: After = NOTHING,
+        unconfirmed: Mapping[tuple[int, Hashable], Outcome] = NOTHING,
+    ) -> PendingChanges:
+        """Write down what changed; it goes on being counted as changed until `clear`.
+
+        Args:
+            encode: for values.
+            now_s: monotonic.
+            wall_s: seconds since the Unix epoch.
+            after: (spout task, key) → the message as it will wait, or None if it will wait no more; of those that are
+                about to change.
+            unconfirmed: (spout task, key) → outcome, of ids that are about to become unconfirmed.
+        """
         if not self._enabled:
             raise InternalError("changes were taken that were not recorded", expected="record_changes=True")
         waiting: list[Message] = []
         gone: list[tuple[int, PlainId]] = []
-        for (number, key), was_there in self._waiting.items():
-            message = self._tasks[number].find(key)
+        # What is about to wait was in flight before, and what is about to wait no more was there.
+        there = {key: message is None for key, message in after.items()}
+        for (number, key), was_there in {**self._waiting, **there, **self._waiting}.items():
+            message = after[number, key] if (number, key) in after else self._tasks[number].find(key)
             if message is not None and message.waits:
                 waiting.append(message)
             elif was_there:
                 gone.append((number, plain_id(id_from_key(key))))
         settled: list[tuple[int, PlainId, Outcome]] = []
         confirmed: list[tuple[int, PlainId]] = []
-        for (number, key), was_there in self._settled.items():
-            outcome = self._tasks[number].unconfirmed.get(key)
+        known = {(number, key): key in self._tasks[number].unconfirmed for number, key in unconfirmed}
+        for (number, key), was_there in {**self._settled, **known, **self._settled}.items():
+            outcome = unconfirmed.get((number, key)) or self._tasks[number].unconfirmed.get(key)
             if outcome is not None:
                 settled.append((number, plain_id(id_from_key(key)), outcome))
             elif was_there:
                 confirmed.append((number, plain_id(id_from_key(key))))
-        self.clear()
         records = _records(waiting, encode, now_s, wall_s)
         return PendingChanges(waiting=records, gone=gone, settled=settled, confirmed=confirmed)
 

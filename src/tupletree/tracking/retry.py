@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from tupletree.config import Options
 from tupletree.errors import ConfigError, Finding
 
-__all__ = ["RestartPolicy", "RetryPolicy"]
+__all__ = ["RestartPolicy", "RetryPolicy", "spread_of"]
+
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,13 @@ class RetryPolicy:
     def exhausted(self, attempt: int) -> bool:
         """Whether attempt number `attempt` was the last one."""
         return attempt >= self.max_attempts
+
+
+def spread_of(root: int, attempt: int) -> float:
+    """A number in [0, 1) for the jitter of an attempt's retry: always the same one, and as random as the root is."""
+    mixed = (root + attempt * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    return ((mixed ^ (mixed >> 27)) >> 11) / (1 << 53)
 
 
 class RestartPolicy:
