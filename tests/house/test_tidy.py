@@ -20,7 +20,6 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
 LONG_FILES: dict[str, str] = {
-    "src/tupletree/runtimes/spark/settle/engine.py": "one class from a run to its entry",
     "src/tupletree/runtimes/spark/worker/stage.py": "one attempt of a stage: its parts share what it reports",
     "tests/ordinary/test_outages.py": "one kind of fault, with the service that all its tests share",
     "src/tupletree/config.py": "one table of options, with the reading of each place that may set them",

@@ -243,7 +243,7 @@ def _fall_asleep(_process: int, _signal: int) -> None:
 
 def main(plan: dict[str, Any]) -> None:
     """What a process of its own does (`crashing`): run as the plan says, until the end or a crash point."""
-    from tupletree.runtimes.spark.settle import engine
+    from tupletree.runtimes.spark.settle import decision
 
     folder = Path(plan["folder"])
     if plan["asleep"]:
@@ -252,7 +252,7 @@ def main(plan: dict[str, Any]) -> None:
             SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=_fall_asleep),
         ).start()
     # No option shortens this; what happens at a base does not depend on when one is due.
-    engine.BASE_EPOCHS = plan["base_epochs"]
+    decision.BASE_EPOCHS = plan["base_epochs"]
     options = resolve_options(code={**QUICK, **plan["options"]})
     module = importlib.import_module(plan["topology"])
     counted = module.topology(folder, plan["batch_size"], plan["source"], *plan["tasks"])

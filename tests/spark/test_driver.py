@@ -33,7 +33,7 @@ from tupletree.runtimes.spark.format.program import EpochControl, Program, codec
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.runtime import SparkRun
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.engine import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.runtimes.spark.settle.outages import Outages

@@ -22,10 +22,10 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOver, carryover_after, files_of
 from tupletree.runtimes.spark.format.entries import EpochHeader, OpenTree, WaitingFile, epoch_path, write_epoch
 from tupletree.runtimes.spark.format.slices import rows_of_slice, slices_of
-from tupletree.runtimes.spark.settle.decision import EpochDecision
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingChanges, WaitingRows
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import Item
@@ -43,6 +43,9 @@ def test_a_tree_expires_once_and_only_by_its_latest_time() -> None:
     trees.put(OpenTree(1, 0, 30.0, xor=5))
     assert trees.next_s() == 20.0
     assert [tree.root for tree in trees.expired(25.0)] == [2]
+    assert [tree.root for tree in trees.expired(25.0)] == [2], "to look at them changes nothing"
+    assert [tree.root for tree in trees.expired(35.0)] == [2, 1]
+    trees.put(OpenTree(2, 0, xor=5))
     assert trees.expired(25.0) == []
     trees.remove(1)
     assert trees.expired(1e9) == []
@@ -79,7 +82,9 @@ def test_a_row_is_published_once_when_all_its_messages_are_settled_unless_all_ar
     for number, rows in enumerate(files):
         file = WaitingFile("out", 0, number, f"candidate-{number}", f"sidecar-{number}", len(rows))
         waits = any(root != 0 for root in rows)
-        assert waiting.add(file, rows, unfinished.__contains__, lambda _: False) is waits
+        changes = WaitingChanges(waiting)
+        assert changes.add(file, rows, unfinished.__contains__, lambda _: False) is waits
+        waiting.apply(changes)
     published: set[tuple[str, int]] = set()
     decided_once: set[tuple[str, int]] = set()
     for start in range(0, len(order), at_once):
@@ -88,7 +93,18 @@ def test_a_row_is_published_once_when_all_its_messages_are_settled_unless_all_ar
         dead = [root for root in closing if root in dying]
         complete = [root for root in closing if root not in dying]
         freed: set[int] = set()
-        for decided in waiting.decide(complete, dead, unfinished.__contains__, freed):
+        found = []
+        for _ in range(2):  # to decide changes nothing
+            freed.clear()
+            changes = WaitingChanges(waiting)
+            found.append((changes.decide(complete, dead, unfinished.__contains__, freed), changes, {*freed}))
+        assert found[0] == found[1]
+        after = found[0][1]
+        files_after, roots_after = after.files_after(), after.roots()
+        waiting.apply(after)
+        assert waiting.files() == files_after
+        assert waiting.roots() == roots_after
+        for decided in found[0][0]:
             places = {(decided.file.candidate, at) for at, shown in enumerate(decided.publish) if shown}
             assert not places & decided_once
             decided_once |= places
@@ -113,10 +129,12 @@ def test_after_a_restart_the_same_rows_wait() -> None:
     # 1 is complete and waits for 2; 3 died while its row waited, and is no tree any more.
     trees = OpenTrees([OpenTree(1, 0, xor=0), OpenTree(2, 0, 9.0, xor=7)])
     waiting = WaitingRows()
-    assert waiting.add(file, rows, trees.is_unfinished, lambda root: root not in trees)
+    changes = WaitingChanges(waiting)
+    assert changes.add(file, rows, trees.is_unfinished, lambda root: root not in trees)
+    waiting.apply(changes)
     trees.remove(2)
     freed: set[int] = set()
-    (decided,) = waiting.decide([2], [], trees.is_unfinished, freed)
+    (decided,) = WaitingChanges(waiting).decide([2], [], trees.is_unfinished, freed)
     assert decided.publish == [True, False, True, False]
     assert decided.roots == [(1, 2), 2]
     assert decided.is_last
@@ -321,8 +339,8 @@ def test_an_epoch_runs_again_without_what_failed_when_a_part_of_it_was_committed
     assert not judged.judge_run(worked, lambda _: [])
     assert judged.left_out == {4}
     assert judged.judge_run(Reports(deltas=[entries({1: 8})]), lambda _: [])
-    fates = EpochDecision.of(judged, 30.0, lambda _root, _failure: True)
-    assert fates.dead == {4}
+    verdicts = RootVerdicts.of(judged, 30.0, lambda _root, _failure: True)
+    assert verdicts.dead == {4}
     assert judged.acked() == [1]
 
 
@@ -335,7 +353,7 @@ def test_an_epoch_that_does_not_end_defers_roots_of_earlier_ones_too() -> None:
     assert len(judged.put_back) == 7
     left = {root: root << 8 for root in range(1, 13) if root not in judged.left_out}
     assert judged.judge_run(Reports(deltas=[entries(left)], carryover_edges=[entries(left)]), lambda _: [])
-    changed = EpochDecision.of(judged, 30.0, lambda _root, _failure: False).what_becomes(100.0, 30.0, set())
+    changed = RootVerdicts.of(judged, 30.0, lambda _root, _failure: False).what_becomes(100.0, 30.0, set())
     # They go on at once, in the next epoch, and no attempt was counted.
     assert {(tree.root, tree.resumes_s, tree.attempt) for tree in changed} == {
         (one, 100.0, 1) for one in judged.put_back
@@ -347,9 +365,9 @@ def test_a_root_is_withheld_while_it_is_complete_and_its_output_waits() -> None:
     assert judged.judge_run(
         Reports(deltas=[entries({1: 8, 2: 8 ^ 16, 3: 64})], carryover_edges=[entries({2: 16, 3: 64})]), lambda _: []
     )
-    fates = EpochDecision.of(judged, 30.0, lambda _root, _failure: False)
-    assert [fates.shows(roots) for roots in ((1,), (2,), (1, 2), (1, 3), ())] == [True, False, False, True, True]
-    changed = {tree.root: tree for tree in fates.what_becomes(100.0, 30.0, {1, 3})}
+    verdicts = RootVerdicts.of(judged, 30.0, lambda _root, _failure: False)
+    assert [verdicts.shows(roots) for roots in ((1,), (2,), (1, 2), (1, 3), ())] == [True, False, False, True, True]
+    changed = {tree.root: tree for tree in verdicts.what_becomes(100.0, 30.0, {1, 3})}
     assert changed[1].is_complete
     assert changed[3].is_complete
     assert changed[3].expires_s == math.inf
@@ -363,7 +381,7 @@ def test_completion_beats_expiry_and_a_renewed_timeout_too() -> None:
         deltas=[entries({1: 64})], carryover_edges=[entries({1: 64})], stats=[wire.StatsReport({}, extended=[2])]
     )
     assert judged.judge_run(reports, lambda _: [])
-    fates = EpochDecision.of(judged, 30.0, lambda _root, _failure: False)
-    assert [tree.root for tree in fates.expired] == [3]
-    (renewed,) = fates.what_becomes(100.0, 30.0, set())
+    verdicts = RootVerdicts.of(judged, 30.0, lambda _root, _failure: False)
+    assert [tree.root for tree in verdicts.expired] == [3]
+    (renewed,) = verdicts.what_becomes(100.0, 30.0, set())
     assert (renewed.root, renewed.expires_s) == (2, 130.0)

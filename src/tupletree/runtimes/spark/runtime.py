@@ -45,7 +45,9 @@ from tupletree.runtimes.spark.format.program import codecs_of, pack_program
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.format.statedir import StateDirectory, fresh_state_dir, unusable
 from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.decision import EpochDecider
 from tupletree.runtimes.spark.settle.engine import Engine
+from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
 from tupletree.runtimes.spark.settle.logged import acked_in
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, outage_in
 from tupletree.runtimes.spark.settle.plan_runner import Backend, PlanRunner, SparkBackend
@@ -329,9 +331,7 @@ class SparkRun(RunHandle):
         search_path = [self._request.target.search_path] if self._request.target else []
         group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
         runner = self._backend.runner(plan, pack_program(plan, search_path), group)
-        engine = self._make_engine(
-            plan, runner, accounts, publisher, replays, epochs_since_base=accounts.settled - recovered.base_epoch
-        )
+        engine = self._make_engine(plan, runner, accounts, publisher)
         opened: list[SpoutTask] = []
         active = self._active
         try:
@@ -378,31 +378,12 @@ class SparkRun(RunHandle):
         replays.clear_inbox()
         loop.sweep_orphans()
 
-    def _make_engine(
-        self,
-        plan: Plan,
-        runner: PlanRunner,
-        accounts: Accounts,
-        publisher: Publisher,
-        replays: Replays,
-        *,
-        epochs_since_base: int,
-    ) -> Engine:
-        return Engine(
-            plan,
-            runner,
-            self._options,
-            self._directory,
-            accounts,
-            self._clock,
-            self._sinks,
-            publisher,
-            self._request.redact,
-            replays.take_accepted,
-            epochs_since_base,
-            self._outages,
-            wakes=_outlives_epochs(plan, self._options),
-        )
+    def _make_engine(self, plan: Plan, runner: PlanRunner, accounts: Accounts, publisher: Publisher) -> Engine:
+        directory, options = self._directory, self._options
+        wakes = _outlives_epochs(plan, options)
+        runs = EpochRuns(plan, runner, options, directory, accounts, self._sinks, self._outages, wakes=wakes)
+        decider = EpochDecider(self._spec, options, directory.generation, self._request.redact)
+        return Engine(runs, decider, publisher, directory, accounts, self._clock)
 
     def _run_loop(self, loop: Loop, called: SinkDelivery) -> None:
         try:

@@ -32,7 +32,8 @@ from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format.entries import write_epoch
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.engine import Engine, EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.engine import Engine
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner

@@ -10,7 +10,7 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.progress import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.engine import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.tracking.outages import ShownOutage
 

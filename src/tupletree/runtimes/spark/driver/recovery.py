@@ -40,7 +40,7 @@ from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.runtimes.spark.settle.accounts import Accounts, StoredPayload
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.logged import Codecs, LoggedMessage, logged_messages, values_of
-from tupletree.runtimes.spark.settle.open_trees import OpenTrees
+from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingChanges
 from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
 from tupletree.runtimes.spark.settle.source_rows import Rows
 from tupletree.state.segments import Segment
@@ -55,13 +55,11 @@ class Recovered:
 
     Attributes:
         last: the last settle entry; its publishing and callbacks may be unfinished.
-        base_epoch: the epoch of the newest base; -1 if there is none.
         records: epochs that were logged but not settled, in order.
         next_epoch: number of the next epoch to cut.
     """
 
     last: SettleEntry | None = None
-    base_epoch: int = -1
     records: list[EpochRecord] = field(default_factory=list)
     next_epoch: int = 0
 
@@ -82,7 +80,6 @@ def recover(
     entries = _entries_since_base(directory)
     if entries:
         found.last = entries[-1]
-        found.base_epoch = entries[0].epoch if entries[0].base else -1
         _fold(entries, accounts, sinks, clock)
         _check_state(directory, accounts)
     check_newest(directory, entries, sinks)
@@ -204,6 +201,7 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
     accounts.totals = last.counters
     accounts.kept = last.kept
     accounts.gone = last.gone
+    accounts.since_base = last.epoch - (entries[0].epoch if entries[0].base else -1), 0
     changes = []
     refused: list[FailedAttempt] = []
     trees: dict[int, OpenTree] = {}
@@ -231,11 +229,13 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
     # sink refused.
     matters = trees.keys() | {one.root for one in last.acked}
     accounts.refused = {root: one.failure for one in refused for root in one.roots if root in matters}
+    changes_of_rows = WaitingChanges(accounts.waiting)
     for file in waiting.values():
         folder = Path(sinks[file.sink])
         rows = read_waiting(folder / file.candidate, folder / file.sidecar, file.rows)
         # A root that is not an open tree any more, and whose row still waits, is dead.
-        accounts.waiting.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
+        changes_of_rows.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
+    accounts.waiting.apply(changes_of_rows)
     accounts.waiting_names = accounts.waiting.names()
 
 

@@ -34,18 +34,12 @@ class Replays:
         self._accounts = accounts
         self._clock = clock
         self._next_read_s = 0.0
-        self._accepted: list[str] = []
         self._complained: set[str] = set()
 
     @property
     def has_accepted(self) -> bool:
         """Whether a request waits for an epoch that names it."""
-        return bool(self._accepted)
-
-    def take_accepted(self) -> list[str]:
-        """The requests that the epoch being settled must name. Called with the accounts' lock held."""
-        taken, self._accepted = self._accepted, []
-        return taken
+        return bool(self._accounts.accepted)
 
     def read_inbox(self) -> bool:
         """Accept new requests, remove those that are in the journal; whether there were new ones."""
@@ -59,7 +53,7 @@ class Replays:
             with self._accounts.lock:
                 if request.id in self._accounts.replays:
                     self._clear(request)
-                elif request.id not in self._accepted:
+                elif request.id not in self._accounts.accepted:
                     self._accept(request)
                     came = True
         return came
@@ -83,7 +77,7 @@ class Replays:
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
             if isinstance(back, Retry):
                 accounts.totals.dead -= 1
-        self._accepted.append(request.id)
+        accounts.accepted.append(request.id)
 
     def _clear(self, request: Request) -> None:
         """Move a request out of the inbox; letters that could not be replayed stay."""

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from tupletree.runtimes.spark.settle.engine import Engine, EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.engine import Engine
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
 from tupletree.runtimes.spark.settle.shutdown import Closing

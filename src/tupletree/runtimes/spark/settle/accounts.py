@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from tupletree.clock import Clock
 from tupletree.data.payloads import from_jsonable, to_jsonable
 from tupletree.errors import CheckpointError
 from tupletree.ids import RandomBits, system_random_bits
@@ -28,6 +27,7 @@ from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import SplitSpout
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
+from tupletree.tracking.pending_decision import Adoption
 
 __all__ = ["Accounts", "StoredPayload"]
 
@@ -58,6 +58,8 @@ class Accounts:
         reading: spout task → rows that are planned and not settled.
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
+        accepted: replay requests that were carried out and that the next entry must name.
+        since_base: how many epochs and messages were settled since the last base: what a restart would have to read.
         settled: the last settled epoch; -1 before the first.
         joined_taken: how many of `pending.counters.joined` are in the totals.
         random_bits: for ids.
@@ -81,6 +83,8 @@ class Accounts:
     positions: dict[int, Any] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     replays: set[str] = field(default_factory=set)
+    accepted: list[str] = field(default_factory=list)
+    since_base: tuple[int, int] = (0, 0)
     settled: int = -1
     joined_taken: int = 0
     ran_from_s: float = 0.0
@@ -138,11 +142,6 @@ class Accounts:
         """Deliveries of open messages, over the life of the state directory."""
         return self.totals.joined + self.pending.counters.joined - self.joined_taken
 
-    def take_joined(self) -> int:
-        """The same, for the totals of the next entry."""
-        joined, self.joined_taken = self.joined, self.pending.counters.joined
-        return joined
-
     def is_idle(self) -> bool:
         """Whether no message is in flight, waiting or awaited from its source."""
         tasks = self.spout_of
@@ -186,22 +185,19 @@ class Accounts:
         if len(rows):
             self.rows[epoch] = rows
 
-    def settle_rows(self, header: EpochHeader, rows: Rows, unsettled: Mapping[int, Any], clock: Clock) -> None:
-        """Settle an epoch's rows.
+    def adopted_rows(self, header: EpochHeader, rows: Rows, unsettled: Mapping[int, Any]) -> list[Adoption]:
+        """Rows of an epoch that are not done with it, root → value: they become messages like all others."""
+        return [
+            Adoption(root, *rows.named(root), value, header.time_s, rows.made_of(root, header.epoch))
+            for root, value in unsettled.items()
+        ]
 
-        Those that are not done, root → value, are messages like all others from here on, with their first attempt in
-        flight.
-        """
+    def forget_rows(self, header: EpochHeader) -> None:
+        """An epoch is settled: what is not done of its rows is counted elsewhere (`adopted_rows`)."""
         self.rows.pop(header.epoch, None)
         for planned in header.splits:
             if planned.key:
                 self.reading[planned.task] -= planned.split.rows
-        now_s, wall_s = clock.monotonic(), clock.wall()
-        for root, value in unsettled.items():
-            task, message_id = rows.named(root)
-            times = {"first_emitted_s": header.time_s, "now_s": now_s, "wall_s": wall_s}
-            made = rows.made_of(root, header.epoch)
-            self.pending.adopt(root, task, message_id, value, attempt=1, made=made, **times)
 
     def reader_of(self, component: str) -> SplitSpout[Any]:
         """A spout of this component that reads.

@@ -1,130 +1,330 @@
-"""The decision of an epoch: the outcome of every root, found before anything is changed.
+"""The decision of an epoch, as a value: all that becomes of it, found before anything is changed.
 
-Takes what the runs of an epoch established (`reports`), the trees of earlier epochs, and the time at which the epoch
-began; decides which trees complete, fail, expire or stay open. Changes nothing itself: the
-engine does, with the entry that commits it.
+`EpochDecider.decide` reads the accounts and what the run that counts reported, and changes nothing: deciding again
+comes to the same. `EpochDecision` has the settle entry, which commits it, the callbacks that follow, and what changes
+in the accounts, which `apply` carries out after the commit. No files: who reads and writes is `engine`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
-from tupletree.runtimes.spark.format.entries import OpenTree
-from tupletree.runtimes.spark.settle.reports import Settlement
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.config import Options
+from tupletree.runtimes.api import Redact
+from tupletree.runtimes.spark.format.carryover import carryover_after
+from tupletree.runtimes.spark.format.entries import AckedTree, Base, Counters, DeadEntry, FailedAttempt, SettleEntry
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.epoch_runs import CountedRun
+from tupletree.runtimes.spark.settle.open_trees import TreeChanges, WaitingChanges
+from tupletree.runtimes.spark.settle.publish import letter_of
+from tupletree.runtimes.spark.settle.reports import Reports
+from tupletree.state.versions import StateFile, version_after
+from tupletree.topology.model import TopologySpec
+from tupletree.tracking.message_ids import message_key, plain_id
+from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
+from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times
+from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
 
-__all__ = ["EpochDecision"]
+__all__ = ["EpochDecider", "EpochDecision", "EpochVerdicts"]
+
+BASE_EPOCHS = 64
+BASE_MESSAGES = 500_000
+"""A settle entry holds a base after this many epochs or messages, which limits what a restart reads."""
+
+
+@dataclass
+class EpochVerdicts:
+    """The callbacks that follow from a settled epoch.
+
+    Of rows that executors read, those that were acked are only counted: `rows`, all of them `rows_latency_s` old.
+    """
+
+    epoch: int
+    acked: list[Acked] = field(default_factory=list)
+    rows: int = 0
+    rows_latency_s: float = 0.0
+    died: list[Died] = field(default_factory=list)
+    source_retries: list[SourceRetry] = field(default_factory=list)
+    retried_in_place: int = 0
+    wrote_base: bool = False
+    drained: bool = False
+    shrunk: bool = False
+    runs: int = 0
+    reports: Reports = field(default_factory=Reports, compare=False)
+
+    def move_to_died(self, died: list[Died]) -> None:
+        """Move messages from the acked to the dead ones: a sink refused them."""
+        if died:
+            names = {(one.spout_task, message_key(one.message_id)) for one in died}
+            before = len(self.acked)
+            self.acked = [one for one in self.acked if (one.spout_task, message_key(one.message_id)) not in names]
+            self.rows -= len(died) - (before - len(self.acked))
+            self.died += died
 
 
 @dataclass
 class EpochDecision:
-    """See the module docstring. Make it with `of`.
+    """See the module docstring.
 
     Attributes:
-        settlement: of the run that counts.
-        expired: trees that have expired, and did not complete or fail otherwise in this epoch.
-        timeout: why they fail.
-        dead: committed roots of earlier epochs that die in this one.
-        completed: roots of earlier epochs whose trees are complete.
+        counted: the run that counts.
+        entry: the settle entry: writing it commits the epoch.
+        verdicts: the callbacks that follow.
+        pending: what becomes of messages.
+        trees: what changes among the trees of earlier epochs.
+        since_base: see `Accounts`, afterwards.
     """
 
-    settlement: Settlement
-    expired: list[OpenTree]
-    timeout: Failure
-    dead: set[int]
-    completed: set[int]
-    _bad: set[int] = field(default_factory=set)
-
-    @classmethod
-    def of(
-        cls,
-        settlement: Settlement,
-        timeout_s: float | None,
-        is_last_attempt: Callable[[int, Failure], bool],
-    ) -> EpochDecision:
-        """Decide about trees of earlier epochs. One that completes does not expire; expiry is as of its start."""
-        trees = settlement.trees
-        timeout = Failure(
-            kind=FailureKind.TIMEOUT,
-            error=f"not settled within the message timeout of {timeout_s} s: a bolt neither acked nor failed it",
-        )
-        spared = {*settlement.completed, *settlement.failures, *settlement.extended}
-        expired = [tree for tree in trees.expired(settlement.record.header.ran_s) if tree.root not in spared]
-        failing = [(tree.root, timeout) for tree in expired if tree.is_committed]
-        failing += [(root, failure) for root, failure in settlement.failures.items() if root in trees]
-        dead = {root for root, failure in failing if is_last_attempt(root, failure)}
-        bad = {*settlement.failures, *settlement.open, *settlement.away}
-        return cls(settlement, expired, timeout, dead, set(settlement.completed), bad)
+    counted: CountedRun = field(compare=False)
+    entry: SettleEntry
+    verdicts: EpochVerdicts
+    pending: PendingDecision
+    trees: TreeChanges
+    since_base: tuple[int, int]
 
     @property
-    def withholds_rows(self) -> bool:
-        """Whether any row of this epoch could be one that must not be published with it."""
-        return bool(self._bad or self.settlement.carried or len(self.settlement.trees))
+    def rows(self) -> WaitingChanges:
+        """What changes among the rows that wait."""
+        return self.counted.chosen.rows
 
-    def is_unfinished(self, root: int) -> bool:
-        """Whether a root's tree is committed and open after this epoch."""
-        if root in self.settlement.carried:
-            return True
-        return root not in self.completed and root not in self.dead and self.settlement.trees.is_unfinished(root)
+    def apply(self, accounts: Accounts) -> None:
+        """Carry out the decision. The entry is written, and nothing has changed since it was decided."""
+        entry, header = self.entry, self.counted.settlement.record.header
+        accounts.forget_rows(header)
+        accounts.pending.apply(self.pending)
+        accounts.trees.apply(self.trees)
+        accounts.trees.resumed(header.ran_s)
+        accounts.waiting.apply(self.rows)
+        accounts.waiting_names = accounts.waiting.names()
+        accounts.gone = entry.gone
+        accounts.settled = entry.epoch
+        accounts.state = entry.state
+        accounts.kept = entry.kept
+        accounts.totals = entry.counters
+        accounts.joined_taken = accounts.pending.counters.joined
+        accounts.replays.update(entry.replays)
+        accounts.accepted = []
+        accounts.since_base = self.since_base
 
-    def is_dead(self, root: int) -> bool:
-        """Whether this root is dead."""
-        return root in self.dead
 
-    def shows(self, roots: Sequence[int]) -> bool:
-        """Whether a row of this epoch that is anchored to these roots is published with it."""
-        if not roots:
-            return True
-        if not self._bad.isdisjoint(roots):
-            return False  # all of them failed, or the epoch would have run again
-        return not any(map(self.is_unfinished, roots)) and not self.dead.issuperset(roots)
+class EpochDecider:
+    """See the module docstring.
 
-    def what_becomes(
-        self, now_s: float, timeout_s: float | None, withheld: set[int], pause_s: float = 0.0
-    ) -> list[OpenTree]:
-        """Trees that this epoch opens or changes, except those of failed attempts.
+    Args:
+        spec: the topology.
+        options: of the run.
+        generation: of this start.
+        redact: see `api.Redact`.
+    """
 
-        Args:
-            now_s: by the run's clock.
-            timeout_s: the message timeout.
-            withheld: complete roots one of whose outputs waits.
-            pause_s: how long those wait that met an outage.
-        """
-        settlement, trees = self.settlement, self.settlement.trees
-        epoch, attempts = settlement.record.epoch, settlement.record.attempts
-        expires_s = math.inf if timeout_s is None else settlement.record.header.ran_s + timeout_s
-        renewed_s = math.inf if timeout_s is None else now_s + timeout_s
-        changed: dict[int, OpenTree] = {}
+    def __init__(self, spec: TopologySpec, options: Options, generation: int, redact: Redact | None) -> None:
+        self._topology = spec.name
+        self._generation = generation
+        self._redact = redact
+        self._timeout_s = options.message_timeout_s
+        has_state = any(getattr(one.body, "state", None) for one in spec.components.values())
+        verb = "does not" if options.state_guarantee == "exactly_once" else "may"
+        self._note = f"keyed state {verb} hold this message" if has_state else ""
 
-        def fresh(root: int) -> OpenTree:
-            until_s = renewed_s if root in settlement.extended else expires_s
-            return OpenTree(root, epoch, until_s, attempt=attempts.get(root, 1))
+    def decide(self, accounts: Accounts, counted: CountedRun, times: Times) -> EpochDecision:
+        """Decide what becomes of an epoch, whose run counts, at this time; changes nothing."""
+        return _Deciding(accounts, counted, times, self._timeout_s).decide(self._generation, self._letter)
 
-        for root in settlement.extended:
-            tree = trees.get(root)
-            if tree is not None and not tree.is_complete and root not in settlement.failures:
-                changed[root] = replace(tree, expires_s=renewed_s)
-        for root, xor in settlement.carried.items():
-            changed[root] = replace(changed.get(root) or trees.get(root) or fresh(root), xor=xor, resumes_s=0.0)
-        for root in withheld:
-            tree = changed.get(root) or trees.get(root) or fresh(root)
-            changed[root] = replace(tree, xor=0, expires_s=math.inf, resumes_s=0.0)
-        for root in settlement.open:
-            tree = changed.get(root) or trees.get(root)
-            if tree is None:
-                changed[root] = replace(fresh(root), is_committed=False)
-            else:  # kept by hand, but with frames to start from: these frames wait until the attempt has expired
-                changed[root] = replace(tree, resumes_s=tree.expires_s)
+    def _letter(self, died: Died, accounts: Accounts, *, is_committed: bool) -> DeadLetter:
+        effects = "it failed after a part of it was committed: its earlier effects stay, also on keyed state"
+        return letter_of(died, accounts, effects if is_committed else self._note, self._redact)
+
+
+class _Deciding:
+    """What is found while an epoch is being decided."""
+
+    def __init__(self, accounts: Accounts, counted: CountedRun, times: Times, timeout_s: float | None) -> None:
+        settlement = counted.settlement
+        self._accounts = accounts
+        self._counted = counted
+        self._times = times
+        self._timeout_s = timeout_s
+        self._pending: PendingDecider = accounts.pending.decider(*times)
+        self._trees = TreeChanges(accounts.trees)
+        self._verdicts = EpochVerdicts(
+            settlement.record.epoch,
+            rows=len(settlement.record.rows) - len(counted.unsettled),
+            rows_latency_s=accounts.ran_s(times.now_s) - settlement.record.header.ran_s,
+            drained=settlement.drains,
+            shrunk=not settlement.away.keys() >= set(settlement.put_back),
+            runs=settlement.runs,
+            reports=counted.reports,
+        )
+
+    def decide(self, generation: int, letter: Any) -> EpochDecision:
+        """The decision: messages and trees first, for the entry names what becomes of them."""
+        accounts, settlement, counted = self._accounts, self._counted.settlement, self._counted
+        record, roots = settlement.record, counted.roots
+        for adoption in accounts.adopted_rows(record.header, record.rows, counted.unsettled):
+            self._pending.adopt(adoption)
+        acked_trees = self._ack()
+        expired = [(tree.root, roots.timeout) for tree in roots.expired]
+        failures = [*settlement.failures.items(), *expired]
+        for root, failure in failures:
+            self._fail(root, failure)
+        self._remember_unconfirmed()
         for root in settlement.put_back:
-            tree = changed.get(root) or trees.get(root)
-            if tree is not None and root in settlement.away:
-                resumes_s = now_s + pause_s
-                expires_s = math.inf if timeout_s is None else resumes_s + timeout_s
-                changed[root] = replace(tree, resumes_s=resumes_s, expires_s=max(tree.expires_s, expires_s))
-            elif tree is not None:
-                changed[root] = replace(tree, resumes_s=now_s)
-        return [tree for root, tree in changed.items() if root not in self.completed or root in withheld]
+            if self._trees.get(root) is None:
+                due_s = self._times.now_s + counted.pause_s if root in settlement.away else -math.inf
+                self._pending.put_back(root, due_s)
+        verdicts = self._verdicts
+        base, changes, since_base = self._base_or_changes()
+        entry = SettleEntry(
+            epoch=record.epoch,
+            generation=generation,
+            run=settlement.runs - 1,
+            time_s=self._times.wall_s,
+            failed=_by_reason(failures),
+            put_back=list(settlement.put_back),
+            opened=list(self._trees.opened.values()),
+            closed=[*self._trees.closed],
+            acked=acked_trees,
+            gone=sorted(roots.dead),
+            dead=[
+                DeadEntry(one.root, one.spout_task, letter(one, accounts, is_committed=one.root in roots.dead))
+                for one in verdicts.died
+            ],
+            outputs=counted.chosen.outputs,
+            waiting=counted.chosen.waiting,
+            released=counted.chosen.released,
+            state=_state_after(accounts.state, counted.reports),
+            state_bytes=(
+                sum(one.bytes_read for one in counted.reports.states),
+                sum(one.file.size_bytes for one in counted.reports.states),
+            ),
+            kept=carryover_after(accounts.kept, counted.reports.kept),
+            replays=[*accounts.accepted],
+            counters=self._counters(len(expired)),
+            pending=changes,
+            base=base,
+        )
+        return EpochDecision(counted, entry, verdicts, self._pending.decision, self._trees, since_base)
+
+    def _ack(self) -> list[AckedTree]:
+        """What completes, what is given up, and which trees go on; returns the earlier trees that end well."""
+        counted, settlement, verdicts = self._counted, self._counted.settlement, self._verdicts
+        record, rows = settlement.record, counted.chosen.rows
+        complete = settlement.acked()
+        withheld = {root for root in (*complete, *settlement.completed) if rows.waits_for(root)}
+        withheld.update(record.rows.among(rows.roots() - settlement.left_out - settlement.carried.keys()))
+        verdicts.acked = self._pending.ack_many(
+            [one for one in complete if one not in withheld] if withheld else complete
+        )
+        acked_trees = self._ack_earlier(withheld)
+        # Before this epoch's failures: the source was told of those of earlier epochs, and ended without emitting them
+        # again.
+        for task in record.header.ended:
+            verdicts.died += self._pending.give_up(task)
+        now_s = self._accounts.ran_s(self._times.now_s)
+        for tree in counted.roots.what_becomes(now_s, self._timeout_s, withheld, counted.pause_s):
+            self._trees.put(tree)
+        return acked_trees
+
+    def _ack_earlier(self, withheld: set[int]) -> list[AckedTree]:
+        """Ack roots of earlier epochs that are complete and none of whose outputs waits."""
+        counted = self._counted
+        complete = [root for root in counted.settlement.completed if root not in withheld]
+        for root in counted.chosen.freed:
+            tree = self._trees.get(root)
+            if tree is not None and tree.is_complete and root not in counted.roots.completed:
+                complete.append(root)
+        named: list[AckedTree] = []
+        for root in complete:
+            self._trees.close(root)
+            for acked in self._pending.ack_many((root,)):
+                self._verdicts.acked.append(acked)
+                named.append(AckedTree(root, acked.spout_task, plain_id(acked.message_id)))
+        return named
+
+    def _fail(self, root: int, failure: Failure) -> None:
+        """Fail an attempt. What is committed of it stays, and its next attempt starts from its kept frames."""
+        tree = self._trees.get(root)
+        in_place = tree is not None and tree.is_committed
+        effect = self._pending.fail(root, failure, in_place=in_place)
+        if tree is not None and in_place and isinstance(effect, Retry):
+            self._verdicts.retried_in_place += 1
+            resumes_s = self._accounts.ran_s(effect.due_s)
+            expires_s = math.inf if self._timeout_s is None else resumes_s + self._timeout_s
+            self._trees.put(replace(tree, attempt=effect.attempt_next, resumes_s=resumes_s, expires_s=expires_s))
+        elif tree is not None:
+            self._trees.close(root)
+        if isinstance(effect, Died):
+            self._verdicts.died.append(effect)
+        elif isinstance(effect, SourceRetry):
+            self._verdicts.source_retries.append(effect)
+
+    def _remember_unconfirmed(self) -> None:
+        """Remember settled messages of sources without a position: they may deliver one again until it is confirmed."""
+        positions = self._counted.settlement.record.header.positions
+        if len(positions) == len(self._accounts.spout_of):
+            return
+        settled: Iterable[tuple[Acked | Died, Outcome]] = [
+            *((one, Outcome.ACKED) for one in self._verdicts.acked),
+            *((one, Outcome.DEAD) for one in self._verdicts.died),
+        ]
+        for one, outcome in settled:
+            if one.spout_task not in positions:
+                self._pending.mark_unconfirmed(one.spout_task, one.message_id, outcome)
+
+    def _base_or_changes(self) -> tuple[Base | None, PendingChanges, tuple[int, int]]:
+        """What the entry says of messages: a base, or what changes; and how much was settled since the last base."""
+        accounts, header = self._accounts, self._counted.settlement.record.header
+        epochs, messages = accounts.since_base[0] + 1, accounts.since_base[1] + header.messages
+        if epochs < BASE_EPOCHS and messages < BASE_MESSAGES:
+            return None, self._pending.changes(accounts.encode_value), (epochs, messages)
+        self._verdicts.wrote_base = True
+        base = Base(
+            pending=self._pending.base(accounts.encode_value),
+            open=self._trees.all_after(),
+            replays=sorted({*accounts.replays, *accounts.accepted}),
+            waiting=self._counted.chosen.rows.files_after(),
+            refused=[FailedAttempt([root], failure) for root, failure in accounts.refused.items()],
+        )
+        return base, PendingChanges(), (0, 0)
+
+    def _counters(self, expired: int) -> Counters:
+        before, verdicts, counted = self._accounts.totals, self._verdicts, self._counted
+        settlement, stats = counted.settlement, counted.reports.stats
+        record = settlement.record
+        rows = dict(before.rows)
+        for output in counted.chosen.outputs:
+            rows[output.sink] = rows.get(output.sink, 0) + output.rows
+        return Counters(
+            emitted=before.emitted + record.header.fresh,
+            acked=before.acked + len(verdicts.acked) + verdicts.rows,
+            failed=before.failed + len(settlement.failures) + expired,
+            retried=before.retried + len(record.attempts.keys() - set(settlement.put_back)) + verdicts.retried_in_place,
+            dead=before.dead + len(verdicts.died),
+            untracked=before.untracked + record.header.untracked,
+            late_verdicts=before.late_verdicts + sum(one.late_verdicts for one in stats),
+            joined=self._accounts.joined,
+            untracked_failed=before.untracked_failed + sum(one.strays for one in stats),
+            rows=rows,
+        )
+
+
+def _state_after(state: dict[str, list[StateFile]], reports: Reports) -> dict[str, list[StateFile]]:
+    """The version that an epoch leaves, from the one before and what the run that counts reported."""
+    after = dict(state)
+    for one in reports.states:
+        after[one.component] = version_after(after.get(one.component, ()), one.file, one.merged)
+    return after
+
+
+def _by_reason(failures: list[tuple[int, Failure]]) -> list[FailedAttempt]:
+    """Group roots that share one failure object."""
+    grouped: dict[int, FailedAttempt] = {}
+    for root, failure in failures:
+        grouped.setdefault(id(failure), FailedAttempt([], failure)).roots.append(root)
+    return list(grouped.values())

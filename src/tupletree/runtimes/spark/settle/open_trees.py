@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from tupletree.data.frames import Root, roots_of
 from tupletree.runtimes.spark.format.entries import OpenTree, WaitingFile
 
-__all__ = ["Decided", "OpenTrees", "TreeChanges", "WaitingRows"]
+__all__ = ["Decided", "OpenTrees", "TreeChanges", "WaitingChanges", "WaitingRows", "WaitingRowsOfFile"]
+
+Place = tuple[str, int]
+"""`WaitingFile.key` and the position of a row."""
 
 
 class OpenTrees:
@@ -67,6 +70,14 @@ class OpenTrees:
         if tree.attempt > 1:
             self.attempts[root] = tree.attempt
 
+    def apply(self, changes: TreeChanges) -> None:
+        """Carry out changes that were found on these trees; nothing else has changed since."""
+        for root in changes.closed:
+            if root in self._trees:
+                self.remove(root)
+        for tree in changes.opened.values():
+            self.put(tree)
+
     def remove(self, root: int) -> OpenTree:
         """Remove a tree that is settled."""
         self._parked.pop(root, None)
@@ -74,10 +85,16 @@ class OpenTrees:
         return self._trees.pop(root)
 
     def expired(self, now_s: float) -> list[OpenTree]:
-        """Trees that have expired, each given once: the caller removes it or puts it again."""
+        """Trees that have expired, earliest first; the same ones again until they are removed or put again."""
         found: dict[int, OpenTree] = {}
-        while self._expiries and self._expiries[0][0] <= now_s:
-            expires_s, root = heapq.heappop(self._expiries)
+        heap, places = self._expiries, [0]
+        passed: list[tuple[float, int]] = []
+        while places:  # down from the top, as far as times have passed: the others are not looked at
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now_s:
+                passed.append(heap[place])
+                places += (2 * place + 1, 2 * place + 2)
+        for expires_s, root in sorted(passed):
             tree = self._trees.get(root)
             if tree is not None and tree.expires_s == expires_s:
                 found[root] = tree
@@ -136,7 +153,9 @@ class Decided:
 
 
 @dataclass
-class _Waiting:
+class WaitingRowsOfFile:
+    """The rows of one file that wait: position → its roots that are not dead."""
+
     file: WaitingFile
     rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -145,8 +164,8 @@ class WaitingRows:
     """The rows that wait, by root."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _Waiting] = {}
-        self._by_root: dict[int, set[tuple[str, int]]] = {}
+        self._files: dict[str, WaitingRowsOfFile] = {}
+        self._by_root: dict[int, set[Place]] = {}
 
     def __len__(self) -> int:
         """How many files have rows that wait."""
@@ -168,6 +187,59 @@ class WaitingRows:
         """Whether a row of this root waits."""
         return root in self._by_root
 
+    def apply(self, changes: WaitingChanges) -> None:
+        """Carry out changes that were found on these rows; nothing else has changed since."""
+        for name, file in changes.files.items():
+            if file is None or not file.rows:
+                self._files.pop(name, None)
+            else:
+                self._files[name] = file
+        for root, places in changes.places.items():
+            if places:
+                self._by_root[root] = places
+            else:
+                self._by_root.pop(root, None)
+
+    def file(self, name: str) -> WaitingRowsOfFile | None:
+        """The waiting rows of a file, by `WaitingFile.key`; to read."""
+        return self._files.get(name)
+
+    def places(self, root: int) -> set[Place]:
+        """Where rows of a root wait; to read."""
+        return self._by_root.get(root, set())
+
+
+@dataclass
+class WaitingChanges:
+    """What an epoch changes among the rows that wait: found here, and carried out by `WaitingRows.apply`.
+
+    Attributes:
+        before: the rows that wait; nothing of them changes here.
+        files: `WaitingFile.key` → its waiting rows afterwards; none, or None: nothing of it waits.
+        places: root → where its rows wait afterwards.
+    """
+
+    before: WaitingRows
+    files: dict[str, WaitingRowsOfFile | None] = field(default_factory=dict)
+    places: dict[int, set[Place]] = field(default_factory=dict)
+
+    def roots(self) -> set[int]:
+        """Roots whose rows wait afterwards."""
+        roots = self.before.roots()
+        for root, places in self.places.items():
+            (roots.add if places else roots.discard)(root)
+        return roots
+
+    def waits_for(self, root: int) -> bool:
+        """Whether a row of this root waits afterwards."""
+        return bool(self.places[root]) if root in self.places else self.before.waits_for(root)
+
+    def files_after(self) -> list[WaitingFile]:
+        """The files whose rows wait afterwards, oldest first."""
+        kept = [file for file in self.before.files() if file.key not in self.files]
+        changed = [one.file for one in self.files.values() if one is not None and one.rows]
+        return sorted([*kept, *changed], key=lambda file: file.epoch)
+
     def add(
         self,
         file: WaitingFile,
@@ -175,16 +247,16 @@ class WaitingRows:
         is_unfinished: Callable[[int], bool],
         is_dead: Callable[[int], bool],
     ) -> bool:
-        """Remember the rows of a candidate that wait; False if none does."""
-        waiting = _Waiting(file)
+        """Add the rows of a candidate that wait; False if none does."""
+        waiting = WaitingRowsOfFile(file)
         for position, root in enumerate(rows):
             tracked = roots_of(root)
             if any(map(is_unfinished, tracked)):
                 waiting.rows[position] = living = tuple(one for one in tracked if not is_dead(one))
                 for one in living:
-                    self._by_root.setdefault(one, set()).add((file.key, position))
+                    self._places_of(one).add((file.key, position))
         if waiting.rows:
-            self._files[file.key] = waiting
+            self.files[file.key] = waiting
         return bool(waiting.rows)
 
     def decide(
@@ -196,22 +268,22 @@ class WaitingRows:
         waits any more are added to `freed`.
         """
         decided: dict[str, Decided] = {}
-        touched = {place for root in complete for place in self._by_root.get(root, ())}
+        touched = {place for root in complete for place in self._places_of(root)}
         for root in dead:
-            for name, position in self._by_root.pop(root, ()):
-                rows = self._files[name].rows
+            for name, position in self._places_of(root):
+                rows = self._rows_of(name).rows
                 rows[position] = tuple(one for one in rows[position] if one != root)
                 touched.add((name, position))
+            self.places[root] = set()
         for name, position in sorted(touched):
-            waiting = self._files[name]
+            waiting = self._rows_of(name)
             if any(map(is_unfinished, waiting.rows[position])):
                 continue
             living = waiting.rows.pop(position)
             for one in living:
-                places = self._by_root[one]
+                places = self._places_of(one)
                 places.discard((name, position))
                 if not places:
-                    del self._by_root[one]
                     freed.add(one)
             if name not in decided:
                 decided[name] = Decided(waiting.file, [False] * waiting.file.rows)
@@ -219,27 +291,57 @@ class WaitingRows:
             if living:
                 decided[name].roots.append(living[0] if len(living) == 1 else living)
         for name, found in decided.items():
-            found.is_last = not self._files[name].rows
-            if found.is_last:
-                del self._files[name]
+            found.is_last = not self._rows_of(name).rows
         return list(decided.values())
 
+    def _places_of(self, root: int) -> set[Place]:
+        """Where its rows wait, to change."""
+        if root not in self.places:
+            self.places[root] = {*self.before.places(root)}
+        return self.places[root]
 
+    def _rows_of(self, name: str) -> WaitingRowsOfFile:
+        """The waiting rows of a file, to change."""
+        changed = self.files.get(name)
+        if changed is None:
+            before = self.before.file(name)
+            assert before is not None
+            changed = self.files[name] = WaitingRowsOfFile(before.file, {**before.rows})
+        return changed
+
+
+@dataclass
 class TreeChanges:
-    """What an epoch changes among the trees of earlier ones: applied here, and recorded for the entry."""
+    """What an epoch changes among the trees of earlier ones: found here, recorded in its entry, carried out then.
 
-    def __init__(self, trees: OpenTrees) -> None:
-        self._trees = trees
-        self.opened: dict[int, OpenTree] = {}
-        self.closed: list[int] = []
+    Attributes:
+        before: the trees; nothing of them changes here.
+        opened: root → tree, of those that are open afterwards and were not, or differ.
+        closed: roots of trees that are not open any more.
+    """
+
+    before: OpenTrees
+    opened: dict[int, OpenTree] = field(default_factory=dict)
+    closed: dict[int, None] = field(default_factory=dict)
+
+    def get(self, root: int) -> OpenTree | None:
+        """The tree of a root afterwards."""
+        if root in self.opened:
+            return self.opened[root]
+        return None if root in self.closed else self.before.get(root)
 
     def put(self, tree: OpenTree) -> None:
         """A tree is open after this epoch."""
-        self._trees.put(tree)
         self.opened[tree.root] = tree
 
     def close(self, root: int) -> None:
         """A tree of an earlier epoch is not open any more."""
-        self._trees.remove(root)
         self.opened.pop(root, None)
-        self.closed.append(root)
+        self.closed[root] = None
+
+    def all_after(self) -> list[OpenTree]:
+        """Every tree that is open afterwards, oldest first."""
+        after = {tree.root: tree for tree in self.before.all()}
+        for root in self.closed:
+            after.pop(root, None)
+        return [*{**after, **self.opened}.values()]

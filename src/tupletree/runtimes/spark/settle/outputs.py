@@ -1,7 +1,7 @@
 """Outputs: which rows of an epoch's candidates are published with it, which wait for open trees, and which are dropped.
 
-Also decides about rows that earlier epochs left waiting. Writes filtered candidates; writes nothing to the
-journal and publishes nothing.
+Also decides about rows that earlier epochs left waiting. Writes filtered candidates, the same ones whenever it decides
+the same; writes nothing to the journal, publishes nothing, and changes nothing of the rows that wait.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tupletree.runtimes.spark.format.entries import OutputFile, WaitingFile
 from tupletree.runtimes.spark.format.sidecars import part_text, read_sidecar, sidecar_of, write_sidecar
 from tupletree.runtimes.spark.format.spool import Spool, file_sink_of
 from tupletree.runtimes.spark.format.wire import OutputReport
-from tupletree.runtimes.spark.settle.decision import EpochDecision
-from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingRows
+from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingChanges, WaitingRows
 from tupletree.runtimes.spark.settle.publish import final_name
+from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink
 
 __all__ = ["ChosenOutputs", "OutputChooser"]
@@ -33,6 +33,7 @@ class ChosenOutputs:
     """The decision about candidates.
 
     Attributes:
+        rows: what changes among the rows that wait.
         outputs: what is published with this epoch.
         waiting: candidates of this epoch some of whose rows wait.
         released: `WaitingFile.key` of candidates of earlier epochs of which no row waits any more.
@@ -40,6 +41,7 @@ class ChosenOutputs:
         dropped: files to remove after the commit.
     """
 
+    rows: WaitingChanges
     outputs: list[OutputFile] = field(default_factory=list)
     waiting: list[WaitingFile] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
@@ -71,21 +73,21 @@ class OutputChooser:
         self._run_id = run_id
 
     def choose(
-        self, reports: Sequence[OutputReport], decision: EpochDecision, waiting: WaitingRows, version: str, epoch: int
+        self, reports: Sequence[OutputReport], verdicts: RootVerdicts, waiting: WaitingRows, version: str, epoch: int
     ) -> ChosenOutputs:
         """Decide about every row of this epoch's candidates, and about rows that waited for roots it settles.
 
         Args:
             reports: the candidates of the run that counts.
-            decision: what becomes of roots in this epoch.
-            waiting: rows of earlier epochs; the waiting rows of this one are added.
+            verdicts: what becomes of roots in this epoch.
+            waiting: rows of earlier epochs.
             version: generation, epoch and run, as names have them.
             epoch: its number.
         """
-        chosen = ChosenOutputs()
+        chosen = ChosenOutputs(WaitingChanges(waiting))
         changed: set[Path] = set()
         spooled: dict[tuple[str, int], list[_Piece]] = {}
-        for decided in waiting.decide(decision.completed, decision.dead, decision.is_unfinished, chosen.freed):
+        for decided in chosen.rows.decide(verdicts.completed, verdicts.dead, verdicts.is_unfinished, chosen.freed):
             file = decided.file
             piece = _released(decided, chosen, Path(self._sinks[file.sink]))
             if piece is None:
@@ -96,7 +98,7 @@ class OutputChooser:
                 own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
                 self._publish(file.sink, file.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
         for output in reports:
-            piece = self._taken(output, decision, waiting, chosen, epoch)
+            piece = self._taken(output, verdicts, chosen, epoch)
             if piece is None:
                 continue
             if self._is_called(output.sink):
@@ -114,12 +116,10 @@ class OutputChooser:
         """The root of each row of a candidate."""
         return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
 
-    def _taken(
-        self, output: OutputReport, decision: EpochDecision, waiting: WaitingRows, chosen: ChosenOutputs, epoch: int
-    ) -> _Piece | None:
+    def _taken(self, output: OutputReport, verdicts: RootVerdicts, chosen: ChosenOutputs, epoch: int) -> _Piece | None:
         """Choose what is published now of a candidate of this epoch."""
         folder = Path(self._sinks[output.sink])
-        if not decision.withholds_rows:
+        if not verdicts.withholds_rows:
             if not self._is_called(output.sink):
                 chosen.dropped.append(folder / output.sidecar)
             return _Piece(output.candidate, output.rows, ())
@@ -127,14 +127,14 @@ class OutputChooser:
         file = WaitingFile(
             output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
         )
-        if waiting.add(file, roots, decision.is_unfinished, decision.is_dead):
+        if chosen.rows.add(file, roots, verdicts.is_unfinished, verdicts.is_dead):
             chosen.waiting.append(file)
             # It counts now, so it must survive a crash of the machine.
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
-        keep = [decision.shows(roots_of(root)) for root in roots]
+        keep = [verdicts.shows(roots_of(root)) for root in roots]
         if all(keep):
             return _Piece(output.candidate, output.rows, roots)
         if not chosen.waiting or chosen.waiting[-1] is not file:

@@ -1,0 +1,247 @@
+"""The runs of an epoch: the plan is run over it until a run counts, without what failed in earlier ones.
+
+Owns what is run again, when, and without which roots; and when Spark itself has failed often enough. Changes nothing
+that the driver knows: what counts is a `CountedRun`, of which `decision` makes an `EpochDecision`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tupletree.bolts.factory import is_holder
+from tupletree.config import Options
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.crash_points import crash_point
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import epoch_path
+from tupletree.runtimes.spark.format.program import EpochControl
+from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, slices_of
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, outage_in
+from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
+from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
+from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
+from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
+from tupletree.runtimes.spark.worker.crash_markers import blamed
+from tupletree.texts import marked_text
+from tupletree.tracking.outcomes import FailureKind
+
+__all__ = ["CountedRun", "EpochRuns"]
+
+logger = logging.getLogger("tupletree.spark")
+
+BROKEN_EXECUTIONS = 4
+"""Jobs in a row that fail without a further message being blamed, until the run fails. Where Spark allows a task one
+attempt, the third finds what crashes its workers (`crash_markers`)."""
+
+
+@dataclass
+class CountedRun:
+    """The run of an epoch that counts.
+
+    Attributes:
+        settlement: what all runs came to.
+        reports: what this one reported.
+        roots: the verdicts.
+        chosen: which rows are published, wait, or go.
+        unsettled: rows that executors read and that the epoch does not finish, root → value.
+        pause_s: how long messages wait that met an outage.
+        dropped: files of runs that do not count.
+    """
+
+    settlement: Settlement
+    reports: Reports
+    roots: RootVerdicts
+    chosen: ChosenOutputs
+    unsettled: dict[int, Any]
+    pause_s: float
+    dropped: list[Path]
+
+
+class EpochRuns:
+    """See the module docstring.
+
+    Args:
+        plan: the topology laid out.
+        runner: runs it.
+        options, directory, accounts: of the run.
+        sinks: sink → absolute folder.
+        outages: told of bolts and folders that meet one.
+        wakes: see `slices_of`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        runner: PlanRunner,
+        options: Options,
+        directory: StateDirectory,
+        accounts: Accounts,
+        sinks: Mapping[str, str],
+        outages: Outages,
+        *,
+        wakes: bool,
+    ) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._options = options
+        self._directory = directory
+        self._accounts = accounts
+        self._sinks = sinks
+        self._outages = outages
+        self._wakes = wakes
+        self._outputs = OutputChooser(plan, sinks, directory.run_id)
+        self._is_closing = threading.Event()
+        self._met_crashes = False
+
+    def close(self) -> None:
+        """Note that the loop has ended: a job that fails is not tried again. Any thread may call it."""
+        self._is_closing.set()
+
+    def warm_up(self) -> None:
+        """Run the plan without rows: it starts every worker, which imports the topology."""
+        control = EpochControl(
+            run_id=self._directory.run_id,
+            epoch=-1,
+            run=0,
+            generation=0,
+            time_s=0.0,
+            markers_directory=str(self._directory.marks),
+        )
+        self._runner.run(empty_slices(self._plan), control)
+
+    def run(self, record: EpochRecord) -> CountedRun:
+        """Run an epoch until a run counts. Raises what makes the run fail."""
+        accounts = self._accounts
+        exact_state = self._options.state_guarantee == "exactly_once"
+        settlement = Settlement.start(record, accounts.trees, exact_state=exact_state)
+        dropped: list[Path] = []
+        slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
+        while True:
+            reports = Reports.of(self._execute_surely(record, settlement, slices))
+            crash_point("settle.after_run")
+            if settlement.judge_run(reports, self._outputs.read_sidecar):
+                return self._counted(settlement, reports, dropped)
+            dropped += self._files_of(reports)
+            crash_point("settle.before_rerun")
+
+    def _counted(self, settlement: Settlement, reports: Reports, dropped: list[Path]) -> CountedRun:
+        accounts, record = self._accounts, settlement.record
+        roots = RootVerdicts.of(settlement, self._options.message_timeout_s, accounts.pending.is_last_attempt)
+        version = f"{self._directory.generation:06d}-{record.epoch:08d}-{settlement.runs - 1:03d}"
+        chosen = self._outputs.choose(reports.outputs, roots, accounts.waiting, version, record.epoch)
+        if any(one.kind is FailureKind.POISON for one in settlement.failures.values()):
+            self._met_crashes = True
+        unsettled = record.rows.read(settlement.unsettled_rows(chosen.rows.roots()), accounts.reader_of)
+        return CountedRun(
+            settlement, reports, roots, chosen, unsettled, self._note_outages(settlement, reports), dropped
+        )
+
+    def _note_outages(self, settlement: Settlement, reports: Reports) -> float:
+        """Log outages that began or ended; returns in how many seconds their messages are tried again."""
+        components = self._plan.spec.components
+        worked = {
+            name
+            for stats in reports.stats
+            for name, tuples in stats.worked.items()
+            if tuples
+            or (
+                components[name].kind == "bolt" and is_holder(components[name])
+            )  # it works on what it holds, without a frame
+        }
+        for name in worked - settlement.outages.keys():
+            if name not in self._sinks:
+                self._outages.over(name)
+        return max((self._outages.met(name, error) for name, error in settlement.outages.items()), default=0.0)
+
+    def _execute_surely(
+        self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]
+    ) -> list[Report]:
+        """Execute a run, again if Spark fails: workers crash on messages, shuffles are lost.
+
+        Raises the error after `BROKEN_EXECUTIONS` in a row that blame no further message.
+        """
+        broken, blamed_before = 0, 0
+        while True:
+            try:
+                rows = self._execute(record, settlement, slices)
+            except Exception as error:
+                outage = outage_in(error)
+                if outage is not None and not self._is_closing.is_set():
+                    # No message is the cause: usually a sink's folder that cannot be written now.
+                    self._is_closing.wait(self._outages.met(self._place_in(str(error)), outage))
+                    settlement.broken += 1
+                    continue
+                marks, generation = self._directory.marks, self._directory.generation
+                blamed_now = len(blamed(marks, generation, record.epoch))
+                broken = 1 if blamed_now > blamed_before else broken + 1
+                blamed_before = blamed_now
+                if self._is_closing.is_set() or broken >= BROKEN_EXECUTIONS or is_final(error):
+                    raise
+                logger.warning(
+                    "epoch %d: Spark could not finish it, so it is run again: %s", record.epoch, first_line(error)
+                )
+                settlement.broken += 1
+            else:
+                for name in (*self._sinks, STATE_DIRECTORY):
+                    self._outages.over(name)
+                return rows
+
+    def _place_in(self, text: str) -> str:
+        """The sink whose folder an error names."""
+        return next((sink for sink, folder in self._sinks.items() if folder in text), STATE_DIRECTORY)
+
+    def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
+        accounts, header = self._accounts, record.header
+        control = EpochControl(
+            run_id=self._directory.run_id,
+            epoch=record.epoch,
+            run=settlement.runs,
+            generation=self._directory.generation,
+            time_s=header.time_s,
+            left_out=wire.pack_roots(settlement.left_out),
+            attempts={**accounts.trees.attempts, **record.attempts},
+            again=frozenset(header.again),
+            state=accounts.state,
+            checked=sorted(settlement.checked),
+            state_directory=str(self._directory.state),
+            sink_directories={sink: marked_text(folder) for sink, folder in self._sinks.items()},
+            kept=accounts.kept,
+            carryover_directory=str(self._directory.kept),
+            parked=wire.pack_roots(accounts.trees.parked(header.ran_s)),
+            gone=wire.pack_roots(accounts.gone),
+            ticks=header.ticks,
+            drain=settlement.drains,
+            retrying_since_s=accounts.retrying_since_s() if accounts.kept else None,
+            kept_retrying=accounts.kept_retrying(header.ran_s) if accounts.kept else {},
+            retries_run=bool(record.attempts),
+            ran_s=header.ran_s,
+            timeout_s=self._options.message_timeout_s,
+            processing_timeout_s=self._options.processing_timeout_s,
+            markers_directory=str(self._directory.marks),
+            execution=settlement.broken,
+            calls=settlement.calls,
+            expects_crashes=self._met_crashes and bool(accounts.trees.attempts or record.attempts),
+            stage_memory_bytes=self._options.stage_memory_bytes,
+            call_max_bytes=self._options.call_max_bytes,
+            away=self._outages.away,
+            one_host=self._runner.one_host,
+        )
+        if not (settlement.has_work or control.has_needs):
+            return []
+        return self._runner.run(slices, control)
+
+    def _files_of(self, reports: Reports) -> list[Path]:
+        """All files of a run that does not count."""
+        files = [Path(self._sinks[one.sink]) / name for one in reports.outputs for name in (one.candidate, one.sidecar)]
+        files += [self._directory.state / one.component / one.file.name for one in reports.states]
+        files += [self._directory.kept / name for name in {one.part.file for one in reports.kept if one.part}]
+        return files
