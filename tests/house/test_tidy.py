@@ -22,6 +22,7 @@ MAX_FUNCTION_LINES = 70
 LONG_FILES: dict[str, str] = {
     "src/tupletree/runtimes/spark/worker/stage.py": "one attempt of a stage: its parts share what it reports",
     "tests/ordinary/test_outages.py": "one kind of fault, with the service that all its tests share",
+    "src/tupletree/topology/components.py": "all that users write and runtimes call, on one page",
     "src/tupletree/config.py": "one table of options, with the reading of each place that may set them",
     "src/tupletree/testing/simulator/simulation.py": "one world: steps, effects and faults share all of its state",
     "src/tupletree/bolts/plain.py": "one class with four hot loops, each of which says what an error leaves behind",

@@ -3,7 +3,7 @@
 The names here are of the latter; windows and joins are made by decorators (`window_bolt`, `join_bolt`).
 """
 
-from tupletree.bolts.aggregates import (
+from tupletree.bolts.vectorised.aggregates import (
     count_by_key,
     count_distinct_by_key,
     dedupe_by_key,
@@ -13,7 +13,7 @@ from tupletree.bolts.aggregates import (
     sum_by_key,
     top_by_key,
 )
-from tupletree.bolts.columns import explode, filter_rows, project
+from tupletree.bolts.vectorised.columns import explode, filter_rows, project
 
 __all__ = [
     "count_by_key",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tupletree.bolts.batch import BatchTask
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.held import Holder
+from tupletree.bolts.holding import HoldingTask
 from tupletree.bolts.joins import JoinTask
 from tupletree.bolts.windows import window_task
 from tupletree.state.keys import KeyFunctions
@@ -28,10 +29,12 @@ def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | N
             return window_task(component, place, keys)
         case "join":
             return JoinTask(component, place, keys or {})
+        case "holding":
+            return HoldingTask(component, place)
     return None
 
 
 def is_holder(component: ComponentSpec) -> bool:
     """Whether this bolt holds its inputs."""
     style: str = component.body.style
-    return style in {"batch", "window", "join"}
+    return style in {"batch", "window", "join", "holding"}

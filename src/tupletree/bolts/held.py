@@ -171,6 +171,10 @@ class Holdings:
         """How many tuples are held."""
         return self._count
 
+    def members(self) -> Iterable[Member]:
+        """All that is held, oldest frame first."""
+        return (member for origin in self._origins.values() for member in origin.members)
+
     def take(self, frame: Frame, since_s: float) -> list[Member]:
         """Hold a frame's tuples; returns them in their order. A frame may come in parts, and keeps its first time."""
         origin = self._origins.get(frame.id)

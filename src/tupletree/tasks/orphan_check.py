@@ -33,7 +33,9 @@ def orphan_check_of(
     """The check of a bolt task that may keep tuples after a call; None for others. See `OrphanCheck`."""
     bolt: BoltSpec = plan.spec.components[task.component].body
     ackers = plan.task_ids_of(ACKER)
-    if ackers and (bolt.style == "batch" or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)):
+    if ackers and (
+        bolt.style in {"batch", "holding"} or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)
+    ):
         return OrphanCheck(task.task_id, ackers, timeout_s, held, purge)
     return None
 

@@ -76,7 +76,7 @@ class PendingLimit:
             bolt = component.body
             if not isinstance(bolt, BoltSpec):
                 continue
-            if bolt.style == "batch" or bolt.holding is not None:
+            if bolt.style in {"batch", "holding"} or bolt.holding is not None:
                 return None
             by_hand = by_hand or not (bolt.auto_ack and bolt.auto_fail)
             tasks = component.parallelism or 1

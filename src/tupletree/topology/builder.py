@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints
 from tupletree.topology.check import check
-from tupletree.topology.components import AsyncSpout, Bolt, Sink, Spout
+from tupletree.topology.components import AsyncSpout, Bolt, HoldingBolt, Sink, Spout
 from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.model import (
     BoltSpec,
@@ -258,7 +258,7 @@ class Topology:
     def bolt(
         self,
         name: str,
-        bolt: FunctionBolt[..., Any] | Callable[[], Bolt[Any]],
+        bolt: FunctionBolt[..., Any] | Callable[[], Bolt[Any] | HoldingBolt[Any]],
         *,
         parallelism: int = 1,
         executors: int | None = None,
@@ -269,8 +269,8 @@ class Topology:
 
         Args:
             name: unique in the topology.
-            bolt: a function decorated with `@bolt`, `@batch_bolt` or `@arrow_bolt`; a `Bolt` subclass; or a function
-                without arguments that makes a `Bolt` (one per task).
+            bolt: a function decorated with `@bolt`, `@batch_bolt` or `@arrow_bolt`; a subclass of `Bolt` or
+                `HoldingBolt`; or a function without arguments that makes one (per task).
             parallelism: number of tasks.
             executors: on the local runtime, threads of their own that its tasks are distributed over, at most one per
                 task; None: one thread for all bolts and sinks, and one per task with `blocking=True`. Spark ignores it.
@@ -354,13 +354,13 @@ class Topology:
     def _describe(self, draft: _Draft, bolt: Any) -> BoltDescription | None:
         if isinstance(bolt, FunctionBolt):
             return bolt.describe(hints.caller_names())
-        if isinstance(bolt, Bolt):
+        if isinstance(bolt, Bolt | HoldingBolt):
             what, next_step = "each task needs a bolt of its own", "pass the class, or a function that makes one"
         elif not callable(bolt):
             what, next_step = "this is no bolt", "decorate a function with @bolt, or derive from Bolt"
         elif not isinstance(bolt, type) and _has_parameters(bolt):
             what, next_step = "a plain function is no bolt", "decorate it with @bolt"
-        elif isinstance(bolt, type) and not issubclass(bolt, Bolt):
+        elif isinstance(bolt, type) and not issubclass(bolt, Bolt | HoldingBolt):
             what, next_step = "this class is no bolt", "derive from Bolt"
         else:
             return read_class(bolt, hints.caller_names())

@@ -10,7 +10,7 @@ component whose classes are known per instance only says them in `message_type`,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -30,10 +30,13 @@ __all__ = [
     "Bolt",
     "Collector",
     "Emit",
+    "Held",
+    "HoldingBolt",
     "KeyedBatch",
     "KeyedState",
     "MessageId",
     "Reject",
+    "Release",
     "Resource",
     "Sink",
     "SinkBatch",
@@ -235,6 +238,79 @@ class Bolt(Generic[T]):
     def close(self) -> Awaitable[None] | None:
         """Release everything. Called once, also after an error."""
         return None
+
+
+class Held(Protocol[T_co]):
+    """A tuple that a `HoldingBolt` keeps; it names the tuple in a `Release`.
+
+    Attributes:
+        value: the tuple.
+        since_s: when the task got it, by the runtime's notion of now.
+    """
+
+    @property
+    def value(self) -> T_co:
+        """See above."""
+
+    @property
+    def since_s(self) -> float:
+        """See above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tuples that a `HoldingBolt` keeps no longer.
+
+    Attributes:
+        tuples: they are acked.
+        values: what is emitted, anchored to all of them.
+        error: they fail of it; nothing is emitted.
+    """
+
+    tuples: Sequence[Held[Any]]
+    values: Sequence[Any] = ()
+    error: BaseException | None = None
+
+
+class HoldingBolt(Generic[T]):
+    """A bolt that keeps tuples beyond the call that brought them, on Spark across epochs and restarts.
+
+    What it keeps stays open: each of its methods gives `Release`s, which say what became of tuples. One instance per
+    task (on Spark: per task and run), one call at a time, plain functions. An instance that follows another one is
+    given what that one kept, in one call of `take`: nothing else lasts. Kept tuples time out like any others.
+
+    What `take` raises fails the tuples it was called with, after it was called for each of them alone; what `check` or
+    `flush` raises fails all that is kept. A `ConnectorError` is an outage: the call is made again.
+    """
+
+    blocking: bool = False
+    input_types: tuple[type, ...] = ()
+    output_types: tuple[type, ...] = ()
+
+    def open(self, context: TaskContext) -> None:
+        """Acquire what is needed, before the first tuple."""
+
+    @abstractmethod
+    def take(self, tuples: Sequence[Held[T]]) -> Iterable[Release]:
+        """Keep tuples, or release them, or others, at once."""
+
+    def due_s(self) -> float | None:
+        """When `check` is to be called, by the runtime's notion of now; None: not before the next `take`."""
+        return None
+
+    def check(self, time_s: float) -> Iterable[Release]:  # noqa: ARG002 - for those that need it
+        """Release what is due."""
+        return ()
+
+    def flush(self, time_s: float) -> Iterable[Release]:
+        """The topology drains: release what can be released now."""
+        return self.check(time_s)
+
+    def forget(self, tuples: Sequence[Held[T]]) -> None:
+        """The messages of these are over: they are not kept any more."""
+
+    def close(self) -> None:
+        """Release everything that was acquired. Called once, also after an error."""
 
 
 class TaskContext(Protocol):

@@ -27,7 +27,7 @@ __all__ = [
 GroupingKind: TypeAlias = Literal[
     "shuffle", "fields", "partial_key", "all", "global", "direct", "local_or_shuffle", "none", "custom"
 ]
-BoltStyle: TypeAlias = Literal["function", "class", "batch", "arrow", "window", "join"]
+BoltStyle: TypeAlias = Literal["function", "class", "batch", "arrow", "window", "join", "holding"]
 CustomGrouping: TypeAlias = Callable[[Any, int], "int | list[int]"]
 """(value, number of target tasks) → index or indexes of the targets, 0-based; an empty list drops the copy."""
 
@@ -89,8 +89,8 @@ class BoltSpec:
 
     Attributes:
         style: `function` (called once per tuple with the value), `class` (a `Bolt` subclass or instance factory,
-            opened once per task), `batch`, `arrow`, `window` or `join`.
-        target: the function, or a zero-argument factory of `Bolt` objects.
+            opened once per task), `batch`, `arrow`, `window`, `join` or `holding` (a `HoldingBolt`).
+        target: the function, or a zero-argument factory of `Bolt` or `HoldingBolt` objects.
         returns: what a call gives back: `value` (one tuple or None), `many` (an iterable of tuples, or None),
             `nothing` (outputs come only through a `Collector`, or there are none).
         value_parameter: name of the parameter that takes the tuple (function style).

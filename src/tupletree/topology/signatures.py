@@ -20,6 +20,7 @@ from tupletree.topology.components import (
     Anchored,
     Bolt,
     Collector,
+    HoldingBolt,
     KeyedBatch,
     TaskContext,
     Tick,
@@ -137,10 +138,12 @@ def read_function(
     return BoltDescription(spec, outputs, tuple(reading.findings))
 
 
-def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDescription:
-    """Read a `Bolt` subclass, or a factory of bolts (which is called once)."""
+def read_class(factory: Callable[[], Bolt[Any] | HoldingBolt[Any]], names: Names = None) -> BoltDescription:
+    """Read a subclass of `Bolt` or `HoldingBolt`, or a factory of such bolts (which is called once)."""
     reading = Reading(_place(factory), "class")
     subject = _subject(reading, factory)
+    if isinstance(subject, HoldingBolt) or (isinstance(subject, type) and issubclass(subject, HoldingBolt)):
+        return _read_holding(reading, factory, subject, names)
     cls: type[Bolt[Any]] = subject if isinstance(subject, type) else type(subject)
     if cls is not Bolt:
         _read_process(reading, cls, names)
@@ -171,6 +174,31 @@ def read_class(factory: Callable[[], Bolt[Any]], names: Names = None) -> BoltDes
         blocking=subject.blocking,
         tick_interval_s=subject.tick_interval_s,
         takes_collector=takes_collector,
+    )
+    outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
+    return BoltDescription(spec, outputs, tuple(reading.findings))
+
+
+def _read_holding(
+    reading: Reading, factory: Callable[[], Any], subject: HoldingBolt[Any] | type[HoldingBolt[Any]], names: Names
+) -> BoltDescription:
+    cls: type[HoldingBolt[Any]] = subject if isinstance(subject, type) else type(subject)
+    if cls.take is HoldingBolt.take:
+        reading.fault("the bolt has no `take`", next_step="write `def take(self, tuples: Sequence[Held[T]])`")
+    asynchronous = [name for name in ("open", "take", "check", "flush", "close") if _awaits(getattr(cls, name))]
+    if asynchronous:
+        reading.fault(f"`{asynchronous[0]}` of a bolt that holds tuples is async", next_step="make it plain")
+    declared = hints.generic_argument(cls, HoldingBolt)
+    reading.inputs = tuple(subject.input_types)
+    if not reading.inputs:
+        reading.inputs = _input_types(reading, "tuples", declared) if declared is not None else (object,)
+    reading.outputs += subject.output_types
+    spec = BoltSpec(
+        style="holding",
+        target=factory,
+        returns="many" if reading.outputs else "nothing",
+        input_types=reading.inputs,
+        blocking=subject.blocking,
     )
     outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
     return BoltDescription(spec, outputs, tuple(reading.findings))
@@ -384,9 +412,9 @@ def _read_attributes(reading: Reading, cls: type[Bolt[Any]], names: Names) -> No
             _inject(reading, name, annotation)
 
 
-def _subject(reading: Reading, factory: Any) -> type[Bolt[Any]] | Bolt[Any]:
+def _subject(reading: Reading, factory: Any) -> type[Bolt[Any] | HoldingBolt[Any]] | Bolt[Any] | HoldingBolt[Any]:
     """The class, or a specimen that the factory made, to read from."""
-    if isinstance(factory, type) and issubclass(factory, Bolt):
+    if isinstance(factory, type) and issubclass(factory, Bolt | HoldingBolt):
         needed = [
             name
             for name, parameter in inspect.signature(factory).parameters.items()
@@ -406,7 +434,7 @@ def _subject(reading: Reading, factory: Any) -> type[Bolt[Any]] | Bolt[Any]:
     except Exception as error:  # noqa: BLE001 - user code; whatever it raised is the finding
         reading.fault("the factory did not make a bolt", got=f"{type(error).__name__}: {error}")
         return Bolt
-    if isinstance(made, Bolt):
+    if isinstance(made, Bolt | HoldingBolt):
         return made
     reading.fault("the factory did not make a bolt", got=hints.text_of(type(made)), expected="a Bolt object")
     return Bolt

@@ -12,7 +12,8 @@ from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.conformance.observed import Observed
 from tupletree.testing.conformance.runtime import Need
 from tupletree.testing.conformance.scenario import Bench, Scenario
-from tupletree.topology.components import TaskContext
+from tupletree.topology.components import Held as Kept
+from tupletree.topology.components import HoldingBolt, Release, TaskContext
 from tupletree.topology.decorators import bolt
 from tupletree.topology.window_decorators import join_bolt, window_bolt
 from tupletree.topology.windows import Window
@@ -205,4 +206,70 @@ class Join(Scenario):
         seen.expect_verdicts("answers", acked=range(5))
 
 
-HOLDING: tuple[Scenario, ...] = (SlidingWindows(), CountWindows(), ArrivalWindows(), Join())
+class InThrees(HoldingBolt[Reading]):
+    """Releases three readings together, and after a while, or at a flush, what there is; reading 5 fails."""
+
+    output_types = (Held,)
+
+    def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
+        """See `HoldingBolt`."""
+        self._kept: list[Kept[Reading]] = []
+
+    def take(self, tuples: Sequence[Kept[Reading]]) -> Iterator[Release]:
+        """See `HoldingBolt`."""
+        for one in tuples:
+            if one.value.number == 5:
+                yield Release([one], error=PermanentError("not 5"))
+            else:
+                self._kept.append(one)
+        while len(self._kept) >= 3:
+            three, self._kept = self._kept[:3], self._kept[3:]
+            yield self._released(three)
+
+    def due_s(self) -> float | None:
+        """See `HoldingBolt`."""
+        return min(one.since_s for one in self._kept) + 0.3 if self._kept else None
+
+    def check(self, time_s: float) -> Iterator[Release]:
+        """See `HoldingBolt`."""
+        due_s = self.due_s()
+        return self.flush(time_s) if due_s is not None and due_s <= time_s else iter(())
+
+    def flush(self, time_s: float) -> Iterator[Release]:  # noqa: ARG002 - the contract's
+        """See `HoldingBolt`."""
+        kept, self._kept = self._kept, []
+        if kept:
+            yield self._released(kept)
+
+    def forget(self, tuples: Sequence[Kept[Reading]]) -> None:
+        """See `HoldingBolt`."""
+        self._kept = [one for one in self._kept if one not in tuples]
+
+    @staticmethod
+    def _released(kept: Sequence[Kept[Reading]]) -> Release:
+        return Release(kept, [Held("", 0, sorted(one.value.number for one in kept))])
+
+
+class HeldByHand(Scenario):
+    """What a bolt holds by hand comes out together, once, those of messages that failed at first too."""
+
+    name = "held-by-hand"
+    needs = frozenset({Need.WINDOWS})
+    count = 40
+
+    def build(self, bench: Bench) -> None:
+        """See `Scenario`."""
+        source = bench.spout("source", Reading, numbered(readings(self.count)))
+        tried = bench.bolt("try", at_second_try, parallelism=2).shuffle(source)
+        bench.sink("out").shuffle(bench.bolt("threes", InThrees, parallelism=2).shuffle(tried))
+
+    def check(self, seen: Observed) -> None:
+        """See `Scenario`."""
+        rows = [row["numbers"] for row in seen.rows("out")]
+        seen.expect(all(len(numbers) <= 3 for numbers in rows), "at most three together", rows)
+        living = [number for number in range(self.count) if number != 5]
+        seen.expect_equal(sorted(number for numbers in rows for number in numbers), living, "readings")
+        seen.expect_verdicts("source", acked=living, dead=[5])
+
+
+HOLDING: tuple[Scenario, ...] = (SlidingWindows(), CountWindows(), ArrivalWindows(), Join(), HeldByHand())

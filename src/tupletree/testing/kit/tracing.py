@@ -106,6 +106,14 @@ class Tracer:
                 return spec
             schemas = [topology.components[one.component].outputs[one.stream].schema for one in component.inputs]
             return replace(spec, target=_failing_rows(spec, schemas, fail), origin=None)
+        if spec.style == "holding":
+            if fail is not None:
+                raise ConfigError(
+                    "`fail` cannot fail the tuples of a bolt that holds them",
+                    where=component.name,
+                    next_step="fail those of the bolt before it",
+                )
+            return spec
         if spec.style == "class":
             return replace(
                 spec, target=lambda: _TracedBolt(spec.target(), self, component.name, spec, fail), origin=None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any, Literal, TypeAlias
 
-from tupletree.bolts.recipes import LibraryBolt, field_faults
+from tupletree.bolts.vectorised.recipes import LibraryBolt, field_faults
 from tupletree.errors import Finding
 from tupletree.topology import hints
 from tupletree.topology.keys import coercion_of
@@ -205,7 +205,7 @@ class _Aggregate:
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
         """See `Recipe`."""
-        from tupletree.bolts.folding import Folding
+        from tupletree.bolts.vectorised.folding import Folding
 
         result = next(name for name in into.fields if name not in self.keys)
         return Folding(self.fold, message, self.keys, into, result, self.field, self.size)
@@ -236,7 +236,7 @@ class _Dedupe:
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:  # noqa: ARG002 - it knows no fields
         """See `Recipe`."""
-        from tupletree.bolts.folding import keep_first
+        from tupletree.bolts.vectorised.folding import keep_first
 
         return keep_first
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
-from tupletree.bolts.recipes import LibraryBolt, field_faults
+from tupletree.bolts.vectorised.recipes import LibraryBolt, field_faults
 from tupletree.errors import Finding
 from tupletree.topology import hints
 from tupletree.topology.model import StateSpec
@@ -102,13 +102,13 @@ class _Filter(_Stateless):
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:  # noqa: ARG002 - the same class
         """See `Recipe`."""
-        from tupletree.bolts.column_work import Filter
+        from tupletree.bolts.vectorised.column_work import Filter
 
         yield from _tried(lambda: Filter(message, self.where).rehearse(), str(self))
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:  # noqa: ARG002 - the same class
         """See `Recipe`."""
-        from tupletree.bolts.column_work import Filter
+        from tupletree.bolts.vectorised.column_work import Filter
 
         return Filter(message, self.where)
 
@@ -125,7 +125,7 @@ class _Project(_Stateless):
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
         """See `Recipe`."""
-        from tupletree.bolts.column_work import Project
+        from tupletree.bolts.vectorised.column_work import Project
 
         wrong = list(field_faults(into, tuple(self.fields), str(self)))
         for name in into.fields:
@@ -138,7 +138,7 @@ class _Project(_Stateless):
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
         """See `Recipe`."""
-        from tupletree.bolts.column_work import Project
+        from tupletree.bolts.vectorised.column_work import Project
 
         return Project(message, into, self.fields)
 
@@ -205,7 +205,7 @@ class _Explode(_Stateless):
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
         """See `Recipe`."""
-        from tupletree.bolts.column_work import Explode
+        from tupletree.bolts.vectorised.column_work import Explode
 
         part = self._part_field(message.fields, into.fields)
         assert part is not None, "a recipe with findings is not prepared"

@@ -1,0 +1,223 @@
+"""Bolts that hold tuples by hand: `HoldingBolt` says when which tuples are released, and with what.
+
+Owns what a release means: values anchored to all tuples of it, which are then acked, or failed together. Refuses to
+keep anything of the user's object beyond its life: what an earlier instance held is given to the next, through `take`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.bolts.failures import FailureMaker, wrong_type
+from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
+from tupletree.data.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.errors import ProcessingError, is_outage
+from tupletree.topology.components import HoldingBolt, Release
+from tupletree.topology.model import BoltSpec, ComponentSpec
+
+__all__ = ["HoldingTask"]
+
+
+class HoldingTask:
+    """One task of a `HoldingBolt`: a `Holder`."""
+
+    def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        spec: BoltSpec = component.body
+        self._make: Callable[[], HoldingBolt[Any]] = spec.target
+        self._place = place
+        self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
+        self._fail = FailureMaker(component.name, place.task_id)
+        self._holdings = Holdings()
+        self._bolt: HoldingBolt[Any] | None = None
+        self._new: list[Member] = []  # not given to the bolt yet: restored, or left by an outage
+        self._must_flush = False  # an outage was met by `flush`
+        self._is_away = False
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def is_holding(self) -> bool:
+        """See `Holder`."""
+        return len(self._holdings) > 0
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None
+
+    @property
+    def put_off_since_s(self) -> float | None:
+        """See `Holder`: it goes by no time of events."""
+        return None
+
+    @property
+    def due_s(self) -> float | None:
+        """See `Holder`. What was restored is due at once: when to check depends on it."""
+        if self._new:
+            return self._new[0].since_s
+        return self._bolt.due_s() if self._bolt is not None and self.is_holding else None
+
+    def waiting(self) -> list[int]:
+        """See `Holder`."""
+        return [root for member in self._new for root in roots_of(member.root)] if self._is_away else []
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the bolt and open it."""
+        self._bolt = self._make()
+        self._bolt.open(self._place)
+
+    def close(self) -> None:
+        """Close the bolt."""
+        bolt, self._bolt = self._bolt, None
+        if bolt is not None:
+            bolt.close()
+
+    def held(self) -> list[HeldFrame]:
+        """See `Holder`."""
+        return self._holdings.held()
+
+    def memory(self) -> Any:
+        """See `Holder`: nothing but the tuples."""
+        return None
+
+    def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:  # noqa: ARG002 - see `memory`
+        """See `Holder`. The bolt does not get to know of tuples that wait."""
+        self._new = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
+
+    def forget(self, roots: Collection[int]) -> None:
+        """See `Holder`."""
+        gone = self._holdings.forget(roots)
+        if not gone:
+            return
+        unknown = {id(member) for member in self._new}
+        self._new = [member for member in self._new if member.open]
+        known = [member for member in gone if id(member) not in unknown]
+        if known and self._bolt is not None:
+            self._bolt.forget(known)
+
+    # --- work -------------------------------------------------------------------------------------------------
+
+    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like `Holder`
+        """It has no ticks: see `due_s`."""
+        return Worked()
+
+    def work(self, frame: Frame) -> Worked:
+        """Give the tuples to the bolt."""
+        self._new += self._holdings.take(frame, self._place.epoch_time_s)
+        return self._turn()
+
+    def advance(self) -> Worked:
+        """Let the bolt release what is due."""
+        return self._turn(check=True)
+
+    def flush(self) -> Worked:
+        """Let the bolt release what it can."""
+        self._must_flush = True
+        return self._turn(check=True)
+
+    def resume(self) -> Worked:
+        """See `Holder`."""
+        return self._turn(check=True)
+
+    def _turn(self, *, check: bool = False) -> Worked:
+        bolt = self._bolt
+        assert bolt is not None, "a task is opened before it works"
+        turn = _Turn(self._streams, self._holdings, self._fail)
+        new, self._new, self._is_away = self._new, [], False
+        if new:
+            self._new = self._give(new, bolt, turn)
+        if check and turn.worked.outage is None:
+            call = bolt.flush if self._must_flush else bolt.check
+            try:
+                turn.release(call(self._place.epoch_time_s))
+                self._must_flush = False
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                if not self._meets(error, turn):
+                    turn.blame(self._everything(), error)
+        self._is_away = turn.worked.outage is not None
+        self._place.root = None
+        return turn.end()
+
+    def _give(self, new: list[Member], bolt: HoldingBolt[Any], turn: _Turn) -> list[Member]:
+        """Call `take` for these, or for each alone after it raised; returns those that an outage left."""
+        try:
+            turn.release(bolt.take(new))
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            if self._meets(error, turn):
+                return new
+            if len(new) == 1:
+                turn.blame(new, error)
+                return []
+        else:
+            return []
+        for index, member in enumerate(new):
+            left = self._give([member], bolt, turn)
+            if left:
+                return new[index:]
+        return []
+
+    def _everything(self) -> list[Member]:
+        return [*self._holdings.members()]
+
+    def _meets(self, error: BaseException, turn: _Turn) -> bool:
+        if not (self._place.waits and is_outage(error)):
+            return False
+        turn.worked.outage = error
+        return True
+
+
+class _Turn:
+    """What one call of the task comes to."""
+
+    def __init__(self, streams: dict[type, str], holdings: Holdings, fail: FailureMaker) -> None:
+        self.worked = Worked()
+        self._streams = streams
+        self._holdings = holdings
+        self._fail = fail
+        self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
+        self._settled: list[Member] = []
+
+    def release(self, releases: Iterable[Release]) -> None:
+        """Take what a call of the bolt gives; all of it, or nothing if the call raises."""
+        for one in [*releases]:
+            members: list[Any] = [*one.tuples]
+            if strangers := [member for member in members if not isinstance(member, Member)]:
+                raise ProcessingError(
+                    "a release names what is no held tuple",
+                    got=repr(strangers[0])[:100],
+                    expected="the objects that `take` was given",
+                )
+            members = [member for member in members if member.open]
+            if not members:
+                continue
+            if one.error is not None:
+                self.blame(members, one.error)
+                continue
+            unknown = [value for value in one.values if type(value) not in self._streams]
+            if unknown:
+                self.blame(members, wrong_type(unknown[0], " or ".join(cls.__name__ for cls in self._streams)))
+                continue
+            whole = together(members)
+            for value in one.values:
+                self._pieces.setdefault(self._streams[type(value)], []).append((whole, [value]))
+            self._settled += members
+
+    def blame(self, members: Sequence[Member], error: BaseException) -> None:
+        """Fail these tuples."""
+        for member in members:
+            self._fail.blame(self.worked, member.root, member.value, error)
+        self._settled += members
+
+    def end(self) -> Worked:
+        """All that came of it."""
+        worked = self.worked
+        for stream, emitted in self._pieces.items():
+            values, roots, ends = join_segments([one for one in emitted if not all_failed(one[0], worked.failures)])
+            if values:
+                worked.outputs.append(Output(stream, values, roots, ends))
+        self._holdings.settle(self._settled, worked)
+        return worked

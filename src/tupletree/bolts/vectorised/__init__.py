@@ -1,0 +1,1 @@
+"""The library of bolts without Python per tuple: what `tupletree.bolts` exports."""
