@@ -18,6 +18,7 @@ from tupletree.routes.adapters.contract import (
 )
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Child, Settlement, Standing, Work
+from tupletree.routes.payloads import PayloadError
 
 __all__ = [
     "Adapter",
@@ -28,6 +29,7 @@ __all__ = [
     "CallRecord",
     "Child",
     "Emitted",
+    "PayloadError",
     "PipelineContext",
     "PipelineSpec",
     "Release",
