@@ -245,13 +245,7 @@ class Half(msgspec.Struct, frozen=True):
     value: int
 
 
-HOLD_S = 10.0
-"""Limits of two messages and sources that give others first may keep what is to come again out for as long as this."""
-
-
-@window_bolt(
-    length_s=5.0, timestamp=lambda number: number.value, lag_s=8.0, idle_s=0.3, extend_timeout=True, retry_hold_s=HOLD_S
-)
+@window_bolt(length_s=5.0, timestamp=lambda number: number.value, lag_s=8.0, idle_s=0.3, extend_timeout=True)
 def near_values(window: Window[Number]) -> Iterator[Number]:
     """By event time; what is in no window any more is dead."""
     for number in window:

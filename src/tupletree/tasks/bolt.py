@@ -171,6 +171,7 @@ class BoltMachine(EmittingMachine):
         self._holding = component.body.holding
         self._worked_s = self._seen_s = 0.0
         self._is_counted = False  # whether others know what it holds
+        self._tell_at_s = 0.0
         self._bolt: BoltTask | Holder | ArrowTask
         if self._holder is not None:
             self._bolt = self._holder
@@ -370,6 +371,9 @@ class BoltMachine(EmittingMachine):
         if self._holder is None:
             return asked
         self._look(now)
+        if self.retry_status is not None and self.retry_status.is_asked and now.monotonic_s >= self._tell_at_s:
+            self._tell_at_s = now.monotonic_s + LOOK_AGAIN_S
+            self._tell_held()
         due_s = self._holder.due_s
         if due_s is None or due_s > now.wall_s:
             return asked
@@ -451,11 +455,14 @@ class BoltMachine(EmittingMachine):
         retry_status = self.retry_status
         if retry_status is None:
             return True
-        if not self._is_counted:
-            self._is_counted = True
-            retry_status.note_holder(self.task.task_id, frozenset(self.held_roots()))
+        self._tell_held()
         may_come = retry_status.retrying_since_s is not None or not retry_status.all_is_held
         return not may_come or now.monotonic_s - self._worked_s >= PATIENCE_S
+
+    def _tell_held(self) -> None:
+        if self.retry_status is not None and self._holding is not None and not self._is_counted:
+            self._is_counted = True
+            self.retry_status.note_holder(self.task.task_id, frozenset(self.held_roots()))
 
 
 def _strays(count: int, strays: Sequence[Failure]) -> str:

@@ -25,7 +25,7 @@ from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, TreeVerd
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
-from tupletree.tasks.retry_status import RetryStatus
+from tupletree.tasks.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
 from tupletree.tasks.write_requests import WriteRequests
@@ -123,6 +123,7 @@ class SpoutMachine(Machine):
         self._write_requests = WriteRequests(task.task_id, sinks, first=random_bits(48))
         self._attempts = attempts
         self._above: set[int] = set()
+        self._blocked_source = BlockedSource(task.task_id)
         self._storing_letters: set[int] = set()
         self._not_yet_told: set[int] = set()
         self._pulling = self._retrying = active
@@ -292,11 +293,13 @@ class SpoutMachine(Machine):
         )
 
     def next_due_s(self) -> float | None:
-        """The next retry, or the next call after one that met an outage."""
-        due_s = self.pending.next_due_s() if self._retrying and not self._is_at_limit else None
-        if self.wait.current is None:
-            return due_s
-        return self.wait.due_s if due_s is None else min(due_s, self.wait.due_s)
+        """The next retry, the next call after one that met an outage, or the next look at what blocks the source."""
+        dues = [self._blocked_source.due_s]
+        if self._retrying and not self._is_at_limit:
+            dues.append(self.pending.next_due_s())
+        if self.wait.current is not None:
+            dues.append(self.wait.due_s)
+        return min((due_s for due_s in dues if due_s is not None), default=None)
 
     # --- emission ---------------------------------------------------------------------------------------------
 
@@ -321,11 +324,7 @@ class SpoutMachine(Machine):
         free = self._free(writing, now)
         self._is_at_limit = free <= 0
         retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
-        # In a drain no retry starts, so messages that wait for one must not take the place of what is still to be
-        # emitted.
-        count = self.pending.open_count if self._retrying else self.pending.in_flight
-        room = self._room_for(count(self.task.task_id) - writing)
-        room = min(room, free - retried, self._max_writing - writing, MAX_LAUNCH)
+        room = min(self._room(writing), free - retried, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
             self.is_at_limit = not retried
             return retried > 0
@@ -335,13 +334,17 @@ class SpoutMachine(Machine):
             self._take(batch, now, out)
         return retried > 0 or bool(batch)
 
-    def _room_for(self, is_open: int) -> int:
+    def _room(self, writing: int) -> int:
         """How many more may be open.
 
         Windows and joins wait for messages that their source is to give again, and these must not wait for those that
-        fill the limit because they are held there. A source may give others first: as many again, at the most.
+        fill the limit because they are held there. A source may give others first: as many again, at the most. See
+        `BlockedSource` for when that is not enough.
         """
-        room = self._max_pending - is_open
+        # In a drain no retry starts, so messages that wait for one must not take the place of what is still to be
+        # emitted.
+        count = self.pending.open_count if self._retrying else self.pending.in_flight
+        room = self._max_pending - (count(self.task.task_id) - writing)
         if self.retry_status is None:
             return room
         return max(room, min(self.pending.awaiting_source(self.task.task_id), room + self._max_pending))
@@ -486,8 +489,16 @@ class SpoutMachine(Machine):
     def _report(self, retry_status: RetryStatus, now: Now) -> None:
         task = self.task.task_id
         # In a drain no retry starts, so none need be waited for.
-        since_s = self.pending.retrying_since_s(task) if self._retrying else None
+        since_s = self._retrying_since_s() if self._retrying else None
+        is_awaited = since_s is not None and self.pending.awaiting_source(task) > 0
+        is_blocked = is_awaited and (bool(self._above) or self._room(self._write_requests.count) <= 0)
+        roots = self.pending.roots_in_flight if is_blocked else None
+        if self._blocked_source.look(retry_status, roots, now):
+            since_s = self._retrying_since_s()
         retry_status.note_spout(task, since_s, self.in_flight - self.writing, now)
+
+    def _retrying_since_s(self) -> float | None:
+        return self.pending.retrying_since_s(self.task.task_id, given_up_s=self._blocked_source.given_up_s)
 
     # --- verdicts ---------------------------------------------------------------------------------------------
 

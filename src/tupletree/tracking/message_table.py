@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Container, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -49,20 +50,21 @@ class SpoutMessages:
         """Return the open message with this key, wherever it is."""
         return self.messages.get(key) or self.awaiting.get(key)
 
-    def retrying_since_s(self, running: Container[int] | None = None) -> float | None:
+    def retrying_since_s(self, running: Container[int] | None = None, given_up_s: float = -math.inf) -> float | None:
         """When the oldest message first went out that waits for another attempt, since the Unix epoch.
 
         Args:
             running: later attempts, by root, that are out indeed, while others still wait somewhere; None: all are out.
+            given_up_s: messages that failed by then (monotonic), and that the source is to emit again, do not count.
         """
-        if running is None and not (self.queued or self.awaiting):
-            return None
-        waiting = [
-            message
-            for message in self.messages.values()
-            if message.waits or (running is not None and message.attempt > 1 and message.root not in running)
-        ]
-        return min((message.first_wall_s for message in [*waiting, *self.awaiting.values()]), default=None)
+        waiting = [message for message in self.awaiting.values() if message.failed_s > given_up_s]
+        if running is not None or self.queued:
+            waiting += [
+                message
+                for message in self.messages.values()
+                if message.waits or (running is not None and message.attempt > 1 and message.root not in running)
+            ]
+        return min((message.first_wall_s for message in waiting), default=None)
 
     def oldest_first_s(self) -> float | None:
         """When its oldest open message was first emitted (monotonic); None: none is open.

@@ -394,9 +394,11 @@ class Pending:
         task = self._tasks[spout_task]
         return len(task.messages) - task.queued
 
-    def retrying_since_s(self, spout_task: int, running: Container[int] | None = None) -> float | None:
+    def retrying_since_s(
+        self, spout_task: int, running: Container[int] | None = None, given_up_s: float = -math.inf
+    ) -> float | None:
         """See `SpoutMessages.retrying_since_s`."""
-        return self._tasks[spout_task].retrying_since_s(running)
+        return self._tasks[spout_task].retrying_since_s(running, given_up_s)
 
     def awaiting_source(self, spout_task: int) -> int:
         """Messages that the source was told to emit again."""
