@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.routes.adapters.contract import Adapter, AdapterConfig
+from tupletree.routes.adapters.contract import Adapter, AdapterConfig, BatchAdapter
 
 __all__ = [
     "AdapterSpec",
@@ -61,6 +61,14 @@ class AdapterSpec:
     adapter: type[Adapter[Any]]
     config: AdapterConfig
     condition: Any = None
+
+    @property
+    def batch_size(self) -> int:
+        """Members of a full batch; 0 of an adapter that makes none."""
+        if not issubclass(self.adapter, BatchAdapter):
+            return 0
+        size = getattr(self.config, "size", self.adapter.size)
+        return size if isinstance(size, int) else self.adapter.size
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,16 @@ class RouteSpec:
     backpressure: Backpressure = field(default_factory=Backpressure)
     lease_seconds: float = 60.0
 
+    @property
+    def may_hold(self) -> int:
+        """Messages that may be open at a time: worked, or held by its batch adapters until their batches are full.
+
+        `inbound.prefetch` where the document says it, otherwise as many as it takes.
+        """
+        if self.inbound.prefetch is not None:
+            return self.inbound.prefetch
+        return self.inbound.concurrency + sum(adapter.batch_size for adapter in self.adapters)
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -178,9 +196,12 @@ class PipelineSpec:
         lineage: what is kept of calls.
         settings: for adapters (`context.settings`).
         init_message: what `run` starts with; None: it works what its queues hold.
+        sinks: queues that others read: no route does.
         on_complete: a queue that gets a message when an execution is complete; empty: none.
         tests: unit tests, as the document says them.
         source: the document's text with all that it includes, as it was read: executions keep it.
+        description: for readers.
+        search_path: folder of the document, in which Python looks for modules of adapters; empty: nowhere else.
     """
 
     name: str
@@ -192,6 +213,41 @@ class PipelineSpec:
     lineage: LineageSpec = field(default_factory=LineageSpec)
     settings: Mapping[str, Any] = field(default_factory=dict)
     init_message: InitMessage | None = None
+    sinks: frozenset[str] = frozenset()
     on_complete: str = ""
     tests: tuple[Mapping[str, Any], ...] = ()
     source: str = ""
+    description: str = ""
+    search_path: str = ""
+
+    def reader_of(self, queue: str) -> RouteSpec | None:
+        """The route that reads a queue; None if none does."""
+        return next((route for route in self.routes.values() if route.inbound.queue == queue), None)
+
+    def queues_in_cycles(self) -> Mapping[str, frozenset[str]]:
+        """Route → those of its outbound queues from which messages can come back to it.
+
+        The high water mark does not count for them: routes that feed each other would wait for each other for ever.
+        """
+        readers = {route.inbound.queue: name for name, route in self.routes.items()}
+        following = {
+            name: {queue: readers[queue] for queue in route.outbound if queue in readers}
+            for name, route in self.routes.items()
+        }
+        reached = {name: _reached(name, following) for name in following}
+        return {
+            name: frozenset(queue for queue, reader in queues.items() if reader == name or name in reached[reader])
+            for name, queues in following.items()
+        }
+
+
+def _reached(start: str, following: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """Routes that messages of this one can come to."""
+    met: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in following[waiting.pop()].values():
+            if name not in met:
+                met.add(name)
+                waiting.append(name)
+    return met

@@ -1,0 +1,96 @@
+"""A document from its text to a `PipelineSpec`: read, typed, its adapters found, judged as a whole.
+
+Owns the order of these steps. Every fault of every file is found before any is told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tupletree.queues.registry import schemes
+from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.model import DocumentModel, RouteModel
+from tupletree.routes.document.nodes import MappingNode, below, plain
+from tupletree.routes.document.reading import Reading, read_document
+from tupletree.routes.document.spec import (
+    AdapterSpec,
+    Backpressure,
+    ErrorHandling,
+    Inbound,
+    InitMessage,
+    Limits,
+    LineageSpec,
+    PipelineSpec,
+    RouteSpec,
+)
+from tupletree.routes.document.stages import Lookup, adapters_of
+from tupletree.routes.document.typing_faults import note_errors
+from tupletree.routes.document.whole import check_fit, check_whole
+
+__all__ = ["Document", "load", "read"]
+
+TEXT_NAME = "<text>"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document without faults.
+
+    Attributes:
+        spec: what runs.
+        model: the document, typed.
+        root: with its places; routes hold what they inherit.
+    """
+
+    spec: PipelineSpec
+    model: DocumentModel
+    root: MappingNode
+
+
+def load(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup | None = None) -> PipelineSpec:
+    """Read and check a document.
+
+    Args:
+        source: path of a file; a text with a line break is the document itself.
+        environ: for `${NAME}`; the process's own by default.
+        lookup: how adapters are found; by the registry, by default.
+
+    Raises:
+        DocumentError: with every fault.
+    """
+    return read(source, environ, lookup=lookup).spec
+
+
+def read(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup | None = None) -> Document:
+    """As `load`, with places.
+
+    The document's folder is put on `sys.path`, for the modules of its adapters.
+    """
+    text = source if isinstance(source, str) and "\n" in source else None
+    file = TEXT_NAME if text is not None else os.fspath(source)
+    faults = Faults()
+    reading = read_document(file, os.environ if environ is None else environ, faults, text)
+    if reading.root is None:
+        faults.refuse()
+    assert reading.root is not None
+    root = _inherited(reading.root)
+    model = _typed(reading, root, faults)
+    if model is None:
+        faults.refuse()
+    assert model is not None
+    folder = "" if text is not None else str(Path(file).resolve().parent)
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+    adapters = adapters_of(model, root, lookup or _registry(), faults)
+    if reading.complete:
+        check_whole(model, root, faults, schemes())
+    spec = _spec(model, adapters, _source(reading), folder)
+    check_fit(spec, root, faults)
+    faults.refuse()
+    return Document(spec, model, root)

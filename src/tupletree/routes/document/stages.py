@@ -1,0 +1,138 @@
+"""The adapters of a document: found by their types, their settings and conditions checked by their own models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ValidationError
+
+from tupletree.errors import TupletreeError
+from tupletree.escaping import escape
+from tupletree.routes.adapters.contract import Adapter
+from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.model import AdapterModel, DocumentModel
+from tupletree.routes.document.nodes import MappingNode, ScalarNode, Step, node_at, scalars, shown
+from tupletree.routes.document.spec import AdapterSpec
+from tupletree.routes.document.typing_faults import note_errors
+
+__all__ = ["Find", "Lookup", "adapters_of"]
+
+Find: TypeAlias = Callable[[str], type[Adapter[Any]]]
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a document's adapters are checked with.
+
+    Attributes:
+        find: `type` → class, see `tupletree.routes.adapters.registry.find`.
+        condition: the model of conditions.
+    """
+
+    find: Find
+    condition: type[BaseModel]
+
+
+def adapters_of(document: DocumentModel, root: MappingNode, lookup: Lookup, faults: Faults) -> dict[str, tuple[AdapterSpec, ...]]:
+    """The adapters of every route; what is faulty is noted and left out."""
+    return {
+        name: tuple(_of_route(route.adapters, ("routes", name, "adapters"), root, lookup, faults))
+        for name, route in document.routes.items()
+    }
+
+
+def _of_route(
+    models: Sequence[AdapterModel], path: tuple[Step, ...], root: MappingNode, lookup: Lookup, faults: Faults
+) -> list[AdapterSpec]:
+    names: dict[str, int] = {}
+    for position, model in enumerate(models):
+        if model.name is None:
+            continue
+        if model.name in names:
+            at = (*path, position, "name")
+            node = node_at(root, at)[0]
+            hint = f"adapters[{names[model.name]}] has it already"
+            faults.add("R305", node.place, at, "two adapters have one name", got=model.name, next_step=hint)
+        names.setdefault(model.name, position)
+    found: list[AdapterSpec] = []
+    taken = set(names)
+    for position, model in enumerate(models):
+        name = model.name or _free_name(model.type, taken)
+        taken.add(name)
+        spec = _adapter(model, name, (*path, position), root, lookup, faults)
+        if spec is not None:
+            found.append(spec)
+    return found
+
+
+def _free_name(type_name: str, taken: set[str]) -> str:
+    """`module:Class` is called `Class`; the second one of a name has a number."""
+    name = type_name.rpartition(":")[2]
+    number = 1
+    while (numbered := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    return numbered
+
+
+def _adapter(
+    model: AdapterModel, name: str, path: tuple[Step, ...], root: MappingNode, lookup: Lookup, faults: Faults
+) -> AdapterSpec | None:
+    condition = None
+    if model.condition is not None:
+        condition = _checked(lookup.condition, model.condition, (*path, "condition"), root, faults)
+    adapter = _find(model.type, (*path, "type"), root, lookup.find, faults)
+    if adapter is None:
+        return None
+    config = _checked(adapter.Config, model.config, (*path, "config"), root, faults)
+    if config is None or (model.condition is not None and condition is None):
+        return None
+    return AdapterSpec(name, model.type, adapter, config, condition)
+
+
+def _find(type_name: str, path: Sequence[Step], root: MappingNode, find: Find, faults: Faults) -> type[Adapter[Any]] | None:
+    node = node_at(root, path)[0]
+    try:
+        return find(type_name)
+    except TupletreeError as error:
+        [finding, *_] = error.findings
+        near = getattr(error, "nearest", None)
+        unknown = near is not None
+        faults.add(
+            "R301" if unknown else "R302",
+            node.place,
+            path,
+            finding.what,
+            got=finding.got or shown(node),
+            expected=finding.expected,
+            nearest=near or "",
+            next_step=finding.next_step,
+        )
+    return None
+
+
+def _checked(model: type[BaseModel], value: Any, path: tuple[Step, ...], root: MappingNode, faults: Faults) -> Any:
+    """A part of the document as its own model says; None, with the faults noted, if it is not so.
+
+    It is checked as JSON, strictly: text is no number, but a list may become a tuple and text a path or a date.
+    """
+    before = len(faults)
+    try:
+        return model.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        note_errors(error, root, model, faults, prefix=path)
+    except Exception as error:  # noqa: BLE001 - a model may have validators of its user, which raise anything
+        node = node_at(root, path)[0]
+        got = escape(f"{type(error).__name__}: {error}")
+        faults.add("R302", node.place, path, "checking the settings failed", got=got, next_step="see the adapter's Config")
+    if len(faults) == before and _is_whole(root, path):
+        node = node_at(root, path)[0]
+        faults.add("R205", node.place, path, "this value is not allowed", got=shown(node))
+    return None
+
+
+def _is_whole(root: MappingNode, path: Sequence[Step]) -> bool:
+    """Whether nothing in it was found faulty before, which would explain why it is refused."""
+    return not any(isinstance(one, ScalarNode) and one.faulty for one in scalars(node_at(root, path)[0]))

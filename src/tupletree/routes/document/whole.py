@@ -1,0 +1,204 @@
+"""Faults that only the document as a whole shows: names that lead nowhere, queues without a reader, sizes that do not fit.
+
+Pure: the checked parts and their places in, faults out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from tupletree.errors import TupletreeError
+from tupletree.queues.urls import parse_url
+from tupletree.routes.document.faults import Faults, nearest
+from tupletree.routes.document.model import DocumentModel, RouteModel
+from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
+from tupletree.routes.document.spec import PipelineSpec
+
+__all__ = ["check_fit", "check_whole"]
+
+
+def check_whole(document: DocumentModel, root: MappingNode, faults: Faults, schemes: Collection[str]) -> None:
+    """Judge the document's parts against each other.
+
+    Args:
+        document: with every key and value allowed where it stands.
+        root: its places.
+        faults: gets what is found.
+        schemes: of queues, that can be opened here.
+    """
+    check = _Whole(document, root, faults)
+    check.urls(schemes)
+    check.names()
+    check.readers()
+    check.references()
+
+
+def check_fit(spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
+    """Judge what the adapters need against what their routes allow."""
+    for route in spec.routes.values():
+        for position, adapter in enumerate(route.adapters):
+            if adapter.batch_size > route.may_hold:
+                path = ("routes", route.name, "inbound", "prefetch")
+                node = node_at(root, path)[0]
+                faults.add(
+                    "R303",
+                    node.place,
+                    path,
+                    f"the batches of {adapter.name} (adapters[{position}]) are larger than what the route may hold",
+                    got=str(route.may_hold),
+                    expected=f"{adapter.batch_size:,} or more",
+                    next_step="otherwise no batch is ever full, and each waits for its age",
+                )
+
+
+class _Whole:
+    def __init__(self, document: DocumentModel, root: MappingNode, faults: Faults) -> None:
+        self.document = document
+        self.root = root
+        self.faults = faults
+        self.inbound: dict[str, str] = {}
+        for name, route in document.routes.items():
+            self.inbound.setdefault(route.inbound.queue, name)
+
+    def place(self, *path: Step) -> Place:
+        """Where a value stands."""
+        return node_at(self.root, path)[0].place
+
+    def key_place(self, *path: Step) -> Place:
+        """Where a key stands."""
+        return node_at(self.root, path)[2]
+
+    def urls(self, schemes: Collection[str]) -> None:
+        """Queues whose brokers cannot be opened."""
+        for name, queue in self.document.queues.items():
+            if queue.url:
+                path = ("queues", name, "url") if self._is_mapping("queues", name) else ("queues", name)
+                self._url(queue.url, path, schemes)
+        if self.document.queue_file:
+            self._url(self.document.queue_file, ("queue_file",), ("sqlite",))
+        for path, url in ((("ledger",), self.document.ledger), (("lineage", "store"), self.document.lineage.store)):
+            if url and "://" not in url:
+                expected = "such as sqlite:///ledger.db or postgresql+psycopg://host/name"
+                self.faults.add("R401", self.place(*path), path, "this is no URL of a database", expected=expected)
+
+    def _is_mapping(self, *path: Step) -> bool:
+        return isinstance(node_at(self.root, path)[0], MappingNode)
+
+    def _url(self, url: str, path: tuple[Step, ...], schemes: Collection[str]) -> None:
+    
+        try:
+            scheme = parse_url(url).scheme
+        except TupletreeError as error:
+            [finding, *_] = error.findings
+            what, got, expected = finding.what, finding.got, finding.expected
+            self.faults.add("R401", self.place(*path), path, what, got=got, expected=expected)
+            return
+        if scheme not in schemes:
+            self.faults.add(
+                "R401",
+                self.place(*path),
+                path,
+                "no broker is known for the scheme of this URL",
+                got=f"{scheme}://",
+                expected=f"one of {', '.join(f'{one}://' for one in sorted(schemes))}",
+                nearest=nearest(scheme, schemes) and f"{nearest(scheme, schemes)}://",
+            )
+
+    def mentions(self) -> Iterator[tuple[str, tuple[Step, ...]]]:
+        """Every name of a queue, with the path at which it stands."""
+        for name in self.document.queues:
+            yield name, ("queues", name)
+        for name, route in self.document.routes.items():
+            yield route.inbound.queue, ("routes", name, "inbound", "queue")
+            for position, outbound in enumerate(route.outbound):
+                yield outbound.queue, ("routes", name, "outbound", position, "queue")
+            if (dead := route.error_handling.dead_letter_queue) is not None:
+                yield dead, ("routes", name, "error_handling", "dead_letter_queue")
+        if self.document.on_complete is not None:
+            yield self.document.on_complete, ("on_complete",)
+
+    def names(self) -> None:
+        """Names that differ only in case."""
+        first: dict[str, tuple[str, tuple[Step, ...]]] = {}
+        for queue, path in self.mentions():
+            known, at = first.setdefault(queue.casefold(), (queue, path))
+            if known != queue:
+                place = self.key_place(*path) if path[0] == "queues" else self.place(*path)
+                self._differs("queues", queue, place, path, known, at)
+        seen: dict[str, str] = {}
+        for name in self.document.routes:
+            known = seen.setdefault(name.casefold(), name)
+            if known != name:
+                path = ("routes", name)
+                self._differs("routes", name, self.key_place(*path), path, known, ("routes", known))
+
+    def _differs(
+        self, what: str, name: str, place: Place, path: tuple[Step, ...], known: str, at: tuple[Step, ...]
+    ) -> None:
+        hint = f"{self.key_place(*at)} says {known}; use one of them everywhere"
+        self.faults.add("R404", place, path, f"names of {what} differ only in case", got=name, next_step=hint)
+
+    def readers(self) -> None:
+        """Queues that two routes read, or that none reads."""
+        for name, route in self.document.routes.items():
+            queue = route.inbound.queue
+            if (first := self.inbound[queue]) != name:
+                path = ("routes", name, "inbound", "queue")
+                hint = f"routes.{first} reads it (line {self.place('routes', first, 'inbound', 'queue').line})"
+                what = "two routes read one queue"
+                self.faults.add("R402", self.place(*path), path, what, got=queue, next_step=hint)
+            self._outbound(name, route)
+
+    def _outbound(self, name: str, route: RouteModel) -> None:
+        met: set[str] = set()
+        cases = {queue.casefold(): queue for queue in self.inbound}
+        for position, outbound in enumerate(route.outbound):
+            path = ("routes", name, "outbound", position, "queue")
+            queue = outbound.queue
+            if queue in met:
+                what = "an outbound queue is named twice"
+                self.faults.add("R408", self.place(*path), path, what, got=queue)
+                continue
+            met.add(queue)
+            if queue in self.inbound or queue in self.document.queues:
+                continue
+            if cases.get(queue.casefold(), queue) != queue:
+                continue  # said by `names`
+            self.faults.add(
+                "R403",
+                self.place(*path),
+                path,
+                "no route reads this queue",
+                got=queue,
+                nearest=nearest(queue, [*self.inbound, *self.document.queues]),
+                next_step=f"if others read it, declare it: queues: {{{queue}: {{sink: true}}}}",
+            )
+
+    def references(self) -> None:
+        """Routes that are named elsewhere, and messages that would come back."""
+        document = self.document
+        start = document.init_message
+        if start is not None and start.route not in document.routes:
+            path = ("init_message", "route")
+            near = nearest(start.route, document.routes)
+            known = f"one of {', '.join(document.routes)}"
+            place = self.place(*path)
+            self.faults.add("R405", place, path, "there is no such route", got=start.route, expected=known, nearest=near)
+        if document.on_complete in self.inbound:
+            route = self.inbound[document.on_complete]
+            self.faults.add(
+                "R407",
+                self.place("on_complete"),
+                ("on_complete",),
+                "the completion event would start another execution, and its completion the next",
+                got=document.on_complete,
+                expected=f"a queue that no route reads; routes.{route} reads this one",
+            )
+        for name, route in document.routes.items():
+            dead = route.error_handling.dead_letter_queue
+            if dead is not None and dead == route.inbound.queue:
+                path = ("routes", name, "error_handling", "dead_letter_queue")
+                what = "dead letters would come back to the route that gave them up"
+                expected = "another queue than its inbound queue"
+                self.faults.add("R406", self.place(*path), path, what, got=dead, expected=expected)
+
