@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -170,6 +170,11 @@ class Adapter(ABC, Generic[C]):
 
     def __init__(self, config: C) -> None:
         self.config = config
+
+    @classmethod
+    def queues(cls, config: C) -> Collection[str]:  # noqa: ARG003 - for those that need it
+        """Outbound queues that its settings name. The document is checked: its route must have each of them."""
+        return ()
 
     def open(self, context: AdapterContext) -> Awaitable[None] | None:  # noqa: ARG002 - for those that need it
         """Acquire what is needed, before the first message."""

@@ -92,7 +92,10 @@ class _Composer:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file)
-            self._refuse("R101", place, "this is no YAML", got=": ".join(filter(None, [error.context, error.problem])))
+            got = ": ".join(filter(None, [error.context, error.problem]))
+            lines = text.splitlines()[max(place.line - 2, 0) : place.line]
+            hint = "within { } and [ ] a value ${NAME} must be in quotes" if any("${" in line for line in lines) else ""
+            self._refuse("R101", place, "this is no YAML", got=got, next_step=hint)
         except yaml.YAMLError as error:
             self._refuse("R101", Place(self.file), "this is no YAML", got=str(error).partition("\n")[0])
 
@@ -151,7 +154,9 @@ class _Composer:
         node = MappingNode(place)
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key_place = self._place(event)
+            before = len(self.faults)
             key = self._key(event, key_place, path)
+            faulty = len(self.faults) > before
             value = self._node(next(self.events), (*path, key or "?"))
             if key is None:
                 node.faulty = True
@@ -159,7 +164,7 @@ class _Composer:
                 at = f"it is at line {first.place.line} already"
                 self.faults.add("R103", key_place, (*path, key), "the key is there twice", got=key, next_step=at)
             else:
-                node.entries[key] = Entry(key_place, value)
+                node.entries[key] = Entry(key_place, value, faulty=faulty)
         return node
 
     def _key(self, event: Any, place: Place, path: Path) -> str | None:
@@ -193,7 +198,7 @@ class _Composer:
             node.faulty = True
             return node
         found = substitute(event.value, self.environ)
-        node.variables = found.variables
+        node.variables, node.text = found.variables, found.text
         for name in found.missing:
             hint = f"set it, or give a default: ${{{name}:-default}}"
             self.faults.add("R111", place, path, f"the variable {name} is not set", got=f"${{{name}}}", next_step=hint)

@@ -11,26 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from tupletree.queues.registry import schemes
-from tupletree.routes.document.faults import Faults
-from tupletree.routes.document.model import DocumentModel, RouteModel
-from tupletree.routes.document.nodes import MappingNode, below, plain
+from tupletree.routes.document.building import spec_of
+from tupletree.routes.document.faults import DocumentError, Faults
+from tupletree.routes.document.model import DocumentModel
+from tupletree.routes.document.nodes import MappingNode
 from tupletree.routes.document.reading import Reading, read_document
-from tupletree.routes.document.spec import (
-    AdapterSpec,
-    Backpressure,
-    ErrorHandling,
-    Inbound,
-    InitMessage,
-    Limits,
-    LineageSpec,
-    PipelineSpec,
-    RouteSpec,
-)
-from tupletree.routes.document.stages import Lookup, adapters_of
-from tupletree.routes.document.typing_faults import note_errors
+from tupletree.routes.document.spec import PipelineSpec
+from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of
+from tupletree.routes.document.typed import inherited, typed_document
 from tupletree.routes.document.whole import check_fit, check_whole
 
 __all__ = ["Document", "load", "read"]
@@ -53,7 +42,9 @@ class Document:
     root: MappingNode
 
 
-def load(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup | None = None) -> PipelineSpec:
+def load(
+    source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup = REGISTRY
+) -> PipelineSpec:
     """Read and check a document.
 
     Args:
@@ -67,7 +58,9 @@ def load(source: str | os.PathLike[str], environ: Mapping[str, str] | None = Non
     return read(source, environ, lookup=lookup).spec
 
 
-def read(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup | None = None) -> Document:
+def read(
+    source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup = REGISTRY
+) -> Document:
     """As `load`, with places.
 
     The document's folder is put on `sys.path`, for the modules of its adapters.
@@ -77,20 +70,24 @@ def read(source: str | os.PathLike[str], environ: Mapping[str, str] | None = Non
     faults = Faults()
     reading = read_document(file, os.environ if environ is None else environ, faults, text)
     if reading.root is None:
-        faults.refuse()
-    assert reading.root is not None
-    root = _inherited(reading.root)
-    model = _typed(reading, root, faults)
-    if model is None:
-        faults.refuse()
-    assert model is not None
+        raise DocumentError([*faults])
+    root = inherited(reading.root)
+    typed = typed_document(root, faults, complete=reading.complete)
+    if typed.model is None:
+        raise DocumentError([*faults])
     folder = "" if text is not None else str(Path(file).resolve().parent)
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
-    adapters = adapters_of(model, root, lookup or _registry(), faults)
-    if reading.complete:
-        check_whole(model, root, faults, schemes())
-    spec = _spec(model, adapters, _source(reading), folder)
-    check_fit(spec, root, faults)
+    adapters = adapters_of(typed.model, root, lookup, faults)
+    check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
+    spec = spec_of(typed.model, adapters, _source(reading), folder)
+    check_fit(typed.model, spec, root, faults)
     faults.refuse()
-    return Document(spec, model, root)
+    return Document(spec, typed.model, root)
+
+
+def _source(reading: Reading) -> str:
+    """The text of the document; where it includes others, each after a line with its name."""
+    if len(reading.sources) == 1:
+        return next(iter(reading.sources.values()))
+    return "\n".join(f"# file: {file}\n{text}" for file, text in reading.sources.items())

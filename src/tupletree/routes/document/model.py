@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from tupletree.routes.document.spec import Backpressure, ErrorHandling, Limits, LineageSpec, RouteSpec
 
 __all__ = [
+    "UNKNOWN",
     "AdapterModel",
     "BackpressureModel",
     "DefaultsModel",
@@ -28,6 +29,9 @@ __all__ = [
     "QueueModel",
     "RouteModel",
 ]
+
+UNKNOWN = "<unknown>"
+"""Stands where a name was faulty, so that the rest can be judged."""
 
 LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 MAX_QUEUE_NAME = 200

@@ -54,6 +54,7 @@ class ScalarNode:
         raw: as it is written.
         quoted: whether it is in quotes, or a block.
         variables: of the environment that are part of it.
+        text: with these replaced.
         file: that its text comes from (`!file`); empty: the document.
         faulty: it has been found wrong already; what it stands for is not known.
     """
@@ -63,6 +64,7 @@ class ScalarNode:
     raw: str = ""
     quoted: bool = False
     variables: tuple[str, ...] = ()
+    text: str = ""
     file: str = ""
     faulty: bool = False
 
@@ -84,11 +86,13 @@ class Entry:
         place: of the key.
         node: the value.
         inherited: it comes from `defaults`.
+        faulty: the key has been found wrong already.
     """
 
     place: Place
     node: Node
     inherited: bool = False
+    faulty: bool = False
 
 
 @dataclass(slots=True)

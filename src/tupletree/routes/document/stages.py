@@ -11,14 +11,16 @@ from pydantic import BaseModel, ValidationError
 
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape
+from tupletree.routes.adapters import registry
+from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.adapters.contract import Adapter
 from tupletree.routes.document.faults import Faults
-from tupletree.routes.document.model import AdapterModel, DocumentModel
-from tupletree.routes.document.nodes import MappingNode, ScalarNode, Step, node_at, scalars, shown
+from tupletree.routes.document.model import UNKNOWN, AdapterModel, DocumentModel
+from tupletree.routes.document.nodes import MappingNode, Step, node_at, plain, shown
 from tupletree.routes.document.spec import AdapterSpec
-from tupletree.routes.document.typing_faults import note_errors
+from tupletree.routes.document.typing_faults import fit_variables, note_errors
 
-__all__ = ["Find", "Lookup", "adapters_of"]
+__all__ = ["REGISTRY", "Find", "Lookup", "adapters_of"]
 
 Find: TypeAlias = Callable[[str], type[Adapter[Any]]]
 
@@ -36,7 +38,13 @@ class Lookup:
     condition: type[BaseModel]
 
 
-def adapters_of(document: DocumentModel, root: MappingNode, lookup: Lookup, faults: Faults) -> dict[str, tuple[AdapterSpec, ...]]:
+REGISTRY = Lookup(registry.find, Condition)
+"""How adapters are found outside of tests."""
+
+
+def adapters_of(
+    document: DocumentModel, root: MappingNode, lookup: Lookup, faults: Faults
+) -> dict[str, tuple[AdapterSpec, ...]]:
     """The adapters of every route; what is faulty is noted and left out."""
     return {
         name: tuple(_of_route(route.adapters, ("routes", name, "adapters"), root, lookup, faults))
@@ -80,19 +88,23 @@ def _free_name(type_name: str, taken: set[str]) -> str:
 def _adapter(
     model: AdapterModel, name: str, path: tuple[Step, ...], root: MappingNode, lookup: Lookup, faults: Faults
 ) -> AdapterSpec | None:
+    if model.type == UNKNOWN:
+        return None
     condition = None
     if model.condition is not None:
-        condition = _checked(lookup.condition, model.condition, (*path, "condition"), root, faults)
+        condition = _checked(lookup.condition, (*path, "condition"), root, faults)
     adapter = _find(model.type, (*path, "type"), root, lookup.find, faults)
     if adapter is None:
         return None
-    config = _checked(adapter.Config, model.config, (*path, "config"), root, faults)
+    config = _checked(adapter.Config, (*path, "config"), root, faults)
     if config is None or (model.condition is not None and condition is None):
         return None
     return AdapterSpec(name, model.type, adapter, config, condition)
 
 
-def _find(type_name: str, path: Sequence[Step], root: MappingNode, find: Find, faults: Faults) -> type[Adapter[Any]] | None:
+def _find(
+    type_name: str, path: Sequence[Step], root: MappingNode, find: Find, faults: Faults
+) -> type[Adapter[Any]] | None:
     node = node_at(root, path)[0]
     try:
         return find(type_name)
@@ -113,26 +125,28 @@ def _find(type_name: str, path: Sequence[Step], root: MappingNode, find: Find, f
     return None
 
 
-def _checked(model: type[BaseModel], value: Any, path: tuple[Step, ...], root: MappingNode, faults: Faults) -> Any:
+def _checked(model: type[BaseModel], path: tuple[Step, ...], root: MappingNode, faults: Faults) -> Any:
     """A part of the document as its own model says; None, with the faults noted, if it is not so.
 
     It is checked as JSON, strictly: text is no number, but a list may become a tuple and text a path or a date.
     """
-    before = len(faults)
+    node = node_at(root, path)[0] if _is_said(root, path) else MappingNode(root.place)
     try:
-        return model.model_validate_json(json.dumps(value), strict=True)
+        try:
+            return model.model_validate_json(json.dumps(plain(node)), strict=True)
+        except ValidationError as error:
+            if not fit_variables(error, root, path):
+                raise
+            return model.model_validate_json(json.dumps(plain(node)), strict=True)
     except ValidationError as error:
         note_errors(error, root, model, faults, prefix=path)
     except Exception as error:  # noqa: BLE001 - a model may have validators of its user, which raise anything
-        node = node_at(root, path)[0]
         got = escape(f"{type(error).__name__}: {error}")
-        faults.add("R302", node.place, path, "checking the settings failed", got=got, next_step="see the adapter's Config")
-    if len(faults) == before and _is_whole(root, path):
-        node = node_at(root, path)[0]
-        faults.add("R205", node.place, path, "this value is not allowed", got=shown(node))
+        faults.add(
+            "R302", node.place, path, "checking the settings failed", got=got, next_step="see the adapter's Config"
+        )
     return None
 
 
-def _is_whole(root: MappingNode, path: Sequence[Step]) -> bool:
-    """Whether nothing in it was found faulty before, which would explain why it is refused."""
-    return not any(isinstance(one, ScalarNode) and one.faulty for one in scalars(node_at(root, path)[0]))
+def _is_said(root: MappingNode, path: Sequence[Step]) -> bool:
+    return node_at(root, path)[1] == tuple(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,11 +11,13 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from tupletree.routes.document.faults import Faults, nearest
-from tupletree.routes.document.nodes import MappingNode, Node, ScalarNode, Step, node_at, shown
+from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
+from tupletree.routes.document.words import AmbiguousWordError, read_word
 
-__all__ = ["note_errors"]
+__all__ = ["fit_variables", "note_errors"]
 
 _TEXT = {"string_type", "string_sub_type"}
+_NUMBERS = {"bool_type", "bool_parsing", "float_type", "float_parsing", "int_type", "int_parsing"}
 _WHOLE = "a whole number"
 _KINDS = {
     "bool_type": "true or false",
@@ -44,6 +47,27 @@ _VALUES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "too_short": lambda limits: f"at least {limits['min_length']}",
     "too_long": lambda limits: f"at most {limits['max_length']}",
 }
+
+
+def fit_variables(error: ValidationError, root: Node, prefix: Sequence[Step] = ()) -> bool:
+    """Let what comes from the environment take the type that its place asks for, and say whether anything changed.
+
+    A number stays text where text is meant; in quotes, which `{ }` needs, it is a number where a number is meant.
+    """
+    changed = False
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        node, walked, _ = node_at(root, [*prefix, *one["loc"]])
+        if not isinstance(node, ScalarNode) or not node.variables or len(walked) < len(prefix) + len(one["loc"]):
+            continue
+        value = node.value
+        if one["type"] in _TEXT and not isinstance(value, str):
+            value = node.text
+        elif one["type"] in _NUMBERS and isinstance(value, str):
+            with contextlib.suppress(AmbiguousWordError):
+                value = read_word(node.text)
+        changed = changed or value is not node.value
+        node.value = value
+    return changed
 
 
 def note_errors(
@@ -86,14 +110,14 @@ def note_errors(
         elif kind == "missing":
             # A mapping with a key that could not be read may hold what seems to be missing.
             if missing and not node.faulty:
-                place = key_place if walked else node.place
                 path = [*prefix, *location]
-                faults.add("R202", place, path, "a key is missing", expected=str(location[-1]))
+                what = f"the key {location[-1]} is missing"
+                faults.add("R202", _own_place(root, walked), path, what)
         else:
             _note_value(one, node, walked, faults, key_place if "[key]" in location else node.place)
 
 
-def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, place: Any) -> None:
+def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, place: Place) -> None:
     kind: str = one["type"]
     limits: Mapping[str, Any] = one.get("ctx") or {}
     got = str(path[-1]) if "[key]" in one["loc"] and path else shown(node)
@@ -129,10 +153,26 @@ def _said(one: Any) -> str:
     return text
 
 
+def _own_place(root: Node, path: Sequence[Step]) -> Place:
+    """The place of the innermost key on the way that the part says itself and does not inherit."""
+    place, node = root.place, root
+    for step in path:
+        if isinstance(node, MappingNode) and isinstance(step, str):
+            if node.entries[step].inherited:
+                return place
+            place, node = node.entries[step].place, node.entries[step].node
+        elif isinstance(node, ListNode) and isinstance(step, int):
+            node = node.items[step]
+            place = node.place
+    return place
+
+
 def _is_faulty(root: Node, path: Sequence[Step]) -> bool:
     """Whether the value, or what holds it, is faulty already. A mapping with one bad key is still judged."""
     node = root
     for step in path:
+        if isinstance(node, MappingNode) and isinstance(step, str) and node.entries[step].faulty:
+            return True
         node = node_at(node, [step])[0]
         if node.faulty and not isinstance(node, MappingNode):
             return True

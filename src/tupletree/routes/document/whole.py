@@ -1,4 +1,4 @@
-"""Faults that only the document as a whole shows: names that lead nowhere, queues without a reader, sizes that do not fit.
+"""Faults that only the document as a whole shows: names that lead nowhere, queues that no route reads.
 
 Pure: the checked parts and their places in, faults out.
 """
@@ -10,14 +10,16 @@ from collections.abc import Collection, Iterator
 from tupletree.errors import TupletreeError
 from tupletree.queues.urls import parse_url
 from tupletree.routes.document.faults import Faults, nearest
-from tupletree.routes.document.model import DocumentModel, RouteModel
+from tupletree.routes.document.model import UNKNOWN, DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
-from tupletree.routes.document.spec import PipelineSpec
+from tupletree.routes.document.spec import AdapterSpec, PipelineSpec, RouteSpec
 
 __all__ = ["check_fit", "check_whole"]
 
 
-def check_whole(document: DocumentModel, root: MappingNode, faults: Faults, schemes: Collection[str]) -> None:
+def check_whole(
+    document: DocumentModel, root: MappingNode, faults: Faults, schemes: Collection[str], *, complete: bool = True
+) -> None:
     """Judge the document's parts against each other.
 
     Args:
@@ -25,30 +27,55 @@ def check_whole(document: DocumentModel, root: MappingNode, faults: Faults, sche
         root: its places.
         faults: gets what is found.
         schemes: of queues, that can be opened here.
+        complete: whether all routes are in it; if not, a name may lead to one that could not be read.
     """
     check = _Whole(document, root, faults)
     check.urls(schemes)
     check.names()
-    check.readers()
-    check.references()
+    check.readers(complete=complete)
+    check.loops()
+    if complete:
+        check.start()
 
 
-def check_fit(spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
-    """Judge what the adapters need against what their routes allow."""
+def check_fit(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
+    """Judge what the adapters need against what their routes allow. Routes with faulty parts are left out."""
     for route in spec.routes.values():
-        for position, adapter in enumerate(route.adapters):
-            if adapter.batch_size > route.may_hold:
-                path = ("routes", route.name, "inbound", "prefetch")
-                node = node_at(root, path)[0]
-                faults.add(
-                    "R303",
-                    node.place,
-                    path,
-                    f"the batches of {adapter.name} (adapters[{position}]) are larger than what the route may hold",
-                    got=str(route.may_hold),
-                    expected=f"{adapter.batch_size:,} or more",
-                    next_step="otherwise no batch is ever full, and each waits for its age",
-                )
+        whole = len(route.adapters) == len(document.routes[route.name].adapters) and UNKNOWN not in route.outbound
+        for position, adapter in enumerate(route.adapters if whole else ()):
+            _fits(route, adapter, ("routes", route.name, "adapters", position, "config"), root, faults)
+
+
+def _fits(route: RouteSpec, adapter: AdapterSpec, path: tuple[Step, ...], root: MappingNode, faults: Faults) -> None:
+    place = node_at(root, path)[0].place
+    try:
+        queues = set(adapter.adapter.queues(adapter.config))
+    except Exception as error:  # noqa: BLE001 - code of the adapter, which may raise anything
+        got = f"{type(error).__name__}: {error}"
+        faults.add("R302", place, path, f"asking {adapter.name} for its queues failed", got=got)
+        return
+    for queue in sorted(queues.difference(route.outbound)):
+        faults.add(
+            "R304",
+            place,
+            path,
+            f"{adapter.name} sends to a queue that is none of its route's outbound queues",
+            got=queue,
+            expected=f"one of {', '.join(route.outbound)}" if route.outbound else "",
+            nearest=nearest(queue, route.outbound),
+            next_step=f"add it: outbound: [{{queue: {queue}}}]",
+        )
+    if adapter.batch_size > route.may_hold:
+        path = ("routes", route.name, "inbound", "prefetch")
+        faults.add(
+            "R303",
+            node_at(root, path)[0].place,
+            path,
+            f"the batches of {adapter.name} are larger than what the route may hold",
+            got=str(route.may_hold),
+            expected=f"{adapter.batch_size:,} or more",
+            next_step="otherwise no batch is ever full, and each waits for its age",
+        )
 
 
 class _Whole:
@@ -72,11 +99,16 @@ class _Whole:
         """Queues whose brokers cannot be opened."""
         for name, queue in self.document.queues.items():
             if queue.url:
-                path = ("queues", name, "url") if self._is_mapping("queues", name) else ("queues", name)
+                path: tuple[Step, ...] = ("queues", name)
+                path = (*path, "url") if self._is_mapping(*path) else path
                 self._url(queue.url, path, schemes)
         if self.document.queue_file:
             self._url(self.document.queue_file, ("queue_file",), ("sqlite",))
-        for path, url in ((("ledger",), self.document.ledger), (("lineage", "store"), self.document.lineage.store)):
+        databases: dict[tuple[Step, ...], str] = {
+            ("ledger",): self.document.ledger,
+            ("lineage", "store"): self.document.lineage.store,
+        }
+        for path, url in databases.items():
             if url and "://" not in url:
                 expected = "such as sqlite:///ledger.db or postgresql+psycopg://host/name"
                 self.faults.add("R401", self.place(*path), path, "this is no URL of a database", expected=expected)
@@ -85,7 +117,6 @@ class _Whole:
         return isinstance(node_at(self.root, path)[0], MappingNode)
 
     def _url(self, url: str, path: tuple[Step, ...], schemes: Collection[str]) -> None:
-    
         try:
             scheme = parse_url(url).scheme
         except TupletreeError as error:
@@ -138,7 +169,7 @@ class _Whole:
         hint = f"{self.key_place(*at)} says {known}; use one of them everywhere"
         self.faults.add("R404", place, path, f"names of {what} differ only in case", got=name, next_step=hint)
 
-    def readers(self) -> None:
+    def readers(self, *, complete: bool) -> None:
         """Queues that two routes read, or that none reads."""
         for name, route in self.document.routes.items():
             queue = route.inbound.queue
@@ -147,20 +178,22 @@ class _Whole:
                 hint = f"routes.{first} reads it (line {self.place('routes', first, 'inbound', 'queue').line})"
                 what = "two routes read one queue"
                 self.faults.add("R402", self.place(*path), path, what, got=queue, next_step=hint)
-            self._outbound(name, route)
+            self._outbound(name, route, complete=complete)
 
-    def _outbound(self, name: str, route: RouteModel) -> None:
+    def _outbound(self, name: str, route: RouteModel, *, complete: bool) -> None:
         met: set[str] = set()
         cases = {queue.casefold(): queue for queue in self.inbound}
         for position, outbound in enumerate(route.outbound):
             path = ("routes", name, "outbound", position, "queue")
             queue = outbound.queue
+            if queue == UNKNOWN:
+                continue
             if queue in met:
                 what = "an outbound queue is named twice"
                 self.faults.add("R408", self.place(*path), path, what, got=queue)
                 continue
             met.add(queue)
-            if queue in self.inbound or queue in self.document.queues:
+            if not complete or queue in self.inbound or queue in self.document.queues:
                 continue
             if cases.get(queue.casefold(), queue) != queue:
                 continue  # said by `names`
@@ -174,8 +207,8 @@ class _Whole:
                 next_step=f"if others read it, declare it: queues: {{{queue}: {{sink: true}}}}",
             )
 
-    def references(self) -> None:
-        """Routes that are named elsewhere, and messages that would come back."""
+    def start(self) -> None:
+        """The route that gets the first message."""
         document = self.document
         start = document.init_message
         if start is not None and start.route not in document.routes:
@@ -183,16 +216,22 @@ class _Whole:
             near = nearest(start.route, document.routes)
             known = f"one of {', '.join(document.routes)}"
             place = self.place(*path)
-            self.faults.add("R405", place, path, "there is no such route", got=start.route, expected=known, nearest=near)
+            self.faults.add(
+                "R405", place, path, "there is no such route", got=start.route, expected=known, nearest=near
+            )
+
+    def loops(self) -> None:
+        """Messages that would come back for ever."""
+        document = self.document
         if document.on_complete in self.inbound:
-            route = self.inbound[document.on_complete]
+            reader = self.inbound[document.on_complete]
             self.faults.add(
                 "R407",
                 self.place("on_complete"),
                 ("on_complete",),
                 "the completion event would start another execution, and its completion the next",
                 got=document.on_complete,
-                expected=f"a queue that no route reads; routes.{route} reads this one",
+                expected=f"a queue that no route reads; routes.{reader} reads this one",
             )
         for name, route in document.routes.items():
             dead = route.error_handling.dead_letter_queue
@@ -201,4 +240,3 @@ class _Whole:
                 what = "dead letters would come back to the route that gave them up"
                 expected = "another queue than its inbound queue"
                 self.faults.add("R406", self.place(*path), path, what, got=dead, expected=expected)
-
