@@ -11,11 +11,15 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["CallRecord", "Child", "Outcome", "Settlement", "Standing", "Work"]
+__all__ = ["CallRecord", "CallStatus", "Child", "Outcome", "Settlement", "Standing", "Work"]
 
 Outcome = Literal["done", "filtered", "unrouted", "failed", "cancelled"]
 """What an attempt came to. `unrouted`: it succeeded and made something that no queue takes. `cancelled`: it was stopped
 and does not count."""
+
+
+CallStatus = Literal["pending", "completed", "failed", "skipped", "filtered", "held", "cancelled"]
+"""What a call of an adapter came to."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +108,14 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         execution: the first of the message's executions.
+        executions: all of them, where it has several; empty: just that one.
+        parents: of the message: what it came of, written as edges. Once per message is enough, with any of its calls.
         route: its route.
         adapter: name of the adapter.
         position: of the adapter in its route, from 0.
         message: id of the message.
         attempt: of the message.
-        status: what the call came to.
+        status: what the call came to. `pending`: it goes on; a record with the same start replaces it later.
         input_hash, output_hash: of the canonical JSON of payloads, 16 hex digits; empty: none.
         error: class and text of what it raised, or the reason for filtering.
         started_s, ended_s: Unix time.
@@ -123,7 +129,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     message: str
     attempt: int
-    status: Literal["completed", "failed", "skipped", "filtered", "held", "cancelled"]
+    status: CallStatus
     input_hash: str = ""
     output_hash: str = ""
     error: str = ""
@@ -131,3 +137,5 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float = 0.0
     batch: str = ""
     trace: str = ""
+    executions: Sequence[str] = ()
+    parents: Sequence[str] = ()
