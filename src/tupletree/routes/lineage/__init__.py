@@ -1,0 +1,27 @@
+"""Lineage: which adapter was called for which message, with what result, and which messages came of which.
+
+A record per call goes through `sink` and `writer` to a store (`stores`): a database, or a folder of Parquet files.
+`queries` answers, one layer for all of them. Lineage is best effort and never in the way; what became of a message for
+certain is in the ledger.
+"""
+
+from tupletree.routes.lineage.answers import Call, StepStats, Tree, TreeMessage
+from tupletree.routes.lineage.levels import Level
+from tupletree.routes.lineage.queries import Lineage
+from tupletree.routes.lineage.sink import LineageSink
+from tupletree.routes.lineage.stores import open_store, store_beside
+from tupletree.routes.lineage.writer import Counts, LineageWriter
+
+__all__ = [
+    "Call",
+    "Counts",
+    "Level",
+    "Lineage",
+    "LineageSink",
+    "LineageWriter",
+    "StepStats",
+    "Tree",
+    "TreeMessage",
+    "open_store",
+    "store_beside",
+]

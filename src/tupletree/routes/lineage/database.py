@@ -1,0 +1,248 @@
+"""Lineage in a database: SQLite by default, PostgreSQL by URL.
+
+Owns the tables (`tupletree_lineage_…`), their indexes, and the statements that write. A row that is written again
+replaces what is there. Indexes are few, as each costs about a third of a write: by message, by execution and cell (for
+statistics), and the failures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.routes.lineage.rows import COLUMNS, KEY, Edge, Row, Step
+
+try:
+    import sqlalchemy as sa
+    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+except ImportError as error:
+    raise RuntimeUnavailableError(
+        "lineage in a database needs SQLAlchemy", got=str(error), next_step="pip install 'tupletree[routes]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["CALLS", "EDGES", "STEPS", "DatabaseStore", "connect", "failing_as_outage"]
+
+BUSY_TIMEOUT_S = 5.0
+SWEPT_AT_ONCE = 5_000
+
+_METADATA = sa.MetaData()
+_BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite counts up only an INTEGER by itself
+
+CALLS = sa.Table(
+    "tupletree_lineage_calls",
+    _METADATA,
+    sa.Column("id", _BIG, primary_key=True),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("started_s", sa.Double, nullable=False),
+    sa.Column("ended_s", sa.Double, nullable=False),
+    sa.Column("execution", sa.Text, nullable=False),
+    sa.Column("cell", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in COLUMNS[7:]),
+    sa.Index("tupletree_lineage_by_message", *KEY, unique=True),
+    sa.Index("tupletree_lineage_by_execution", "execution", "cell", "started_s"),
+)
+_FAILED = CALLS.c.status == "failed"
+sa.Index("tupletree_lineage_failed", CALLS.c.started_s, sqlite_where=_FAILED, postgresql_where=_FAILED)
+sa.Index(
+    "tupletree_lineage_failed_of", CALLS.c.execution, CALLS.c.started_s, sqlite_where=_FAILED, postgresql_where=_FAILED
+)
+EDGES = sa.Table(
+    "tupletree_lineage_edges",
+    _METADATA,
+    sa.Column("child", sa.Text, primary_key=True),
+    sa.Column("parent", sa.Text, primary_key=True),
+    sa.Index("tupletree_lineage_children", "parent", "child"),
+    sqlite_with_rowid=False,
+)
+STEPS = sa.Table(
+    "tupletree_lineage_steps",
+    _METADATA,
+    sa.Column("step", _BIG, primary_key=True, autoincrement=False),
+    sa.Column("pipeline", sa.Text, nullable=False),
+    sa.Column("route", sa.Text, nullable=False),
+    sa.Column("adapter", sa.Text, nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+)
+
+
+def connect(url: str) -> tuple[sa.Engine, str]:
+    """An engine for lineage, and its URL without secrets. Nothing is connected yet.
+
+    Raises:
+        ConfigError: this is no URL of SQLite or PostgreSQL.
+        RuntimeUnavailableError: the driver is not installed.
+    """
+    parsed: sa.URL | None = None
+    with suppress(SQLAlchemyError, ValueError):  # not shown: it may quote a part of the URL
+        parsed = sa.make_url(url)
+    family = parsed.get_backend_name() if parsed else ""
+    if parsed is None or family not in {"sqlite", "postgresql"}:
+        raise ConfigError(
+            "this is no database for lineage",
+            where="lineage.store",
+            got=family or "no URL that can be read",
+            expected="such as sqlite:///lineage.db, postgresql+psycopg://user:password@host/name or parquet:FOLDER",
+        )
+    shown = parsed.set(query={}).render_as_string()
+    try:
+        if family == "sqlite":
+            engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+            sa.event.listen(engine, "connect", _set_up_sqlite)
+        else:
+            engine = sa.create_engine(url, pool_pre_ping=True)
+    except (ModuleNotFoundError, SQLAlchemyError) as error:
+        raise RuntimeUnavailableError(
+            "the database's driver is not installed",
+            where=shown,
+            got=type(error).__name__,
+            next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
+        ) from error
+    return engine, shown
+
+
+@contextmanager
+def failing_as_outage(where: str) -> Iterator[None]:
+    """Raise ConnectorError where the database or its tables are not available; errors about values pass as they are."""
+    try:
+        yield
+    except (DataError, IntegrityError):
+        raise
+    except SQLAlchemyError as error:
+        origin = getattr(error, "orig", None) or error
+        raise ConnectorError(
+            "lineage is not available",
+            where=where,
+            got=str(origin).strip().partition("\n")[0] or type(origin).__name__,
+            next_step="see that the database runs, and that this user may read and write its tables",
+        ) from error
+
+
+class DatabaseStore:
+    """A store in a database. See `Store`."""
+
+    most_rows = 10_000
+    """A transaction of this many touches each page of an index once, not again for every thousand rows."""
+
+    def __init__(self, url: str) -> None:
+        self._engine, self.where = connect(url)
+        self._calls = _Inserted.of(self._engine, CALLS, COLUMNS, KEY)
+        self._edges = _Inserted.of(self._engine, EDGES, Edge._fields, None)
+        self._steps = _Inserted.of(self._engine, STEPS, Step._fields, None)
+
+    def open(self) -> None:
+        """See `Store`."""
+        path = self._engine.url.database
+        if self._engine.dialect.name == "sqlite" and path and path != ":memory:":
+            _create_private(Path(path), self.where)
+        with failing_as_outage(self.where):
+            _METADATA.create_all(self._engine)
+
+    def write(self, rows: Sequence[Row], edges: Sequence[Edge], steps: Sequence[Step]) -> None:
+        """See `Store`."""
+        with failing_as_outage(self.where), self._engine.begin() as connection:
+            self._steps.execute(connection, steps)
+            self._edges.execute(connection, edges)
+            self._calls.execute(connection, list({row[:4]: row for row in rows}.values()))
+
+    def forget(self, before_s: float) -> int:
+        """See `Store`. Rows are looked at in the order in which they were written."""
+        oldest = sa.select(CALLS.c.id, CALLS.c.ended_s, CALLS.c.message).order_by(CALLS.c.id).limit(SWEPT_AT_ONCE)
+        with failing_as_outage(self.where), self._engine.begin() as connection:
+            old = []
+            for row in connection.execute(oldest):
+                if row.ended_s >= before_s:
+                    break
+                old.append(row)
+            if not old:
+                return 0
+            connection.execute(sa.delete(CALLS).where(CALLS.c.id <= old[-1].id))
+            messages = sorted({row.message for row in old})
+            for start in range(0, len(messages), 500):
+                part = messages[start : start + 500]
+                # SQLite would look for the rest of each message's calls by itself, without the index.
+                left = set(connection.scalars(sa.select(CALLS.c.message).where(CALLS.c.message.in_(part)).distinct()))
+                connection.execute(sa.delete(EDGES).where(EDGES.c.child.in_([one for one in part if one not in left])))
+        return len(old)
+
+    def close(self) -> None:
+        """See `Store`."""
+        self._engine.dispose()
+
+
+class _Inserted:
+    """INSERT of many rows in few statements: the driver lets other threads run only between statements."""
+
+    def __init__(self, one: str, values: str, at_once: int) -> None:
+        self._one = one
+        self._values = values
+        self._at_once = at_once
+        self._many = one.replace(values, ", ".join([values] * at_once))
+
+    @classmethod
+    def of(cls, engine: sa.Engine, table: sa.Table, columns: Sequence[str], key: Sequence[str] | None) -> _Inserted:
+        """Into a table; a row whose key is there replaces it, or without `key` changes nothing."""
+        is_sqlite = engine.dialect.name == "sqlite"
+        statement = (sqlite.insert if is_sqlite else postgresql.insert)(table)
+        if key is None:
+            upsert = statement.on_conflict_do_nothing()
+        else:
+            changed = {name: statement.excluded[name] for name in columns if name not in key}
+            upsert = statement.on_conflict_do_update(index_elements=list(key), set_=changed)
+        make_dialect: Any = type(engine.dialect)
+        dialect = make_dialect(paramstyle="qmark" if is_sqlite else "format")
+        one = str(upsert.compile(dialect=dialect, column_keys=list(columns)))
+        values = one[one.index(" VALUES ") + len(" VALUES ") : one.index(" ON CONFLICT")]
+        return cls(one, values, max(1, _parameters(engine) // len(columns)))
+
+    def execute(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert the rows."""
+        whole = len(rows) - len(rows) % self._at_once
+        for start in range(0, whole, self._at_once):
+            self._run(connection, self._many, rows[start : start + self._at_once])
+        if rest := rows[whole:]:
+            self._run(connection, self._one.replace(self._values, ", ".join([self._values] * len(rest))), rest)
+
+    @staticmethod
+    def _run(connection: sa.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        connection.exec_driver_sql(statement, tuple(value for row in rows for value in row))
+
+
+def _parameters(engine: sa.Engine) -> int:
+    """How many one statement may have: SQLite took 999 before 3.32, then 32,766; PostgreSQL takes 65,535."""
+    if engine.dialect.name == "sqlite":
+        import sqlite3
+
+        if sqlite3.sqlite_version_info < (3, 32):
+            return 999
+    return 8_000
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    # NORMAL: a power cut may lose the last rows, which lineage may; a killed process loses nothing that was written.
+    for setting in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -32768", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+def _create_private(path: Path, where: str) -> None:
+    """SQLite would make the file readable for everybody, and errors of adapters may quote payloads."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise ConnectorError(
+            "the file of lineage cannot be made",
+            where=where,
+            got=str(error),
+            next_step="see that this user may write to its folder",
+        ) from error
