@@ -13,6 +13,7 @@ from tupletree.routes.adapters.contract import (
     Emitted,
     PipelineContext,
     Release,
+    RetryAfter,
     RouteMessage,
     StatefulAdapter,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "PipelineContext",
     "PipelineSpec",
     "Release",
+    "RetryAfter",
     "RouteMessage",
     "RouteSpec",
     "Settlement",

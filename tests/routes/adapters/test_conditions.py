@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tupletree.routes import RouteMessage
 from tupletree.routes.adapters import Condition
-from tupletree.routes.adapters.conditions import Path
+from tupletree.routes.adapters.paths import Path
 
 MESSAGE = RouteMessage(
     {

@@ -1,12 +1,11 @@
 """Conditions: whether an adapter is called for a message, or which way it takes.
 
-Owns the operators, the paths, and their checks. A condition never raises: what is not there, and what cannot be
+Owns the operators and their checks. A condition never raises: what is not there, and what cannot be
 compared, does not hold. Expressions of `matches` are RE2's, which take time in proportion to the text.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,72 +14,16 @@ import pyarrow.compute as pc
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from tupletree.routes.adapters.contract import AdapterConfig, RouteMessage
+from tupletree.routes.adapters.paths import Path
 
-__all__ = ["Condition", "Operator", "Path", "same"]
+__all__ = ["Condition", "Operator", "same"]
 
 Operator = Literal["equals", "not_equals", "matches", "in", "exists", "gt", "gte", "lt", "lte", "contains"]
 
-_ROOTS = ("payload", "headers", "message")
-_OF_MESSAGE: dict[str, Callable[[RouteMessage], Any]] = {
-    "id": lambda message: message.id,
-    "execution": lambda message: message.execution,
-    "executions": lambda message: list(message.executions),
-    "parents": lambda message: list(message.parents),
-}
-_STEP = re.compile(r"""\.(?P<key>[^.\[\]"'\s]+)|\[(?P<index>-?\d{1,9})\]|\[(?P<quote>["'])(?P<text>.*?)(?P=quote)\]""")
 _FIND = pc.get_function("match_substring_regex")
 
 Test = Callable[[RouteMessage], bool]
 _MISSING = object()
-
-
-class Path:
-    """A place in a message: `payload.a.b[0]`, `payload["a.b"]`, `headers.x`, `message.id`.
-
-    Raises:
-        ValueError: it is none; says why.
-    """
-
-    __slots__ = ("root", "steps", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        root = re.match(r"\w*", text)
-        self.root = root[0] if root else ""
-        if self.root not in _ROOTS:
-            raise ValueError(f"{text!r} is no path; expected payload.kind, headers.source, message.id or the like")
-        steps: list[str | int] = []
-        place = len(self.root)
-        while place < len(text):
-            step = _STEP.match(text, place)
-            if step is None:
-                raise ValueError(f"{text!r} cannot be read from {text[place:]!r} on; expected .name, [0] or ['a name']")
-            steps.append(int(step["index"]) if step["index"] else step["key"] or step["text"] or "")
-            place = step.end()
-        if self.root == "message" and (len(steps) != 1 or steps[0] not in _OF_MESSAGE):
-            raise ValueError(f"{text!r} is nothing of a message; expected message.{', message.'.join(_OF_MESSAGE)}")
-        if self.root == "headers" and len(steps) > 1:
-            raise ValueError(f'{text!r} looks into a header, which is text; a name with dots is headers["a.b"]')
-        self.steps = tuple(steps)
-
-    def __reduce__(self) -> Any:
-        return Path, (self.text,)
-
-    def get(self, message: RouteMessage, default: Any = None) -> Any:
-        """What is at this place, or `default`."""
-        if self.root == "message":
-            return _OF_MESSAGE[str(self.steps[0])](message)
-        value: Any = message.payload if self.root == "payload" else message.headers
-        for step in self.steps:
-            if type(step) is int:
-                if not (isinstance(value, list | tuple) and -len(value) <= step < len(value)):
-                    return default
-                value = value[step]
-            elif isinstance(value, Mapping) and step in value:
-                value = value[step]
-            else:
-                return default
-        return value
 
 
 class Condition(AdapterConfig):

@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from tupletree.errors import ProcessingError
+
 __all__ = [
     "Adapter",
     "AdapterConfig",
@@ -22,6 +24,7 @@ __all__ = [
     "Emitted",
     "PipelineContext",
     "Release",
+    "RetryAfter",
     "RouteMessage",
     "StatefulAdapter",
 ]
@@ -30,6 +33,18 @@ C = TypeVar("C", bound="AdapterConfig")
 
 Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[logging.Logger]"
 _LOGGER = logging.getLogger("tupletree.routes")
+
+
+class RetryAfter(ProcessingError):  # noqa: N818 - the name of the header that asks for it
+    """The attempt failed, and the next one is to come after a pause.
+
+    Attributes:
+        seconds: of the pause; that of the route's settings is made if it is longer.
+    """
+
+    def __init__(self, seconds: float, what: str = "", *, where: str = "", got: str = "") -> None:
+        super().__init__(what or f"try again in {seconds:g} s", where=where, got=got)
+        self.seconds = seconds
 
 
 class AdapterConfig(BaseModel):
@@ -65,7 +80,7 @@ class RouteMessage:
         """The same message with another payload."""
         return replace(self, payload=payload)
 
-    def with_headers(self, **headers: str) -> RouteMessage:
+    def with_headers(self, /, **headers: str) -> RouteMessage:
         """The same message with these headers changed or added."""
         return replace(self, headers={**self.headers, **headers})
 
@@ -97,6 +112,7 @@ class AdapterResult:
         continue_pipeline: False ends the chain here: the message is *filtered* (or, of a `StatefulAdapter`, *held*).
         reason: why it ends here, for ledger and lineage.
         queue: publish `message` to this outbound queue only.
+        unrouted: no queue takes it: with `continue_pipeline=False` the message is *unrouted* instead of filtered.
     """
 
     message: RouteMessage | None = None
@@ -104,6 +120,7 @@ class AdapterResult:
     continue_pipeline: bool = True
     reason: str = ""
     queue: str = ""
+    unrouted: bool = False
 
 
 @dataclass(slots=True)
@@ -189,8 +206,17 @@ class Adapter(ABC, Generic[C]):
 
         Raises:
             PermanentError: no further attempt can help.
+            RetryAfter: the attempt failed, and the next one comes after this pause at the earliest.
             ConnectorError: a service is away: no attempt counts, it is tried again until it is back.
             Exception: anything else fails the attempt.
+        """
+
+    def ended(self, message: str, outcome: str) -> None:
+        """An attempt in which `process` was called has ended; called on the thread or event loop that calls `process`.
+
+        Args:
+            message: its id.
+            outcome: as `Settlement.outcome`; `done` where it was handed on to an adapter that holds messages.
         """
 
     def close(self) -> Awaitable[None] | None:
