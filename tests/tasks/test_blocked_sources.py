@@ -2,71 +2,18 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from tests.simulator.campaign import simulate_all
 from tests.tasks.driving import Driver
+from tests.tasks.giving_again import Members, Queue, pairs_from, seconds
 from tests.tasks.streams import Gathering
-from tupletree import Emit, Spout, TaskContext, Topology, Window, bolt, window_bolt
-from tupletree.config import Options
-from tupletree.errors import EndOfInput
 from tupletree.tasks.mail import Now
 from tupletree.tasks.retry_status import BLOCKED_S, BlockedSource, RetryStatus
-from tupletree.topology.components import MessageId
-from tupletree.tracking.outcomes import Failure
-
-
-class At(msgspec.Struct, frozen=True):
-    second: float
-
-
-class Members(msgspec.Struct, frozen=True):
-    seconds: list[float]
-
-
-@bolt
-def first_fails(at: At, context: TaskContext) -> At:
-    if at.second == 0 and context.attempt == 1:
-        raise ValueError("try again")
-    return At(at.second)
-
-
-@window_bolt(length_s=2.0, timestamp="second", extend_timeout=True)
-def members(window: Window[At]) -> Members:
-    return Members([at.second for at in window])
-
-
-class Queue(Spout[At]):
-    """Messages of one second each, from 0 on; what failed comes again after `others` of them."""
-
-    def __init__(self, count: int, others: int) -> None:
-        self.waiting = [*range(count)]
-        self.others = others
-        self.given: set[MessageId] = set()
-        self.most = 0
-
-    def next(self) -> Emit[At]:
-        if not self.waiting:
-            raise EndOfInput
-        second = self.waiting.pop(0)
-        self.given.add(second)
-        self.most = max(self.most, len(self.given))
-        return Emit(At(second), second)
-
-    def ack(self, message_id: MessageId) -> None:
-        self.given.remove(message_id)
-
-    def fail(self, message_id: MessageId, failure: Failure) -> None:
-        self.given.remove(message_id)
-        self.waiting.insert(self.others, int(str(message_id)))
 
 
 def driver_of(source: Queue, out: Gathering, limit: int) -> Driver:
-    t = Topology("seconds")
-    numbers = t.bolt("first_fails", first_fails).shuffle(t.spout("numbers", source, replay="source"))
-    t.sink("out", out).global_(t.bolt("members", members).global_(numbers))
-    return Driver(t, Options(max_spout_pending=limit))
+    return Driver(seconds(source, out, limit))
 
 
 def by_time(out: Gathering) -> list[Members]:
@@ -76,13 +23,13 @@ def by_time(out: Gathering) -> list[Members]:
 def test_windows_wait_for_a_message_that_its_source_gives_again_within_the_limit() -> None:
     source, out = Queue(20, others=0), Gathering()
     driver_of(source, out, limit=8).run()
-    assert by_time(out) == [Members([second, second + 1]) for second in range(0, 20, 2)]
+    assert by_time(out) == pairs_from(0, 20)
 
 
 def test_the_limit_may_double_for_a_message_that_its_source_gives_again_after_others() -> None:
     source, out = Queue(20, others=6), Gathering()
     driver_of(source, out, limit=8).run()
-    assert by_time(out) == [Members([second, second + 1]) for second in range(0, 20, 2)]
+    assert by_time(out) == pairs_from(0, 20)
 
 
 @pytest.mark.parametrize("others", [60, 1000])
@@ -94,9 +41,7 @@ def test_windows_wait_no_longer_for_a_message_that_cannot_come_because_the_limit
     before_s = driver.now_s
     driver.run()
     # The window that went on without it is called again, and nothing else changes.
-    assert by_time(out) == [
-        Members([0]), Members([1]), *(Members([second, second + 1]) for second in range(2, 100, 2)),
-    ]  # fmt: skip
+    assert by_time(out) == [Members([0]), Members([1]), *pairs_from(2, 100)]
     assert source.most <= 3 * 8, "twice the limit, and those that are being written"
     assert driver.now_s - before_s < 15  # not the 600 s of `retry_hold_s`; 10 s of them at the end of the input
 

@@ -127,11 +127,33 @@ class Intake:
             limit = min(limit, int(self._max_bytes / self._bytes_per_message))
         return max(1, limit)
 
+    def _room(self, spout_task: int) -> int:
+        """How many more messages of a spout may be open.
+
+        Windows may hold what fills the limit until a message comes that its source is to emit again. It may give others
+        first: as many again, at the most.
+        """
+        room = self._pending_limit - self._accounts.open_count(spout_task)
+        if not self._accounts.kept:
+            return room
+        return max(room, min(self._accounts.pending.awaiting_source(spout_task), room + self._pending_limit))
+
+    def give_up_blocked(self, now_s: float) -> bool:
+        """Give up what sources cannot emit again because windows hold what fills their limits; whether any did.
+
+        Called between epochs, with all callbacks made.
+        """
+        gave_up = False
+        for task, spout in self._spouts.items():
+            if not spout.buffered and self._room(task) <= 0:
+                gave_up = self._accounts.give_up_blocked(task, now_s) or gave_up
+        return gave_up
+
     def pull(self) -> bool:
         """Ask each spout for messages once, as far as the limits allow; whether any came."""
         came = False
         for task_id, spout in self._spouts.items():
-            if spout.ended or self.is_full or self._accounts.open_count(task_id) >= self._pending_limit:
+            if spout.ended or self.is_full or self._room(task_id) <= 0:
                 continue
             if not self._outages.is_due(spout.name):
                 continue
@@ -173,7 +195,7 @@ class Intake:
         room = min(
             -(-self._epoch_limit() // width),
             self._epoch_limit() - self.buffered,
-            self._pending_limit - self._accounts.open_count(spout.number),
+            self._room(spout.number),
         )
         splits = planner.plan(room, max(1, self._max_bytes // width)) or ()
         count = sum(split.rows for split in splits)

@@ -219,12 +219,13 @@ class Loop:
             return not stopping and (intake.is_full or (intake.has_ended and intake.buffered > 0))
         if not stopping and (self._active or self._flushes):
             intake.add_due(now_s)
-        if intake.buffered:
+        # Until its callbacks are made, the loop does not know what the last epoch left.
+        is_known = self._settling.called_back == self._accounts.settled
+        gave_up = is_known and not stopping and self._active and intake.give_up_blocked(now_s)
+        if gave_up or intake.buffered:
             return True
         if stopping:
             return False
-        # Until its callbacks are made, the loop does not know what the last epoch left.
-        is_known = self._settling.called_back == self._accounts.settled
         return (
             (is_known and (self._due_in_s(now_s) <= 0.0 or self._must_drain()))
             or (self._ticking.next_s <= now_s and not self._is_finished(stopping=False))

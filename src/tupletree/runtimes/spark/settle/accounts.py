@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tupletree.data.payloads import from_jsonable, to_jsonable
@@ -65,6 +66,8 @@ class Accounts:
         random_bits: for ids.
         ran_from_s: the monotonic time at which the run's clock (`ran_s`) would be 0.
         epoch_time_s: of the last logged epoch.
+        given_up_s: spout task → windows wait no longer for what its source is to emit again, if it failed by then
+            (monotonic).
     """
 
     spec: TopologySpec
@@ -89,6 +92,7 @@ class Accounts:
     joined_taken: int = 0
     ran_from_s: float = 0.0
     epoch_time_s: float = 0.0
+    given_up_s: dict[int, float] = field(default_factory=dict)
     random_bits: RandomBits = system_random_bits
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -125,8 +129,31 @@ class Accounts:
         """
         with self.lock:
             kept = self.trees.attempts
-            sinces = [self.pending.retrying_since_s(task, kept) for task in self.spout_of]
+            given_up_s = self.given_up_s
+            sinces = [
+                self.pending.retrying_since_s(task, kept, given_up_s.get(task, -math.inf)) for task in self.spout_of
+            ]
         return min((since_s for since_s in sinces if since_s is not None), default=None)
+
+    def give_up_blocked(self, spout_task: int, now_s: float) -> bool:
+        """Let windows wait no longer for what a source, which has reached its limit, is to emit again.
+
+        A circular wait otherwise: they hold what fills the limit, so that the source is not asked. Called between
+        epochs, when all that is in flight is kept by tasks; those look again in the next epoch.
+
+        Returns:
+            Whether anything was given up.
+        """
+        pending = self.pending
+        with self.lock:
+            waits = pending.in_flight(spout_task) < pending.open_count(spout_task)
+            since_s = self.given_up_s.get(spout_task, -math.inf)
+            if waits or not self.kept or pending.retrying_since_s(spout_task, None, since_s) is None:
+                return False
+            self.given_up_s[spout_task] = now_s
+            for tasks in self.kept.values():
+                tasks.update({index: msgspec.structs.replace(kept, due_s=0.0) for index, kept in tasks.items()})
+        return True
 
     def kept_retrying(self, ran_s: float) -> dict[int, float]:
         """Messages of which frames are kept, and that wait for another attempt or begin it at this time of the run.
