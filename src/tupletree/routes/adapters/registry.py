@@ -23,7 +23,20 @@ __all__ = ["ENTRY_POINTS", "UnknownAdapterError", "adapter", "find", "names", "r
 ENTRY_POINTS = "tupletree.adapters"
 """Group of entry points by which an installed package names adapters: `name = "package.module:Class"`."""
 
-BUILT_IN: dict[str, tuple[str, str, str]] = {}
+BUILT_IN: dict[str, tuple[str, str, str]] = {
+    "delay": ("tupletree.routes.adapters.builtin.delay", "Delay", "routes"),
+    "drop": ("tupletree.routes.adapters.builtin.filter", "Drop", "routes"),
+    "filter": ("tupletree.routes.adapters.builtin.filter", "Filter", "routes"),
+    "list_files": ("tupletree.routes.adapters.builtin.files", "ListFiles", "routes"),
+    "log": ("tupletree.routes.adapters.builtin.log", "Log", "routes"),
+    "parse": ("tupletree.routes.adapters.builtin.parse", "Parse", "routes"),
+    "read_file": ("tupletree.routes.adapters.builtin.files", "ReadFile", "routes"),
+    "segment_text": ("tupletree.routes.adapters.builtin.segment", "SegmentText", "routes"),
+    "split": ("tupletree.routes.adapters.builtin.split", "Split", "routes"),
+    "switch": ("tupletree.routes.adapters.builtin.switch", "Switch", "routes"),
+    "template": ("tupletree.routes.adapters.builtin.template", "Template", "routes"),
+    "write_file": ("tupletree.routes.adapters.builtin.files", "WriteFile", "routes"),
+}
 """Name → module, class, and the extra of Tupletree that brings what the module imports."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
