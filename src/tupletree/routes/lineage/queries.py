@@ -143,11 +143,14 @@ class Lineage:
         for where, parameters in self._scopes(asked):
             if since_s:
                 parameters["since"] = since_s
-            scope = f"FROM {_CALLS} WHERE 1 = 1{where}{since}"
-            for cell, count in self._reader.rows(f"SELECT cell, count(*) {scope} GROUP BY cell", **parameters):
-                cells[cell] += count
-            ((first, last),) = self._reader.rows(f"SELECT min(started_s), max(started_s) {scope}", **parameters)
-            if first is not None:
+            # By execution first: in this order the index has them, so that only the few that are left are sorted.
+            statement = (
+                "SELECT cell, sum(calls), min(first_s), max(last_s) FROM ("  # noqa: S608 - our own text
+                "SELECT cell, count(*) AS calls, min(started_s) AS first_s, max(started_s) AS last_s "
+                f"FROM {_CALLS} WHERE 1 = 1{where}{since} GROUP BY execution, cell) AS of_execution GROUP BY cell"
+            )
+            for cell, count, first, last in self._reader.rows(statement, **parameters):
+                cells[cell] += int(count)
                 first_s, last_s = min(first_s, first), max(last_s, last)
         steps = {
             step: tuple(place)
