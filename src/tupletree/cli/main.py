@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from tupletree.cli import check, control, dead, demo, doctor, graph, new, queues, run, state, status, version, why
+from tupletree.cli import (
+    check,
+    control,
+    dead,
+    demo,
+    doctor,
+    graph,
+    lineage,
+    new,
+    queues,
+    run,
+    state,
+    status,
+    version,
+    why,
+)
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape_block
 
@@ -49,6 +64,7 @@ app.command("resume")(control.resume_command)
 app.command("drain")(control.drain_command)
 app.add_typer(dead.app, name="dead")
 app.add_typer(queues.app, name="queues")
+app.add_typer(lineage.app, name="lineage")
 app.command("why")(why.why_command)
 app.command("state")(state.state_command)
 app.command("demo")(demo.demo_command)

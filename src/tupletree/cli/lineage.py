@@ -1,0 +1,228 @@
+"""`tupletree lineage`: what came of a message, through all routes; what failed; how long adapters take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from tupletree.cli.arguments import Json
+from tupletree.cli.pipelines import PipelineName, StoreUrl, find_places
+from tupletree.errors import ConfigError
+from tupletree.escaping import escape, escape_json
+
+if TYPE_CHECKING:
+    from rich.tree import Tree as RichTree
+
+    from tupletree.routes.lineage import Call, Lineage, Tree
+
+__all__ = ["app", "calls_in_words", "print_tree"]
+
+PIPED_WIDTH = 240
+T = TypeVar("T")
+
+app = typer.Typer(no_args_is_help=True, help="Show what came of messages of a pipeline of routes, and what failed.")
+
+Asked = Annotated[str, typer.Argument(metavar="ID", help="Of a message or an execution.")]
+AskedOrAll = Annotated[
+    str,
+    typer.Argument(metavar="[ID]", help="Of a message or an execution. \\[default: all of them]", show_default=False),
+]
+
+
+@app.command("tree")
+def tree_command(
+    asked: Asked,
+    pipeline: PipelineName = None,
+    store: StoreUrl = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Messages in each direction at most.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Show where a message came from and all that came of it, with each call; or all messages of an execution."""
+    tree = _ask(pipeline, store, lambda lineage: lineage.tree(asked, limit))
+    if as_json:
+        _print_json(tree)
+    else:
+        print_tree(tree)
+
+
+@app.command("failures")
+def failures_command(
+    asked: AskedOrAll = "",
+    pipeline: PipelineName = None,
+    store: StoreUrl = None,
+    route: Annotated[str, typer.Option("--route", metavar="ROUTE", help="Only those of this route.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show calls that failed, the latest first. Of a message: also those of all that came of it."""
+    found = _ask(pipeline, store, lambda lineage: lineage.failures(asked, route=route, limit=limit), every=not asked)
+    if as_json:
+        for call in found:
+            _print_json(call)
+        return
+    if not found:
+        print("no failures")
+        return
+    from rich.table import Table
+
+    table = Table("when", "route", "adapter", "message", "attempt", "took", "error", box=None)
+    for call in found:
+        table.add_row(
+            _time(call.started_s),
+            *map(escape, (call.route, call.adapter, call.message)),
+            str(call.attempt),
+            _span(call.took_s),
+            escape(call.error),
+        )
+    _print(table)
+
+
+@app.command("stats")
+def stats_command(
+    asked: AskedOrAll = "",
+    pipeline: PipelineName = None,
+    store: StoreUrl = None,
+    last_s: Annotated[
+        float | None, typer.Option("--last-s", metavar="SECONDS", help="Only calls of the last so many seconds.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show per route and adapter: calls, failures, how long they take (p50, p95), and calls per second."""
+    since_s = time.time() - last_s if last_s is not None else 0.0
+    found = _ask(pipeline, store, lambda lineage: lineage.stats(asked, since_s=since_s), every=not asked)
+    if as_json:
+        for one in found:
+            _print_json(one)
+        return
+    if not found:
+        print("no calls")
+        return
+    from rich.table import Table
+
+    table = Table("pipeline", "route", "adapter", box=None)
+    for name in ("calls", "failed", "filtered", "skipped", "p50", "p95", "per second"):
+        table.add_column(name, justify="right")
+    for one in found:
+        counts = (one.calls, one.failed, one.filtered, one.skipped)
+        spans = ("–" if value is None else _span(value) for value in (one.p50_s, one.p95_s))
+        table.add_row(
+            *map(escape, (one.pipeline, one.route, one.adapter)),
+            *(f"{count:,}" for count in counts),
+            *spans,
+            f"{one.rate_per_s:,.1f}",
+        )
+    _print(table)
+
+
+def print_tree(tree: Tree) -> None:
+    """Print a tree; a message that came of several is shown whole once, and then by its id."""
+    from rich.text import Text
+    from rich.tree import Tree as RichTree
+
+    title = f"execution {tree.asked}" if tree.is_execution else f"message {tree.asked}"
+    root = RichTree(Text(escape(title)))
+    shown: set[str] = set()
+    waiting = [(root, name) for name in reversed(tree.roots)]
+    while waiting:
+        above, name = waiting.pop()
+        message = tree.messages[name]
+        text = Text(escape(name), style="bold" if name == tree.asked else "")
+        if name in shown:
+            text.append(" (see above)")
+            above.add(text)
+            continue
+        shown.add(name)
+        parts = [part for part in (message.route, message.state) if part]
+        text.append(f"  {escape(', '.join(parts))}" if parts else "  no calls known")
+        if len(message.parents) > 1:
+            text.append(f"  of {len(message.parents)} messages")
+        for line in calls_in_words(message.calls):
+            text.append(f"\n  {line}", style="red" if " failed " in f"{line} " else "")
+        branch = above.add(text)
+        if message.more_children:
+            _add_more(branch, message.more_children)
+        waiting += [(branch, child) for child in reversed(message.children)]
+    _print(root)
+
+
+def _add_more(branch: RichTree, count: int) -> None:
+    from rich.text import Text
+
+    branch.add(Text(f"… {count:,} more (--limit)"))
+
+
+def calls_in_words(calls: list[Call]) -> Iterator[str]:
+    """Calls as lines: those of an attempt that went well on one, each that did not on its own."""
+    line: list[str] = []
+    attempts = len({call.attempt for call in calls}) > 1
+    for number, call in enumerate(calls):
+        prefix = f"attempt {call.attempt}: " if attempts and not line else ""
+        words = f"{prefix}{escape(call.adapter)} {call.status}"
+        if call.status not in {"skipped", "pending"}:
+            words += f" {_span(call.took_s)}"
+        line.append(words + (f": {escape(call.error)}" if call.error else ""))
+        following = calls[number + 1] if number + 1 < len(calls) else None
+        if following is None or following.attempt != call.attempt or call.error:
+            yield ", ".join(line)
+            line = []
+
+
+def _ask(pipeline: str | None, store: str | None, question: Callable[[Lineage], T], *, every: bool = False) -> T:
+    """Ask each place until one knows; with `every`, all of them together."""
+    from tupletree.routes.lineage import Lineage
+
+    places = find_places(pipeline, store=store)
+    faults: list[ConfigError] = []
+    found: list[T] = []
+    for place in places:
+        if not place.lineage:
+            faults.append(ConfigError("this pipeline writes no lineage", where=place.name, got="lineage level off"))
+            continue
+        try:
+            with ExitStack() as opened:
+                found.append(question(opened.enter_context(Lineage.open(place.lineage))))
+        except ConfigError as error:
+            faults.append(error)
+            continue
+        if not every:
+            break
+    if not found:
+        raise faults[0]
+    if every and len(found) > 1:
+        return [row for rows in found for row in rows]  # type: ignore[return-value,attr-defined]  # `every`: lists
+    return found[0]
+
+
+def _print(shown: object) -> None:
+    from rich.console import Console
+
+    # In a pipe each message stays on one line: most are longer than 80 columns.
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    Console(markup=False, highlight=False, emoji=False, width=width).print(shown)
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    print(escape_json(msgspec.json.encode(value).decode()))
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _span(seconds: float) -> str:
+    """A duration with three digits."""
+    if seconds >= 100:
+        return f"{seconds:,.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    if seconds >= 0.001:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} µs"

@@ -1,0 +1,97 @@
+"""Where a pipeline's ledger and lineage are, for commands that ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tupletree.errors import ConfigError
+
+__all__ = ["LedgerUrl", "PipelineName", "Places", "StoreUrl", "find_places"]
+
+HOME = Path(".tupletree") / "routes"
+QUEUE_FILE = "pipeline.db"
+
+PipelineName = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline",
+        metavar="PIPELINE",
+        help="Its YAML file, or the name of one that was run here. \\[default: all that were]",
+    ),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", help="Of the lineage: a database, or parquet:FOLDER. Instead of --pipeline."
+    ),
+]
+LedgerUrl = Annotated[
+    str | None, typer.Option("--ledger", metavar="URL", help="Of the ledger's database. Instead of --pipeline.")
+]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a pipeline keeps what is known of its messages.
+
+    Attributes:
+        name: of the pipeline; empty: not known.
+        ledger: URL; empty: not known.
+        lineage: URL; empty: not known, or none is written.
+    """
+
+    name: str
+    ledger: str
+    lineage: str
+
+
+def find_places(pipeline: str | None = None, *, store: str | None = None, ledger: str | None = None) -> list[Places]:
+    """The pipelines that a command is about: the named one, or all that were run below the current folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if store or ledger:
+        from tupletree.routes.lineage import store_beside
+
+        return [Places("", ledger or "", store or store_beside(ledger or ""))]
+    if pipeline is not None and (pipeline.endswith((".yaml", ".yml")) or Path(pipeline).is_file()):
+        return [_of_document(pipeline)]
+    known = [*_run_here()]
+    found = [one for one in known if pipeline in {None, one.name}]
+    if not found:
+        raise ConfigError(
+            "no pipeline was run here" if pipeline is None else "no such pipeline was run here",
+            where=str(HOME.absolute()),
+            got=pipeline or "",
+            expected=", ".join(one.name for one in known),
+            next_step="go to the folder where it was run, or name its file: --pipeline FILE.yaml",
+        )
+    return found
+
+
+def _of_document(path: str) -> Places:
+    from tupletree.routes.document import load
+    from tupletree.routes.lineage import Level, store_beside
+
+    spec = load(path)
+    ledger = spec.ledger or spec.queue_file or _queue_file(HOME / spec.name)
+    is_off = Level.parse(spec.lineage.level).is_off
+    return Places(spec.name, ledger, "" if is_off else spec.lineage.store or store_beside(ledger))
+
+
+def _run_here() -> Iterator[Places]:
+    from tupletree.routes.lineage import store_beside
+
+    for path in sorted(HOME.glob(f"*/{QUEUE_FILE}")):
+        ledger = _queue_file(path.parent)
+        yield Places(path.parent.name, ledger, store_beside(ledger))
+
+
+def _queue_file(home: Path) -> str:
+    return f"sqlite:///{(home / QUEUE_FILE).absolute()}"
