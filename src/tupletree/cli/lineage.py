@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -61,7 +60,7 @@ def failures_command(
     as_json: Json = False,
 ) -> None:
     """Show calls that failed, the latest first. Of a message: also those of all that came of it."""
-    found = _ask(pipeline, store, lambda lineage: lineage.failures(asked, route=route, limit=limit), every=not asked)
+    found = _ask_all(pipeline, store, asked, lambda lineage: lineage.failures(asked, route=route, limit=limit))
     if as_json:
         for call in found:
             _print_json(call)
@@ -95,7 +94,7 @@ def stats_command(
 ) -> None:
     """Show per route and adapter: calls, failures, how long they take (p50, p95), and calls per second."""
     since_s = time.time() - last_s if last_s is not None else 0.0
-    found = _ask(pipeline, store, lambda lineage: lineage.stats(asked, since_s=since_s), every=not asked)
+    found = _ask_all(pipeline, store, asked, lambda lineage: lineage.stats(asked, since_s=since_s))
     if as_json:
         for one in found:
             _print_json(one)
@@ -173,30 +172,38 @@ def calls_in_words(calls: list[Call]) -> Iterator[str]:
             line = []
 
 
-def _ask(pipeline: str | None, store: str | None, question: Callable[[Lineage], T], *, every: bool = False) -> T:
-    """Ask each place until one knows; with `every`, all of them together."""
+def _ask_all(pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage], list[T]]) -> list[T]:
+    """Ask each place until one knows the id; without an id, all of them together."""
+    if asked:
+        return _ask(pipeline, store, question)
+    answers = _answers(pipeline, store, question)
+    return [row for rows in answers for row in rows]
+
+
+def _ask(pipeline: str | None, store: str | None, question: Callable[[Lineage], T]) -> T:
+    """Ask each place until one knows."""
+    return next(_answers(pipeline, store, question))
+
+
+def _answers(pipeline: str | None, store: str | None, question: Callable[[Lineage], T]) -> Iterator[T]:
+    """The answers of those that have one. Raises ConfigError if none has."""
     from tupletree.routes.lineage import Lineage
 
-    places = find_places(pipeline, store=store)
-    faults: list[ConfigError] = []
-    found: list[T] = []
-    for place in places:
-        if not place.lineage:
-            faults.append(ConfigError("this pipeline writes no lineage", where=place.name, got="lineage level off"))
-            continue
+    first_fault: ConfigError | None = None
+    has_answered = False
+    for place in find_places(pipeline, store=store):
         try:
-            with ExitStack() as opened:
-                found.append(question(opened.enter_context(Lineage.open(place.lineage))))
+            if not place.lineage:
+                raise ConfigError("this pipeline writes no lineage", where=place.name, got="lineage level off")
+            with Lineage.open(place.lineage) as lineage:
+                answer = question(lineage)
         except ConfigError as error:
-            faults.append(error)
+            first_fault = first_fault or error
             continue
-        if not every:
-            break
-    if not found:
-        raise faults[0]
-    if every and len(found) > 1:
-        return [row for rows in found for row in rows]  # type: ignore[return-value,attr-defined]  # `every`: lists
-    return found[0]
+        has_answered = True
+        yield answer
+    if not has_answered and first_fault is not None:
+        raise first_fault
 
 
 def _print(shown: object) -> None:
