@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tupletree.cli.arguments import Json
-from tupletree.cli.pipelines import PipelineName, StoreUrl, find_places
+from tupletree.cli.pipelines import PipelineName, Places, StoreUrl, find_places
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_json
 
@@ -193,9 +193,7 @@ def _answers(pipeline: str | None, store: str | None, question: Callable[[Lineag
     has_answered = False
     for place in find_places(pipeline, store=store):
         try:
-            if not place.lineage:
-                raise ConfigError("this pipeline writes no lineage", where=place.name, got="lineage level off")
-            with Lineage.open(place.lineage) as lineage:
+            with Lineage.open(_lineage_of(place)) as lineage:
                 answer = question(lineage)
         except ConfigError as error:
             first_fault = first_fault or error
@@ -204,6 +202,12 @@ def _answers(pipeline: str | None, store: str | None, question: Callable[[Lineag
         yield answer
     if not has_answered and first_fault is not None:
         raise first_fault
+
+
+def _lineage_of(place: Places) -> str:
+    if not place.lineage:
+        raise ConfigError("this pipeline writes no lineage", where=place.name, got="lineage level off")
+    return place.lineage
 
 
 def _print(shown: object) -> None:
