@@ -16,7 +16,7 @@ import pytest
 
 from tests.queues.clocks import Host, ManualHostClock, without_disk
 from tupletree.errors import ConfigError, ConnectorError, ProcessingTimeoutError, UnusableDataError, is_outage
-from tupletree.queues import Failure, Message, sqlite, sqlite_rows
+from tupletree.queues import Depth, Failure, Letter, Message, sqlite, sqlite_rows
 from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
 
 
@@ -354,6 +354,27 @@ def test_a_ledger_in_the_same_file_decides_what_is_published(broker: SqliteBroke
         broker.settle(acks=[delivery.handle], within=finish)
         counts.append(broker.depth("complete").ready)
     assert counts == [0, 0, 1]
+
+
+def test_the_transaction_of_within_may_settle_deliveries(broker: SqliteBroker) -> None:
+    for n in range(4):
+        publish(broker, f"m{n}")
+    done, again, dead, lost = broker.lease("q", 4)
+    broker.ack([lost.handle])
+    refused: list[str] = []
+
+    def within(transaction: SqliteTransaction) -> None:
+        refused.extend(transaction.ack([done.handle]))
+        refused.extend(transaction.fail([Failure(handle=again.handle, reason="later"), Failure(handle=lost.handle)]))
+        refused.extend(transaction.dead_letter([Letter(handle=dead.handle, reason="never")]))
+
+    broker.settle(within=within)
+    assert refused == [lost.handle]
+    assert broker.depth("q") == Depth(ready=1, dead=1)
+    [again] = broker.lease("q")
+    with pytest.raises(ZeroDivisionError):
+        broker.settle(within=lambda transaction: [transaction.ack([again.handle]), 1 / 0])
+    assert broker.depth("q") == Depth(leased=1, dead=1)
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ProcessingTimeoutError])

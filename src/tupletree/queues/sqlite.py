@@ -83,11 +83,12 @@ class SqliteBroker(Broker):
         clock: HostClock | None = None,
     ) -> None:
         self.capabilities = msgspec.structs.replace(CAPABILITIES, remembers_acked_s=remembers_acked_s)
+        self.path = Path(path)
         self.where = f"sqlite:///{path}"
         clock = clock or HostClock()
         self.monotonic = clock.since_boot_s
         self.sleep = clock.sleep
-        self._file = QueueFile(Path(path), where=self.where, busy_timeout_s=busy_timeout_s, clock=clock)
+        self._file = QueueFile(self.path, where=self.where, busy_timeout_s=busy_timeout_s, clock=clock)
         self._rows = QueueRows(self._file, remembers_ms=int(remembers_acked_s * 1000))
 
     def declare(self, queue: str, *, ordered: bool = False) -> None:
@@ -345,6 +346,18 @@ class SqliteTransaction:
         """As `Broker.publish`, in this transaction."""
         check_messages(messages, self._broker.capabilities, self._broker.where)
         return self._rows.publish(self._connection, queue, messages)
+
+    def ack(self, handles: Sequence[str]) -> Sequence[str]:
+        """As `Broker.ack`, in this transaction. Returns the refused handles; it is up to the caller to raise."""
+        return self._rows.ack(self._connection, handles)
+
+    def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
+        """As `Broker.fail`, in this transaction. Returns the refused handles."""
+        return self._rows.fail(self._connection, failures)
+
+    def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
+        """As `Broker.dead_letter`, in this transaction. Returns the refused handles."""
+        return self._rows.dead_letter(self._connection, letters)
 
     def _check(self, statement: str) -> None:
         first = statement.split(None, 1)[0].rstrip(";").upper() if statement.strip() else ""

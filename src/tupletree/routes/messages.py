@@ -67,7 +67,12 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A message whose attempt has ended: which one, and how to tell its broker."""
+    """A message whose attempt has ended: which one, and how to tell its broker.
+
+    Attributes:
+        id, route, queue, handle, executions, attempt: as of its `Work`.
+        body, headers: as of its `Work`, where the attempt failed: what a dead letter holds. Else empty.
+    """
 
     id: str
     route: str
@@ -75,6 +80,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     executions: Sequence[str]
     attempt: int
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):

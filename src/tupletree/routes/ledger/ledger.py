@@ -1,0 +1,295 @@
+"""The ledger: what became of every message of every execution, and when an execution is complete.
+
+Owns the operations, each of which is one transaction. Two places, the same tables and statements:
+
+- `Ledger.open(url)`: a database of its own, SQLite or PostgreSQL. Messages to publish stand in an outbox. The caller
+  does what `SettleEffects` says: publish, then `published(effects.outbox)`, then acks, retries, dead letters. After a
+  crash between any two of these the next process finishes: it drains `outbox()` at its start, and what `arrive` says to
+  a delivery that was settled is to ack it.
+- `Ledger.within(broker)`: tables in the embedded queue's own file. Queues of that file are published to, acked, failed
+  and dead-lettered in the ledger's transaction, so there is nothing left to do for them: effects name only what belongs
+  to other brokers, and the outbox only messages for those.
+
+How a message goes:
+
+1. `start` registers an execution with its first message.
+2. A delivery comes to `arrive` before it is worked, which says what to do with it (`Verdict`), and which attempt it is.
+3. What its attempt came to comes to `settle`, in batches. A settlement may come twice, late, or from two processes: the
+   first that ends a message counts, each later one is answered as the first was.
+
+Every operation may be called by any thread, blocks, and raises ConnectorError where the database is away: nothing
+happened, or all of it, and repeating it is harmless.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from tupletree.errors import ConfigError
+from tupletree.queues import Failure, Letter, Message
+from tupletree.queues.sqlite import SqliteBroker
+from tupletree.routes.ids import init_id, stranger_execution
+from tupletree.routes.ledger import queries
+from tupletree.routes.ledger import statements as st
+from tupletree.routes.ledger.arriving import arrive, document_number, register
+from tupletree.routes.ledger.changes import Changes, RaceError, headers_text, in_chunks
+from tupletree.routes.ledger.settling import Settling
+from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session, Store, T
+from tupletree.routes.ledger.values import (
+    Arrival,
+    Completed,
+    LedgerRules,
+    NewMessage,
+    OutboxRow,
+    Retry,
+    SettleEffects,
+    Verdict,
+)
+from tupletree.routes.messages import Settlement
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """See the module. Made by `open` or `within`.
+
+    Args:
+        store: of its tables.
+        clock: Unix time.
+    """
+
+    def __init__(self, store: Store, *, queues: Collection[str] = (), clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._own_queues = frozenset(queues)
+        store.prepare()
+
+    @classmethod
+    def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Ledger:
+        """A ledger in a database: `sqlite:///file.db`, `postgresql+psycopg://…`. Its tables are made.
+
+        Raises:
+            ConfigError: no such kind of database.
+            ConnectorError: the database cannot be reached.
+            RuntimeUnavailableError: its driver is not installed.
+        """
+        return cls(DatabaseStore(url), clock=clock)
+
+    @classmethod
+    def within(
+        cls,
+        broker: SqliteBroker,
+        *,
+        queues: Collection[str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Ledger:
+        """A ledger in the embedded queue's file; the broker stays the caller's, who closes it after the ledger.
+
+        Args:
+            broker: on the file.
+            queues: those of the pipeline that live in it, declared; None: all that are declared there now.
+            clock: Unix time.
+        """
+        return cls(QueueFileStore(broker), queues=broker.queues() if queues is None else queues, clock=clock)
+
+    # The way of a message.
+
+    def start(self, rules: LedgerRules, init: NewMessage, *, on_complete: str = "", execution: str = "") -> str:
+        """Begin an execution; its message is in its queue, or in the outbox, when this returns.
+
+        Args:
+            rules: of its pipeline; document and versions are kept.
+            init: its first message; a route must read its queue.
+            on_complete: queue that gets a message when it is complete; empty: none.
+            execution: its id, 1 to 200 characters; the same again changes nothing. Empty: a random one.
+
+        Returns:
+            The id of the execution.
+        """
+        execution = execution or secrets.token_hex(12)
+        message = Message(id=init_id(execution), body=init.body, headers=init.headers)
+
+        def work(session: Session) -> None:
+            if session.rows(st.EXECUTION_NUMBERS, [execution]):
+                return
+            now_s = self._clock()
+            document = document_number(session, rules.document, rules.versions)
+            route = rules.readers.get(init.queue, "")
+            if not route:
+                raise ConfigError(
+                    "no route reads the queue of the first message",
+                    where=f"pipeline {rules.pipeline}",
+                    got=repr(init.queue),
+                    expected=f"one of {', '.join(sorted(rules.readers))}",
+                )
+            register(
+                session, rules, document, [(execution, message.id, init.queue, route)],
+                on_complete=on_complete, now_s=now_s,
+            )  # fmt: skip
+            self._publish(session, {init.queue: [message]}, now_s)
+
+        self._write(work)
+        return execution
+
+    def arrive(self, arrivals: Sequence[Arrival], rules: LedgerRules) -> list[Verdict]:
+        """Deliveries, before they are worked. What is to be worked is *processing* from now on.
+
+        A message that the ledger does not know begins an execution of its own, with an id that is derived from the
+        pipeline, the queue and the message's id. Call it for each delivery, once: where it comes again for a message
+        that is processing, the attempt before is taken as lost with its process. That is no failed attempt; after 20 in
+        a row without an end the message is dead.
+
+        Returns:
+            A verdict for each, in order.
+        """
+        if not arrivals:
+            return []
+
+        def work(session: Session) -> list[Verdict]:
+            now_s = self._clock()
+            verdicts, changes, settling = arrive(session, arrivals, rules, now_s)
+            self._finish(session, changes, settling, now_s)
+            return verdicts
+
+        return self._write(work)
+
+    def settle(
+        self, settlements: Sequence[Settlement], rules: LedgerRules, now_s: float | None = None
+    ) -> SettleEffects:
+        """What attempts came to, in one transaction: all of it is in the ledger when this returns.
+
+        Args:
+            settlements: of any routes of the pipeline.
+            rules: of the pipeline: readers of queues and the routes' error handling.
+            now_s: Unix time; None: by the ledger's clock.
+
+        Returns:
+            What is left to do.
+        """
+        now_s = self._clock() if now_s is None else now_s
+        if not settlements:
+            return SettleEffects()
+        ids = list(dict.fromkeys([one.id for settlement in settlements for one in settlement.messages]))
+        children = [child.id for settlement in settlements for child in settlement.children]
+
+        def work(session: Session) -> SettleEffects:
+            changes = Changes(session, now_s)
+            changes.load(ids)
+            if len(changes.messages) < len(ids):
+                self._adopt(session, changes, settlements, rules, now_s)
+                changes = Changes(session, now_s)
+                changes.load(ids)
+            known: set[str] = set()
+            for chunk in in_chunks(children):
+                known.update([name for name, _ in session.rows(st.MESSAGE_NUMBERS, chunk)])
+            settling = Settling(changes, rules, known, now_s)
+            for settlement in settlements:
+                settling.settle(settlement)
+            self._finish(session, changes, settling, now_s)
+            return settling.effects
+
+        return self._write(work)
+
+    def _adopt(
+        self, session: Session, changes: Changes, settlements: Sequence[Settlement], rules: LedgerRules, now_s: float
+    ) -> None:
+        """Messages that never arrived here, as this ledger is new or was tidied up: executions of their own."""
+        missing = {
+            (stranger_execution(rules.pipeline, one.queue, one.id), one.id, one.queue, one.route)
+            for settlement in settlements
+            for one in settlement.messages
+            if one.id not in changes.messages
+        }
+        document = document_number(session, rules.document, rules.versions)
+        register(session, rules, document, list(missing), on_complete=rules.on_complete, now_s=now_s)
+
+    def _finish(self, session: Session, changes: Changes, settling: Settling, now_s: float) -> None:
+        """Write what was decided; in the queue's file, tell the queues of this file, too."""
+        effects = settling.effects
+        completed, told = changes.write()
+        session.run(
+            st.INSERT_DEAD, [(seq, body, headers_text(headers), text) for seq, body, headers, text in settling.dead]
+        )
+        for queue, message in told:
+            effects.publish.setdefault(queue, []).append(message)
+        effects.completed = completed
+        effects.settled = changes.settled
+        effects.publish = self._publish(session, effects.publish, now_s)
+        effects.outbox = [message.id for messages in effects.publish.values() for message in messages]
+        if session.queue is not None:
+            self._tell_own(session, effects)
+
+    def _publish(self, session: Session, publish: dict[str, list[Message]], now_s: float) -> dict[str, list[Message]]:
+        """Publish to queues of this file; what is for others goes to the outbox, and is given back."""
+        left: dict[str, list[Message]] = {}
+        for queue, messages in publish.items():
+            if session.queue is not None and queue in self._own_queues:
+                session.queue.publish(queue, messages)
+                continue
+            left[queue] = messages
+            rows = [
+                (one.id, queue, one.body, headers_text(one.headers), now_s + one.delay_s if one.delay_s else 0.0)
+                for one in messages
+            ]
+            for chunk in in_chunks(rows):
+                session.run(st.INSERT_OUTBOX, chunk)
+        return left
+
+    def _tell_own(self, session: Session, effects: SettleEffects) -> None:
+        queue, own = session.queue, self._own_queues
+        assert queue is not None
+        # A lease that is lost is no matter: its message is settled in the ledger, and its next delivery is answered so.
+        acks = [one for one in effects.acks if one.queue in own]
+        retries = [one for one in effects.retries if one.standing.queue in own]
+        letters = [one for one in effects.letters if one.standing.queue in own]
+        if acks:
+            queue.ack([one.handle for one in acks])
+            effects.acks = [one for one in effects.acks if one.queue not in own]
+        if retries:
+            queue.fail([_failure(one) for one in retries])
+            effects.retries = [one for one in effects.retries if one.standing.queue not in own]
+        if letters:
+            queue.dead_letter([Letter(handle=one.standing.handle, reason=one.reason) for one in letters])
+            effects.letters = [one for one in effects.letters if one.standing.queue not in own]
+
+    # The outbox.
+
+    def outbox(self, limit: int = 1000) -> list[OutboxRow]:
+        """Messages that are registered and not known to be published, oldest first.
+
+        Drain it at the start of a process and every few seconds: also `cancel` and `arrive` may put something there.
+        Publishing a message twice is harmless: an idempotent broker ignores it, elsewhere `arrive` meets it.
+        """
+        return self._store.read(lambda session: queries.outbox(session, limit, self._clock()))
+
+    def published(self, ids: Sequence[str]) -> None:
+        """Their brokers have confirmed them."""
+        if ids:
+            self._write(lambda session: [session.run_one(st.PUBLISHED, chunk) for chunk in in_chunks(ids)])
+
+    # Completion.
+
+    def completed_untold(self, limit: int = 100) -> list[Completed]:
+        """Executions that are complete, and whose completion nobody has taken upon himself to tell."""
+        return self._store.read(lambda session: queries.untold(session, limit))
+
+    def told(self, execution: str, run: int) -> bool:
+        """Take it upon oneself to tell of a completion. True for one caller, once: it tells; the others do not."""
+        return self._write(lambda session: session.run_one(queries.TELL, execution, run)) > 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._store.close()
+
+    def _write(self, work: Callable[[Session], T]) -> T:
+        while True:
+            try:
+                return self._store.write(work)
+            except RaceError:
+                continue
+
+
+def _failure(retry: Retry) -> Failure:
+    return Failure(handle=retry.standing.handle, delay_s=retry.delay_s, reason=retry.reason, counts=retry.counts)

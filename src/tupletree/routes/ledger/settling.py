@@ -1,0 +1,199 @@
+"""What becomes of messages whose attempts have ended: the rules, over rows that are loaded and locked.
+
+Owns the answer to each settlement, also to one that comes twice, late, or for a cancelled execution. Refuses to run
+statements (`changes`) and to talk to brokers: what they must be told comes out as `SettleEffects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from tupletree.queues import Message
+from tupletree.routes.ids import child_id
+from tupletree.routes.ledger.changes import Changes, MessageEntry, NewChild, storable
+from tupletree.routes.ledger.values import (
+    CANCELLED,
+    DEAD,
+    DONE,
+    FILTERED,
+    PENDING,
+    RETRYING,
+    UNROUTED,
+    LedgerRules,
+    Retries,
+    Retry,
+    SettleEffects,
+    ToDeadLetter,
+)
+from tupletree.routes.messages import Child, Settlement, Standing
+
+__all__ = ["MAX_LOST", "NO_READER", "Settling", "answer_to_closed"]
+
+MAX_LOST = 20
+"""Attempts that never ended, as their process did, before a message is dead: it may be what ends the process."""
+
+NO_READER = "no route of the pipeline reads this queue"
+_ENDS = {"done": DONE, "filtered": FILTERED, "unrouted": UNROUTED}
+
+
+class _NoRetries:
+    """For a route that is not in the document any more."""
+
+    max_retries = 0
+    dead_letter_queue = ""
+
+    def delay_s(self, attempt: int) -> float:  # noqa: ARG002 - of the protocol
+        return 0.0
+
+
+_NO_RETRIES: Retries = _NoRetries()
+
+
+class Settling:
+    """Settles one batch.
+
+    Args:
+        changes: with the messages of all settlements loaded.
+        rules: of the pipeline.
+        known: which of the settlements' children are registered already.
+        now_s: Unix time.
+
+    Attributes:
+        effects: what brokers are to be told; `publish` holds what was registered here.
+        dead: (message, body, headers, traceback) of new dead letters.
+    """
+
+    def __init__(self, changes: Changes, rules: LedgerRules, known: Collection[str], now_s: float) -> None:
+        self.effects = SettleEffects()
+        self.dead: list[tuple[int, bytes, Mapping[str, str], str]] = []
+        self._changes = changes
+        self._rules = rules
+        self._known = known
+        self._now_s = now_s
+
+    def settle(self, settlement: Settlement) -> None:
+        """Apply one settlement."""
+        standings = settlement.messages
+        if settlement.outcome in _ENDS:
+            if len(standings) == 1 or not settlement.children or self._all_live(standings):
+                self._end(settlement)
+            else:
+                # What a batch made together, of which a part has ended otherwise: the others are batched again.
+                self.effects.late += 1
+                for standing in standings:
+                    self._give_back(standing, "another member of its batch was settled before")
+        elif settlement.outcome == "failed":
+            for standing in standings:
+                self._fail(standing, settlement)
+        else:
+            for standing in standings:
+                self._give_back(standing, settlement.reason)
+
+    def _all_live(self, standings: Sequence[Standing]) -> bool:
+        entries = [self._changes.messages[standing.id] for standing in standings]
+        return all(entry.is_open and self._changes.live(entry) for entry in entries)
+
+    def _end(self, settlement: Settlement) -> None:
+        state = _ENDS[settlement.outcome]
+        changes, acks = self._changes, self.effects.acks
+        parents = []
+        for standing in settlement.messages:
+            entry = changes.messages[standing.id]
+            if not entry.is_open:
+                self._conform(entry, standing)
+                continue
+            acks.append(standing)
+            if changes.live(entry):
+                changes.close(entry, state, settlement.reason, settlement.adapter)
+                parents.append(entry)
+            else:
+                changes.close(entry, CANCELLED, "its execution was cancelled")
+        if parents and settlement.children:
+            self._register(settlement.children, parents)
+
+    def _register(self, children: Sequence[Child], parents: Sequence[MessageEntry]) -> None:
+        changes = self._changes
+        executions = tuple(dict.fromkeys(number for parent in parents for number in changes.live(parent)))
+        readers, known, publish = self._rules.readers, self._known, self.effects.publish
+        for child in children:
+            if child.id in known:
+                continue
+            route = readers.get(child.queue, "")
+            reason = "" if route else NO_READER
+            changes.add_child(NewChild(child.id, child.queue, route, reason, parents, executions))
+            message = Message(id=child.id, body=child.body, headers=child.headers, delay_s=child.delay_s)
+            publish.setdefault(child.queue, []).append(message)
+
+    def _fail(self, standing: Standing, settlement: Settlement) -> None:
+        entry = self._changes.messages[standing.id]
+        if not entry.is_open:
+            self._conform(entry, standing)
+        elif not self._changes.live(entry):
+            self._changes.close(entry, CANCELLED, "its execution was cancelled")
+            self.effects.acks.append(standing)
+        elif standing.attempt <= entry.failures:  # told before
+            self.effects.late += 1
+            self.effects.retries.append(Retry(standing, counts=False))
+        else:
+            self._count_failure(entry, standing, settlement)
+
+    def _count_failure(self, entry: MessageEntry, standing: Standing, settlement: Settlement) -> None:
+        failures = entry.failures + 1
+        retries = self._retries_of(entry)
+        adapter, error = settlement.adapter, settlement.error
+        if settlement.permanent or failures > retries.max_retries:
+            self._changes.fail(entry, DEAD, failures, settlement.reason, error, adapter, 0.0)
+            self.dead.append((entry.seq, standing.body, standing.headers, storable(settlement.traceback)))
+            self._bring_out(entry, standing, retries.dead_letter_queue)
+        else:
+            delay_s = max(retries.delay_s(failures), settlement.retry_after_s)
+            due_s = self._now_s + delay_s
+            self._changes.fail(entry, RETRYING, failures, settlement.reason, error, adapter, due_s)
+            self.effects.retries.append(Retry(standing, delay_s, entry.reason))
+
+    def _bring_out(self, entry: MessageEntry, standing: Standing, queue: str) -> None:
+        """To the dead-letter queue, where it is a message of its own: if a route reads it, the execution goes on."""
+        if not queue:
+            self.effects.letters.append(ToDeadLetter(standing, entry.reason))
+            return
+        self.effects.acks.append(standing)
+        name = child_id((entry.id,), entry.route, -1, entry.failures, queue)
+        headers = {
+            **standing.headers,
+            "tupletree-dead-message": entry.id,
+            "tupletree-dead-route": entry.route,
+            "tupletree-dead-attempts": str(entry.failures),
+            "tupletree-dead-reason": entry.reason,
+        }
+        self._register([Child(id=name, queue=queue, body=standing.body, headers=headers)], [entry])
+
+    def _give_back(self, standing: Standing, reason: str) -> None:
+        """An attempt that does not count."""
+        entry = self._changes.messages[standing.id]
+        if not entry.is_open:
+            self._conform(entry, standing)
+        elif not self._changes.live(entry):
+            self._changes.close(entry, CANCELLED, "its execution was cancelled")
+            self.effects.acks.append(standing)
+        else:
+            if entry.state != RETRYING:
+                self._changes.mark(entry, PENDING)
+            self.effects.retries.append(Retry(standing, 0.0, storable(reason), counts=False))
+
+    def _conform(self, entry: MessageEntry, standing: Standing) -> None:
+        """It was settled before: its broker is told the same again."""
+        self.effects.late += 1
+        if answer_to_closed(entry, self._rules) == "dead_letter":
+            self.effects.letters.append(ToDeadLetter(standing, entry.reason))
+        else:
+            self.effects.acks.append(standing)
+
+    def _retries_of(self, entry: MessageEntry) -> Retries:
+        return self._rules.error_handling.get(entry.route, _NO_RETRIES)
+
+
+def answer_to_closed(entry: MessageEntry, rules: LedgerRules) -> Literal["ack", "dead_letter"]:
+    """What the broker of a settled message is told: `ack`, or `dead_letter` where it keeps it."""
+    retries = rules.error_handling.get(entry.route, _NO_RETRIES)
+    return "dead_letter" if entry.state == DEAD and not retries.dead_letter_queue else "ack"

@@ -1,0 +1,210 @@
+"""Statements that are built with SQLAlchemy, compiled once for each dialect, and run with plain tuples.
+
+Owns `Statement` and those that run for messages in bulk. Refuses to run any: that is `stores`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from tupletree.routes.ledger.tables import COUNTED, counts, dead, edges, executions, members, messages, outbox
+
+__all__ = ["Among", "Statement", "insert_or_ignore", "param"]
+
+Insert: TypeAlias = "sqlite.Insert | postgresql.Insert"
+Arrange: TypeAlias = "Callable[[tuple[Any, ...]], tuple[Any, ...]]"
+
+param = sa.bindparam
+_POSTGRESQL = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]  # SQLAlchemy's
+_DIALECTS: dict[str, tuple[sa.Dialect, Callable[[sa.Table], Insert]]] = {
+    "sqlite": (SQLiteDialect_pysqlite(), sqlite.insert),
+    "postgresql": (_POSTGRESQL, postgresql.insert),
+}
+
+
+class Among(sa.ColumnElement[Any]):
+    """`column` is one of a list, which is a single parameter: an array, or JSON where there are none."""
+
+    inherit_cache = False
+    type = sa.types.NullType()  # a Boolean would be compared with 1 in SQLite, and no index be used
+
+    def __init__(self, column: sa.ColumnElement[Any], name: str) -> None:
+        self.column = column
+        self.bind = sa.bindparam(name, type_=sa.types.NullType())
+
+
+@compiles(Among, "sqlite")
+def _among_sqlite(element: Among, compiler: SQLCompiler, **options: Any) -> str:
+    column = compiler.process(element.column, **options)
+    # Without the cast it has no affinity, and no index of the column is used.
+    kind = "TEXT" if isinstance(element.column.type, sa.Text) else "INTEGER"
+    values = f"json_each({compiler.process(element.bind, **options)})"
+    return f"{column} IN (SELECT CAST(value AS {kind}) FROM {values})"  # noqa: S608 - names of our own
+
+
+@compiles(Among, "postgresql")
+def _among_postgresql(element: Among, compiler: SQLCompiler, **options: Any) -> str:
+    column = compiler.process(element.column, **options)
+    kind = "text" if isinstance(element.column.type, sa.Text) else "bigint"
+    return f"{column} = ANY(CAST({compiler.process(element.bind, **options)} AS {kind}[]))"
+
+
+class Statement:
+    """A statement whose parameters are a tuple.
+
+    Args:
+        built: it; or what builds it of a dialect's `insert`.
+        names: of its parameters, in the order of the tuples; fastest where it is that of the text.
+    """
+
+    def __init__(self, built: sa.Executable | Callable[[Callable[[sa.Table], Insert]], sa.Executable], *names: str):
+        self._built = built
+        self._names = names
+        self._compiled: dict[str, tuple[str, Arrange | None]] = {}
+
+    def for_dialect(self, name: str) -> tuple[str, Arrange | None]:
+        """Its text, and what brings a tuple into its order; None: it is in it."""
+        found = self._compiled.get(name)
+        if found is None:
+            dialect, insert = _DIALECTS[name]
+            built = self._built if isinstance(self._built, sa.Executable) else self._built(insert)
+            assert isinstance(built, sa.ClauseElement)
+            compiled = built.compile(dialect=dialect)
+            assert isinstance(compiled, SQLCompiler)
+            found = self._compiled[name] = str(compiled), self._arrange(compiled)
+        return found
+
+    def _arrange(self, compiled: SQLCompiler) -> Arrange | None:
+        order = tuple(compiled.positiontup or ())
+        if order == self._names:
+            return None
+        literals = [name for name in compiled.params if name not in self._names]
+        fixed = tuple(compiled.params[name] for name in literals)
+        names = (*self._names, *literals)
+        places = [names.index(name) for name in order]
+        if not places:
+            return lambda _: ()
+        pick = itemgetter(*places)
+        if len(places) == 1:
+            return lambda values: (pick((*values, *fixed)),)
+        return lambda values: pick((*values, *fixed))  # two and more give a tuple
+
+
+def insert_or_ignore(table: sa.Table, *columns: str) -> Statement:
+    """Insert a row, unless one of its key is there."""
+    values: dict[str, Any] = {name: param(name) for name in columns}
+    return Statement(lambda insert: insert(table).values(values).on_conflict_do_nothing(), *columns)
+
+
+def _count(insert: Callable[[sa.Table], Insert]) -> sa.Executable:
+    built = insert(counts).values(
+        execution=param("execution_"), route=param("route_"), **{name: param(f"{name}_") for name in COUNTED}
+    )
+    return built.on_conflict_do_update(
+        index_elements=["execution", "route"],
+        set_={name: counts.c[name] + built.excluded[name] for name in COUNTED},
+    )
+
+
+_m, _e = messages.c, executions.c
+
+LOCK_MESSAGES = Statement(
+    sa.select(
+        _m.seq, _m.id, _m.execution, _m.merged, _m.parent, _m.route, _m.queue, _m.state, _m.failures, _m.lost, _m.reason
+    )
+    .where(Among(_m.id, "ids"))
+    .order_by(_m.seq + 0)
+    .with_for_update(),
+    "ids",
+)
+"""`+ 0`, as SQLite would read the whole table in its order else. Ordered, so that two processes that lock
+the same rows do not wait for each other."""
+
+_EXECUTION = (
+    _e.number, _e.id, _e.pipeline, _e.state, _e.paused, _e.open, _e.total, _e.dead, _e.init, _e.init_dead, _e.run,
+    _e.on_complete, _e.created_s,
+)  # fmt: skip
+LOCK_EXECUTIONS = Statement(
+    sa.select(*_EXECUTION).where(Among(_e.number, "numbers")).order_by(_e.number + 0).with_for_update(), "numbers"
+)
+READ_EXECUTIONS = Statement(sa.select(*_EXECUTION).where(Among(_e.number, "numbers")), "numbers")
+EXECUTION_NUMBERS = Statement(sa.select(_e.id, _e.number).where(Among(_e.id, "ids")), "ids")
+MESSAGE_NUMBERS = Statement(sa.select(_m.id, _m.seq).where(Among(_m.id, "ids")), "ids")
+MEMBERS = Statement(
+    sa.select(members.c.message, members.c.execution)
+    .where(Among(members.c.message, "seqs"))
+    .order_by(members.c.message, members.c.execution),
+    "seqs",
+)
+PARENTS = Statement(
+    sa.select(edges.c.child, _m.id)
+    .join_from(edges, messages, _m.seq == edges.c.parent)
+    .where(Among(edges.c.child, "seqs"))
+    .order_by(edges.c.child, edges.c.parent),
+    "seqs",
+)
+IDS = Statement(sa.select(_m.seq, _m.id).where(Among(_m.seq, "seqs")), "seqs")
+
+INSERT_MESSAGE = insert_or_ignore(
+    messages, "id", "execution", "parent", "merged", "route", "queue", "state", "reason", "created_s", "changed_s"
+)
+INSERT_EXECUTION = insert_or_ignore(
+    executions, "id", "pipeline", "document", "state", "open", "total", "init", "on_complete", "created_s"
+)
+INSERT_MEMBER = insert_or_ignore(members, "message", "execution")
+INSERT_EDGE = insert_or_ignore(edges, "child", "parent")
+INSERT_OUTBOX = insert_or_ignore(outbox, "id", "queue", "body", "headers", "due_s")
+INSERT_DEAD = insert_or_ignore(dead, "message", "body", "headers", "traceback")
+COUNT = Statement(_count, "execution_", "route_", *(f"{name}_" for name in COUNTED))
+
+CLOSE = Statement(
+    sa.update(messages)
+    .where(_m.seq == param("seq_"))
+    .values(state=param("state_"), reason=param("reason_"), adapter=param("adapter_"), changed_s=param("now_")),
+    "state_", "reason_", "adapter_", "now_", "seq_",
+)  # fmt: skip
+FAIL = Statement(
+    sa.update(messages)
+    .where(_m.seq == param("seq_"))
+    .values(
+        state=param("state_"),
+        failures=param("failures_"),
+        reason=param("reason_"),
+        error=param("error_"),
+        adapter=param("adapter_"),
+        changed_s=param("now_"),
+        due_s=param("due_"),
+    ),
+    "state_", "failures_", "reason_", "error_", "adapter_", "now_", "due_", "seq_",
+)  # fmt: skip
+MARK = Statement(
+    sa.update(messages)
+    .where(_m.seq == param("seq_"))
+    .values(state=param("state_"), lost=param("lost_"), changed_s=param("now_")),
+    "state_", "lost_", "now_", "seq_",
+)  # fmt: skip
+UPDATE_EXECUTION = Statement(
+    sa.update(executions)
+    .where(_e.number == param("number_"), _e.open == param("was_"), _e.ended_s.is_(None))
+    .values(
+        state=param("state_"),
+        open=param("open_"),
+        total=param("total_"),
+        dead=param("dead_"),
+        init_dead=param("init_dead_"),
+        ended_s=param("ended_"),
+    ),
+    "state_", "open_", "total_", "dead_", "init_dead_", "ended_", "number_", "was_",
+)  # fmt: skip
+"""The compare-and-set: it changes nothing if another transaction changed the count, or completed the execution."""
+
+PUBLISHED = Statement(sa.delete(outbox).where(Among(outbox.c.id, "ids")), "ids")
