@@ -93,6 +93,7 @@ def test_values_are_anchored_to_all_tuples_of_their_release_which_are_done() -> 
     assert task.due_s == place.epoch_time_s + 10.0
     assert [one.frame.roots for one in task.held()] == [[3]]
     place.epoch_time_s += 10.0
+    assert task.due_s == place.epoch_time_s
     worked = task.advance()
     assert (outputs(worked), worked.done, task.is_holding) == ([(3, [12])], [(8, [3])], False)
 
@@ -172,3 +173,10 @@ def test_faults_are_named() -> None:
         "the bolt has no `take`",
         "`take` of a bolt that holds tuples is async",
     ]
+
+
+def test_when_it_is_due_is_known_when_it_has_been_closed() -> None:
+    task, place = a_task()
+    task.work(frame(8, (1, [10])))
+    task.close()
+    assert task.due_s == place.epoch_time_s + 10.0

@@ -34,6 +34,7 @@ class HoldingTask:
         self._new: list[Member] = []  # not given to the bolt yet: restored, or left by an outage
         self._must_flush = False  # an outage was met by `flush`
         self._is_away = False
+        self._due_at_end_s: float | None = None  # what the bolt said last; it is asked for after its end, too
 
     # --- questions --------------------------------------------------------------------------------------------
 
@@ -57,7 +58,9 @@ class HoldingTask:
         """See `Holder`. What was restored is due at once: when to check depends on it."""
         if self._new:
             return self._new[0].since_s
-        return self._bolt.due_s() if self._bolt is not None and self.is_holding else None
+        if not self.is_holding:
+            return None
+        return self._bolt.due_s() if self._bolt is not None else self._due_at_end_s
 
     def waiting(self) -> list[int]:
         """See `Holder`."""
@@ -74,7 +77,10 @@ class HoldingTask:
         """Close the bolt."""
         bolt, self._bolt = self._bolt, None
         if bolt is not None:
-            bolt.close()
+            try:
+                self._due_at_end_s = bolt.due_s()
+            finally:
+                bolt.close()
 
     def held(self) -> list[HeldFrame]:
         """See `Holder`."""

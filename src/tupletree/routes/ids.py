@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-__all__ = ["child_id", "completion_id", "init_id", "stranger_execution", "stranger_id"]
+__all__ = ["batch_id", "child_id", "completion_id", "init_id", "stranger_execution", "stranger_id"]
 
 
 def child_id(parents: Sequence[str], route: str, position: int, index: int, queue: str) -> str:
@@ -24,6 +24,11 @@ def child_id(parents: Sequence[str], route: str, position: int, index: int, queu
     """
     of = parents if len(parents) == 1 else sorted(parents)
     return _digest("child", *of, route, str(position), str(index), queue)
+
+
+def batch_id(members: Sequence[str], route: str, position: int) -> str:
+    """Of a batch of these messages, worked by one adapter."""
+    return _digest("batch", route, str(position), *sorted(members))
 
 
 def init_id(execution: str) -> str:

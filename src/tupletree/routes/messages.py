@@ -22,8 +22,8 @@ CallStatus = Literal["pending", "completed", "failed", "skipped", "filtered", "h
 """What a call of an adapter came to."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery of a message to a route.
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message stands: which attempt, and how to tell its broker.
 
     Attributes:
         id: of the message, unique in the ledger.
@@ -32,9 +32,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         handle: of the lease.
         executions: that it belongs to; several where a batch merged messages of several.
         attempt: from 1; deliveries whose work was cancelled do not count.
-        body: the payload, encoded (`tupletree.routes.payloads`).
-        headers: text by name.
-        parents: ids of the messages that it came of.
+        body, headers: as delivered, where the attempt failed or adapters before have changed them: what a dead letter
+            holds. Else empty.
     """
 
     id: str
@@ -43,9 +42,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     executions: Sequence[str]
     attempt: int
-    body: bytes
+    body: bytes = b""
     headers: Mapping[str, str] = {}
-    parents: Sequence[str] = ()
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,22 +64,28 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: float = 0.0
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A message whose attempt has ended: which one, and how to tell its broker.
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a route works: one delivery of a message, or what a batch made of several, on the way to the next adapter.
 
     Attributes:
-        id, route, queue, handle, executions, attempt: as of its `Work`.
-        body, headers: as of its `Work`, where the attempt failed: what a dead letter holds. Else empty.
+        messages: whose attempts these are.
+        body: the payload, encoded.
+        headers: text by name.
+        parents: ids of the messages that the message came of.
+        position: of the adapter that is next, from 0.
+        emitted: children that adapters before it have made.
+        batch: id of the batch that it came of; empty: none.
+        trace: id of the trace that its headers name; empty: none.
     """
 
-    id: str
-    route: str
-    queue: str
-    handle: str
-    executions: Sequence[str]
-    attempt: int
-    body: bytes = b""
+    messages: Sequence[Standing]
+    body: bytes
     headers: Mapping[str, str] = {}
+    parents: Sequence[str] = ()
+    position: int = 0
+    emitted: Sequence[Child] = ()
+    batch: str = ""
+    trace: str = ""
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):

@@ -451,7 +451,7 @@ def _several_classes(draft: _Draft) -> Finding:
 
 def _has_parameters(function: Callable[..., Any]) -> bool:
     return any(
-        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        parameter.default is parameter.empty and parameter.kind not in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
         for parameter in inspect.signature(function).parameters.values()
     )
 

@@ -1,0 +1,519 @@
+"""The chain: one message through the adapters of a route, up to its end or to an adapter that holds messages.
+
+Owns what an attempt comes to: order, conditions, timeouts, results, children, and the record of each call. Refuses to
+settle anything: it gives a `Settlement`, or the `Work` for what follows. It knows no topology.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tupletree.errors import PermanentError, is_outage
+from tupletree.routes.adapters.contract import (
+    Adapter,
+    AdapterContext,
+    AdapterResult,
+    Emitted,
+    PipelineContext,
+    RouteMessage,
+)
+from tupletree.routes.document.spec import AdapterSpec, RouteSpec
+from tupletree.routes.ids import child_id
+from tupletree.routes.messages import CallRecord, CallStatus, Child, Outcome, Settlement, Standing, Work
+from tupletree.routes.payloads import canonical_hash, decode, encode
+from tupletree.routes.running.daemon_threads import DaemonThreads
+
+__all__ = ["Chain", "Surroundings", "adapter_logger", "delivered", "failed", "payload_hash", "routed"]
+
+GRACE_S = 5.0
+"""How long a cancelled call may take to end before it is left behind."""
+
+TRACE_HEADER = "traceparent"
+
+logger = logging.getLogger("tupletree.routes")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What adapters see beside messages.
+
+    Attributes:
+        settings, resources: see `PipelineContext`.
+        now_s: Unix time.
+        is_cancelled: whether an execution was cancelled.
+        records: whether calls are recorded.
+        grace_s: how long a cancelled call may take to end before it is left behind.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    now_s: Callable[[], float] = float
+    is_cancelled: Callable[[str], bool] = bool
+    records: bool = True
+    grace_s: float = GRACE_S
+
+
+class Chain:
+    """Consecutive adapters of a route that each take a message by itself. Used on one event loop.
+
+    Args:
+        route: the route.
+        start, stop: positions of its adapters: from the first up to before the second.
+        surroundings: what they see.
+    """
+
+    def __init__(self, route: RouteSpec, start: int, stop: int, surroundings: Surroundings) -> None:
+        self.route = route
+        self._surroundings = surroundings
+        self._stop = stop
+        self._threads = DaemonThreads(f"tupletree-route-{route.name}")
+        self._steps = [
+            _Step(route, position, route.adapters[position], surroundings, self._threads)
+            for position in range(start, stop)
+        ]
+        self._is_last = stop == len(route.adapters)
+        self._opened: list[_Step] = []
+
+    async def open(self) -> None:
+        """Open the adapters, in order. If one raises, those that were opened are closed."""
+        try:
+            for step in self._steps:
+                await step.open()
+                self._opened.append(step)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the adapters, the last one first. One that raises does not keep the others open."""
+        opened, self._opened = self._opened, []
+        for step in reversed(opened):
+            try:
+                await step.close()
+            except Exception:
+                logger.exception("route %s: adapter %s could not be closed", self.route.name, step.spec.name)
+        self._threads.close()
+
+    async def work(self, work: Work) -> list[Settlement | Work | CallRecord]:
+        """Walk the adapters with one message.
+
+        Returns:
+            Records of calls, and last the settlement of the attempt or the work for what follows.
+
+        Raises:
+            ConnectorError: an adapter met an outage: the work is to be given again.
+            CancelledError: it was cancelled: the attempt does not count.
+        """
+        try:
+            walk = _Walk(self.route, work, self._surroundings)
+        except PermanentError as error:
+            return [failed(work, error, "")]  # its body is no payload
+        task = asyncio.get_running_loop().create_task(self._walk(walk))
+        try:
+            ended = await self._until_ended(walk, task)
+        except asyncio.CancelledError:
+            await self._give_up(walk, task)
+            for step in walk.called:
+                step.ended(walk, "cancelled")
+            raise
+        if ended:
+            outcome = task.result()
+        else:
+            await self._give_up(walk, task)
+            outcome = walk.timed_out()
+            for step in walk.called:
+                step.ended(walk, outcome.outcome)
+        return [*walk.records, outcome]
+
+    async def _until_ended(self, walk: _Walk, task: asyncio.Task[Any]) -> bool:
+        """Wait for the walk; False if a call took too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            left_s = None if walk.deadline_s is None else walk.deadline_s - loop.time()
+            if left_s is not None and left_s <= 0:
+                return False
+            # Without a call in hand the deadline is yet to come; look again when there may be one.
+            done, _ = await asyncio.wait({task}, timeout=self.route.timeout_seconds if left_s is None else left_s)
+            if done:
+                return True
+
+    async def _give_up(self, walk: _Walk, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=self._surroundings.grace_s)
+        if not done:
+            logger.error(
+                "route %s: adapter %s has not ended %g s after it was cancelled, and is left behind (message %s)",
+                self.route.name,
+                walk.adapter,
+                self._surroundings.grace_s,
+                walk.message.id,
+            )
+        elif not task.cancelled():
+            task.exception()  # it was heard
+
+    async def _walk(self, walk: _Walk) -> Settlement | Work:
+        outcome = await self._through(walk)
+        name = outcome.outcome if isinstance(outcome, Settlement) else "done"
+        for step in walk.called:
+            step.ended(walk, name)
+        return outcome
+
+    async def _through(self, walk: _Walk) -> Settlement | Work:
+        for step in self._steps:
+            try:
+                if not await step.call(walk):
+                    return walk.ended(step)
+            except BaseException as error:
+                if is_outage(error) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+                    raise
+                walk.record(step, "failed", error=f"{type(error).__name__}: {error}")
+                return failed(walk.work, error, step.spec.name)
+        return walk.arrived() if self._is_last else walk.passed(self._stop)
+
+
+def _is_cancelled() -> bool:
+    """Whether the task in hand was asked to end; user code may raise CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class _Step:
+    """One adapter in its place."""
+
+    def __init__(
+        self, route: RouteSpec, position: int, spec: AdapterSpec, surroundings: Surroundings, threads: DaemonThreads
+    ) -> None:
+        self.spec = spec
+        self.position = position
+        self._route = route
+        self._surroundings = surroundings
+        self._threads = threads
+        self._adapter: Adapter[Any] | None = None
+        self._is_async = inspect.iscoroutinefunction(spec.adapter.process)
+        self._one_at_a_time = None if self._is_async or spec.adapter.parallel else asyncio.Lock()
+        self._logger = adapter_logger(route.name, spec.name)
+        self._hears_ends = spec.adapter.ended is not Adapter.ended
+
+    async def open(self) -> None:
+        surroundings = self._surroundings
+        self._adapter = adapter = self.spec.adapter(self.spec.config)
+        opening = adapter.open(
+            AdapterContext(
+                self._route.name,
+                self.spec.name,
+                self.position,
+                surroundings.settings,
+                surroundings.resources,
+                self._logger,
+            )
+        )
+        if inspect.isawaitable(opening):
+            await opening
+
+    async def close(self) -> None:
+        adapter, self._adapter = self._adapter, None
+        closing = adapter.close() if adapter is not None else None
+        if inspect.isawaitable(closing):
+            await closing
+
+    async def call(self, walk: _Walk) -> bool:
+        """Call the adapter for what the walk has come to; whether the walk goes on."""
+        condition = self.spec.condition
+        if condition is not None and not condition.holds(walk.message):
+            walk.record(self, "skipped")
+            return True
+        adapter = self._adapter
+        assert adapter is not None, "a chain is opened before it works"
+        context = walk.context(self, self._logger)
+        if self._hears_ends:
+            walk.called.append(self)
+        if self._is_async:
+            walk.begin(self, self._route.timeout_seconds)
+            result: Any = await adapter.process(context)  # type: ignore[misc]  # it is async
+        elif self._one_at_a_time is None:
+            walk.begin(self, self._route.timeout_seconds)
+            result = await self._threads.run(adapter.process, context)
+        else:
+            async with self._one_at_a_time:
+                walk.begin(self, self._route.timeout_seconds)
+                result = await self._threads.run(adapter.process, context)
+        walk.deadline_s = None
+        return walk.take(self, result)
+
+    def ended(self, walk: _Walk, outcome: str) -> None:
+        """Tell the adapter how the attempt ended."""
+        if self._adapter is None:
+            return
+        for message in walk.ids:
+            try:
+                self._adapter.ended(message, outcome)
+            except Exception:
+                self._logger.exception("%s raised when it was told of an end", self.spec.name)
+
+
+class _Walk:
+    """One message on its way through a chain.
+
+    Attributes:
+        work: as it came.
+        message: as it is now.
+        step: the one in hand.
+        deadline_s: until when the call in hand may take, by the event loop's clock.
+        records: of calls that ended.
+        ids: of the messages.
+        called: adapters that want to hear how the attempt ends.
+    """
+
+    def __init__(self, route: RouteSpec, work: Work, surroundings: Surroundings) -> None:
+        self.work = work
+        self.route = route
+        self.step: _Step | None = None
+        self.deadline_s: float | None = None
+        self.records: list[CallRecord] = []
+        self._surroundings = surroundings
+        self._emitted: list[Child] = list(work.emitted)
+        self._first = work.messages[0]
+        self.ids = tuple(one.id for one in work.messages)
+        self.called: list[_Step] = []
+        self._queue = ""  # the only one that the message is for
+        self._filtered = ""
+        self._is_unrouted = False
+        self._started_s = 0.0
+        self._input = ""
+        executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
+        self.message = RouteMessage(
+            payload=decode(work.body),
+            headers=work.headers,
+            id=self._first.id,
+            parents=tuple(work.parents),
+            executions=executions,
+        )
+
+    @property
+    def adapter(self) -> str:
+        """The name of the adapter in hand."""
+        return self.step.spec.name if self.step is not None else ""
+
+    def context(self, step: _Step, log: logging.LoggerAdapter[logging.Logger]) -> PipelineContext:
+        surroundings = self._surroundings
+        execution = self.message.execution
+        return PipelineContext(
+            message=self.message,
+            attempt=self._first.attempt,
+            route=self.route.name,
+            adapter=step.spec.name,
+            settings=surroundings.settings,
+            resources=surroundings.resources,
+            logger=log,
+            is_cancelled=lambda: surroundings.is_cancelled(execution),
+            now_s=surroundings.now_s,
+        )
+
+    def begin(self, step: _Step, timeout_s: float) -> None:
+        """A call begins."""
+        self.step = step
+        self.deadline_s = asyncio.get_running_loop().time() + timeout_s
+        if self._surroundings.records:
+            self._started_s = self._surroundings.now_s()
+            self._input = payload_hash(self.message.payload)
+
+    def take(self, step: _Step, result: object) -> bool:
+        """What a call gave; whether the walk goes on.
+
+        Raises:
+            PermanentError: it is no result, or names a queue that is not outbound.
+        """
+        if result is None:
+            self._filtered = f"{step.spec.name} gave nothing"
+            self.record(step, "filtered", error=self._filtered)
+            return False
+        if not isinstance(result, AdapterResult):
+            raise PermanentError(
+                "an adapter gave what is no result",
+                where=f"route {self.route.name}, adapter {step.spec.name}",
+                got=f"{type(result).__name__} {result!r:.80}",
+                expected="an AdapterResult, or None",
+            )
+        self._emitted += routed(self.route, step.position, self.ids, result.emitted, self.message.headers)
+        if result.queue and result.queue not in self.route.outbound:
+            raise _no_outbound(self.route, result.queue)
+        if result.message is not None and result.continue_pipeline:
+            self.message = result.message
+            self._queue = result.queue or self._queue
+            self.record(step, "completed")
+            return True
+        if result.message is None and result.emitted and result.continue_pipeline:
+            self.record(step, "completed")
+        else:
+            self._filtered = result.reason or f"{step.spec.name} ended the chain"
+            self._is_unrouted = result.unrouted
+            self.record(step, "filtered", error=self._filtered)
+        return False
+
+    def record(self, step: _Step, status: CallStatus, *, error: str = "") -> None:
+        """Note a call that ended."""
+        if not self._surroundings.records:
+            return
+        now_s = self._surroundings.now_s()
+        self.records += [
+            CallRecord(
+                execution=standing.executions[0] if standing.executions else "",
+                route=self.route.name,
+                adapter=step.spec.name,
+                position=step.position,
+                message=standing.id,
+                attempt=standing.attempt,
+                status=status,
+                input_hash=self._input if status != "skipped" else "",
+                output_hash=payload_hash(self.message.payload) if status == "completed" else "",
+                error=error[:2000],
+                started_s=self._started_s if status != "skipped" else now_s,
+                ended_s=now_s,
+                batch=self.work.batch,
+                trace=self.work.trace,
+                executions=standing.executions if len(standing.executions) > 1 else (),
+                parents=self.work.parents,
+            )
+            for standing in self.work.messages
+        ]
+
+    def ended(self, step: _Step) -> Settlement:
+        """The chain ended at an adapter."""
+        outcome: Outcome = "unrouted" if self._is_unrouted else "filtered" if self._filtered else "done"
+        return Settlement(
+            messages=self.work.messages,
+            outcome=outcome,
+            children=self._emitted,
+            reason=self._filtered,
+            adapter=step.spec.name if self._filtered else "",
+        )
+
+    def arrived(self) -> Settlement:
+        """All adapters have been called: what there is now goes to the outbound queues."""
+        message = self.message
+        queues = [self._queue] if self._queue else self.route.outbound
+        try:
+            body = encode(message.payload) if queues else b""
+        except Exception as error:  # noqa: BLE001 - a payload that cannot be published fails the attempt
+            return failed(self.work, error, self.adapter)
+        position = len(self.route.adapters)
+        children = [
+            Child(
+                id=child_id(self.ids, self.route.name, position, 0, queue),
+                queue=queue,
+                body=body,
+                headers=message.headers,
+            )
+            for queue in queues
+        ]
+        return Settlement(messages=self.work.messages, outcome="done", children=[*self._emitted, *children])
+
+    def passed(self, position: int) -> Settlement | Work:
+        """On to an adapter that holds messages."""
+        message = self.message
+        try:
+            body = encode(message.payload)
+        except Exception as error:  # noqa: BLE001 - see `arrived`
+            return failed(self.work, error, self.adapter)
+        return msgspec.structs.replace(
+            self.work,
+            messages=delivered(self.work),
+            body=body,
+            headers=dict(message.headers),
+            position=position,
+            emitted=self._emitted,
+        )
+
+    def timed_out(self) -> Settlement:
+        """The call in hand took too long."""
+        step = self.step
+        assert step is not None, "only a call in hand times out"
+        error = TimeoutError(f"the call took longer than timeout_seconds ({self.route.timeout_seconds:g}) of its route")
+        self.record(step, "failed", error=f"TimeoutError: {error}")
+        return failed(self.work, error, step.spec.name)
+
+
+def failed(work: Work, error: BaseException, adapter: str) -> Settlement:
+    """The settlement of an attempt that failed."""
+    seconds = getattr(error, "seconds", 0.0)
+    return Settlement(
+        messages=delivered(work),
+        outcome="failed",
+        reason=str(error)[:2000],
+        error=type(error).__name__,
+        traceback="".join(traceback.format_exception(error))[-8000:],
+        permanent=isinstance(error, PermanentError),
+        retry_after_s=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        adapter=adapter,
+    )
+
+
+def delivered(work: Work) -> Sequence[Standing]:
+    """The work's messages with what was delivered, which dead letters hold."""
+    if len(work.messages) > 1 or work.messages[0].body:
+        return work.messages  # adapters before have seen to it
+    return [msgspec.structs.replace(work.messages[0], body=work.body, headers=work.headers)]
+
+
+def routed(
+    route: RouteSpec, position: int, parents: Sequence[str], emitted: Sequence[Emitted], headers: Mapping[str, str]
+) -> list[Child]:
+    """What an adapter emitted, as children for the queues that they are for.
+
+    Raises:
+        PermanentError: one names a queue that is not outbound, or there is none.
+        PayloadError: one cannot be published.
+    """
+    children = []
+    for index, one in enumerate(emitted):
+        if not isinstance(one, Emitted):
+            raise PermanentError(
+                "an adapter emitted what is no message",
+                where=f"route {route.name}",
+                got=f"{type(one).__name__} {one!r:.80}",
+                expected="Emitted(payload)",
+            )
+        if one.queue and one.queue not in route.outbound:
+            raise _no_outbound(route, one.queue)
+        if not route.outbound:
+            raise _no_outbound(route, "")
+        body = encode(one.payload)
+        own = {**headers, **one.headers} if one.headers else headers
+        children += [
+            Child(
+                id=child_id(parents, route.name, position, index, queue),
+                queue=queue,
+                body=body,
+                headers=own,
+                delay_s=one.delay_s,
+            )
+            for queue in ([one.queue] if one.queue else route.outbound)
+        ]
+    return children
+
+
+def _no_outbound(route: RouteSpec, queue: str) -> PermanentError:
+    return PermanentError(
+        "an adapter emits to a queue that is not outbound" if queue else "an adapter emits, and no queue is outbound",
+        where=f"route {route.name}",
+        got=repr(queue) if queue else "no outbound queue",
+        expected=" or ".join(map(repr, route.outbound)) or "`outbound:` of the route names one",
+    )
+
+
+def payload_hash(payload: Any) -> str:
+    """For lineage: see `canonical_hash`."""
+    return canonical_hash(payload)
+
+
+def adapter_logger(route: str, adapter: str) -> logging.LoggerAdapter[logging.Logger]:
+    """What adapters log by: it names route and adapter."""
+    return logging.LoggerAdapter(logging.getLogger(f"tupletree.routes.{route}"), {"route": route, "adapter": adapter})
