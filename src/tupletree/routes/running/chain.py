@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,22 +20,27 @@ from tupletree.routes.adapters.contract import (
     Adapter,
     AdapterContext,
     AdapterResult,
-    Emitted,
     PipelineContext,
     RouteMessage,
 )
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
-from tupletree.routes.ids import child_id
-from tupletree.routes.messages import CallRecord, CallStatus, Child, Outcome, Settlement, Standing, Work
-from tupletree.routes.payloads import canonical_hash, decode, encode
+from tupletree.routes.messages import CallRecord, CallStatus, Child, Outcome, Settlement, Work
+from tupletree.routes.payloads import decode, encode
 from tupletree.routes.running.daemon_threads import DaemonThreads
+from tupletree.routes.running.outcomes import (
+    call_records,
+    delivered,
+    failed,
+    no_outbound,
+    payload_hash,
+    published,
+    routed,
+)
 
-__all__ = ["Chain", "Surroundings", "adapter_logger", "delivered", "failed", "payload_hash", "routed"]
+__all__ = ["Chain", "Surroundings", "adapter_logger"]
 
 GRACE_S = 5.0
 """How long a cancelled call may take to end before it is left behind."""
-
-TRACE_HEADER = "traceparent"
 
 logger = logging.getLogger("tupletree.routes")
 
@@ -344,7 +348,7 @@ class _Walk:
             )
         self._emitted += routed(self.route, step.position, self.ids, result.emitted, self.message.headers)
         if result.queue and result.queue not in self.route.outbound:
-            raise _no_outbound(self.route, result.queue)
+            raise no_outbound(self.route, result.queue)
         if result.message is not None and result.continue_pipeline:
             self.message = result.message
             self._queue = result.queue or self._queue
@@ -363,27 +367,18 @@ class _Walk:
         if not self._surroundings.records:
             return
         now_s = self._surroundings.now_s()
-        self.records += [
-            CallRecord(
-                execution=standing.executions[0] if standing.executions else "",
-                route=self.route.name,
-                adapter=step.spec.name,
-                position=step.position,
-                message=standing.id,
-                attempt=standing.attempt,
-                status=status,
-                input_hash=self._input if status != "skipped" else "",
-                output_hash=payload_hash(self.message.payload) if status == "completed" else "",
-                error=error[:2000],
-                started_s=self._started_s if status != "skipped" else now_s,
-                ended_s=now_s,
-                batch=self.work.batch,
-                trace=self.work.trace,
-                executions=standing.executions if len(standing.executions) > 1 else (),
-                parents=self.work.parents,
-            )
-            for standing in self.work.messages
-        ]
+        skipped = status == "skipped"
+        self.records += call_records(
+            self.work,
+            self.route,
+            step.position,
+            status,
+            input_hash="" if skipped else self._input,
+            output_hash=payload_hash(self.message.payload) if status == "completed" else "",
+            error=error,
+            started_s=now_s if skipped else self._started_s,
+            ended_s=now_s,
+        )
 
     def ended(self, step: _Step) -> Settlement:
         """The chain ended at an adapter."""
@@ -404,16 +399,7 @@ class _Walk:
             body = encode(message.payload) if queues else b""
         except Exception as error:  # noqa: BLE001 - a payload that cannot be published fails the attempt
             return failed(self.work, error, self.adapter)
-        position = len(self.route.adapters)
-        children = [
-            Child(
-                id=child_id(self.ids, self.route.name, position, 0, queue),
-                queue=queue,
-                body=body,
-                headers=message.headers,
-            )
-            for queue in queues
-        ]
+        children = published(self.route, self.ids, message, body, queues)
         return Settlement(messages=self.work.messages, outcome="done", children=[*self._emitted, *children])
 
     def passed(self, position: int) -> Settlement | Work:
@@ -439,79 +425,6 @@ class _Walk:
         error = TimeoutError(f"the call took longer than timeout_seconds ({self.route.timeout_seconds:g}) of its route")
         self.record(step, "failed", error=f"TimeoutError: {error}")
         return failed(self.work, error, step.spec.name)
-
-
-def failed(work: Work, error: BaseException, adapter: str) -> Settlement:
-    """The settlement of an attempt that failed."""
-    seconds = getattr(error, "seconds", 0.0)
-    return Settlement(
-        messages=delivered(work),
-        outcome="failed",
-        reason=str(error)[:2000],
-        error=type(error).__name__,
-        traceback="".join(traceback.format_exception(error))[-8000:],
-        permanent=isinstance(error, PermanentError),
-        retry_after_s=float(seconds) if isinstance(seconds, int | float) else 0.0,
-        adapter=adapter,
-    )
-
-
-def delivered(work: Work) -> Sequence[Standing]:
-    """The work's messages with what was delivered, which dead letters hold."""
-    if len(work.messages) > 1 or work.messages[0].body:
-        return work.messages  # adapters before have seen to it
-    return [msgspec.structs.replace(work.messages[0], body=work.body, headers=work.headers)]
-
-
-def routed(
-    route: RouteSpec, position: int, parents: Sequence[str], emitted: Sequence[Emitted], headers: Mapping[str, str]
-) -> list[Child]:
-    """What an adapter emitted, as children for the queues that they are for.
-
-    Raises:
-        PermanentError: one names a queue that is not outbound, or there is none.
-        PayloadError: one cannot be published.
-    """
-    children = []
-    for index, one in enumerate(emitted):
-        if not isinstance(one, Emitted):
-            raise PermanentError(
-                "an adapter emitted what is no message",
-                where=f"route {route.name}",
-                got=f"{type(one).__name__} {one!r:.80}",
-                expected="Emitted(payload)",
-            )
-        if one.queue and one.queue not in route.outbound:
-            raise _no_outbound(route, one.queue)
-        if not route.outbound:
-            raise _no_outbound(route, "")
-        body = encode(one.payload)
-        own = {**headers, **one.headers} if one.headers else headers
-        children += [
-            Child(
-                id=child_id(parents, route.name, position, index, queue),
-                queue=queue,
-                body=body,
-                headers=own,
-                delay_s=one.delay_s,
-            )
-            for queue in ([one.queue] if one.queue else route.outbound)
-        ]
-    return children
-
-
-def _no_outbound(route: RouteSpec, queue: str) -> PermanentError:
-    return PermanentError(
-        "an adapter emits to a queue that is not outbound" if queue else "an adapter emits, and no queue is outbound",
-        where=f"route {route.name}",
-        got=repr(queue) if queue else "no outbound queue",
-        expected=" or ".join(map(repr, route.outbound)) or "`outbound:` of the route names one",
-    )
-
-
-def payload_hash(payload: Any) -> str:
-    """For lineage: see `canonical_hash`."""
-    return canonical_hash(payload)
 
 
 def adapter_logger(route: str, adapter: str) -> logging.LoggerAdapter[logging.Logger]:

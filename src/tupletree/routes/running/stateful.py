@@ -23,11 +23,12 @@ from tupletree.routes.adapters.contract import (
     StatefulAdapter,
 )
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
-from tupletree.routes.ids import batch_id, child_id
+from tupletree.routes.ids import batch_id
 from tupletree.routes.messages import CallRecord, Child, Settlement, Work
 from tupletree.routes.payloads import decode, encode
-from tupletree.routes.running.chain import Surroundings, adapter_logger, delivered, failed, payload_hash, routed
+from tupletree.routes.running.chain import Surroundings, adapter_logger
 from tupletree.routes.running.daemon_threads import DaemonThreads
+from tupletree.routes.running.outcomes import call_records, delivered, failed, payload_hash, published, routed
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
 __all__ = ["BatchBolt", "StatefulBolt"]
@@ -190,28 +191,22 @@ class _AdapterBolt(HoldingBolt[Work]):
         if not self._surroundings.records:
             return []
         now_s = self._surroundings.now_s()
-        output_hash = payload_hash(output) if status == "completed" else ""
+        skipped = status == "skipped"
         return [
-            CallRecord(
-                execution=standing.executions[0] if standing.executions else "",
-                route=self._route.name,
-                adapter=self._spec.name,
-                position=self._position,
-                message=standing.id,
-                attempt=standing.attempt,
-                status=status,
-                input_hash=payload_hash(member.context.message.payload) if status != "skipped" else "",
-                output_hash=output_hash,
-                error=error[:2000],
+            record
+            for member in members
+            for record in call_records(
+                member.work,
+                self._route,
+                self._position,
+                status,
+                input_hash="" if skipped else payload_hash(member.context.message.payload),
+                output_hash=payload_hash(output) if status == "completed" else "",
+                error=error,
                 started_s=member.started_s,
                 ended_s=now_s,
-                batch=batch or member.work.batch,
-                trace=member.work.trace,
-                executions=standing.executions if len(standing.executions) > 1 else (),
-                parents=member.work.parents,
+                batch=batch,
             )
-            for member in members
-            for standing in member.work.messages
         ]
 
     def _onward(
@@ -239,23 +234,8 @@ class _AdapterBolt(HoldingBolt[Work]):
         if not self._is_last:
             return merged
         queues = [queue] if queue else self._route.outbound
-        children = self._children(standings, merged.body, message, 0, queues)
+        children = published(self._route, [one.id for one in standings], message, merged.body, queues)
         return Settlement(messages=standings, outcome="done", children=[*merged.emitted, *children])
-
-    def _children(
-        self, standings: Sequence[Any], body: bytes, message: RouteMessage, index: int, queues: Sequence[str]
-    ) -> list[Child]:
-        ids = [one.id for one in standings]
-        position = len(self._route.adapters)
-        return [
-            Child(
-                id=child_id(ids, self._route.name, position, index, one),
-                queue=one,
-                body=body,
-                headers=dict(message.headers),
-            )
-            for one in queues
-        ]
 
     def _released(self, members: Sequence[_Member], result: object, batch: str) -> Release:
         """What one result of these messages together comes to."""
@@ -407,7 +387,7 @@ class BatchBolt(_AdapterBolt):
             message = result.message if isinstance(result, AdapterResult) else None
             if message is not None and isinstance(result, AdapterResult):
                 queues = [result.queue] if result.queue else self._route.outbound
-                children += self._children(standings, encode(message.payload), message, index, queues)
+                children += published(self._route, ids, message, encode(message.payload), queues, index)
         settlement = Settlement(messages=standings, outcome="done", children=children)
         payloads = [
             one.message.payload for one in results if isinstance(one, AdapterResult) and one.message is not None

@@ -1,0 +1,147 @@
+"""What an attempt comes to, as messages: settlements of failures, children, and records of calls.
+
+Pure. `chain` and `stateful` make these, each of what its adapters gave.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tupletree.errors import PermanentError
+from tupletree.routes.adapters.contract import Emitted, RouteMessage
+from tupletree.routes.document.spec import RouteSpec
+from tupletree.routes.ids import child_id
+from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Standing, Work
+from tupletree.routes.payloads import canonical_hash, encode
+
+__all__ = ["call_records", "delivered", "failed", "no_outbound", "payload_hash", "published", "routed"]
+
+MAX_TEXT = 2000
+MAX_TRACEBACK = 8000
+
+
+def call_records(
+    work: Work,
+    route: RouteSpec,
+    position: int,
+    status: CallStatus,
+    *,
+    started_s: float,
+    ended_s: float,
+    input_hash: str = "",
+    output_hash: str = "",
+    error: str = "",
+    batch: str = "",
+) -> list[CallRecord]:
+    """A call of the adapter at this position, for each message of the work."""
+    return [
+        CallRecord(
+            execution=standing.executions[0] if standing.executions else "",
+            route=route.name,
+            adapter=route.adapters[position].name,
+            position=position,
+            message=standing.id,
+            attempt=standing.attempt,
+            status=status,
+            input_hash=input_hash,
+            output_hash=output_hash,
+            error=error[:MAX_TEXT],
+            started_s=started_s,
+            ended_s=ended_s,
+            batch=batch or work.batch,
+            trace=work.trace,
+            executions=standing.executions if len(standing.executions) > 1 else (),
+            parents=work.parents,
+        )
+        for standing in work.messages
+    ]
+
+
+def published(
+    route: RouteSpec, parents: Sequence[str], message: RouteMessage, body: bytes, queues: Sequence[str], index: int = 0
+) -> list[Child]:
+    """What came out of the last adapter, as children for these queues."""
+    position = len(route.adapters)
+    headers = dict(message.headers)
+    return [
+        Child(id=child_id(parents, route.name, position, index, queue), queue=queue, body=body, headers=headers)
+        for queue in queues
+    ]
+
+
+def failed(work: Work, error: BaseException, adapter: str) -> Settlement:
+    """The settlement of an attempt that failed."""
+    seconds = getattr(error, "seconds", 0.0)
+    return Settlement(
+        messages=delivered(work),
+        outcome="failed",
+        reason=str(error)[:MAX_TEXT],
+        error=type(error).__name__,
+        traceback="".join(traceback.format_exception(error))[-MAX_TRACEBACK:],
+        permanent=isinstance(error, PermanentError),
+        retry_after_s=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        adapter=adapter,
+    )
+
+
+def delivered(work: Work) -> Sequence[Standing]:
+    """The work's messages with what was delivered, which dead letters hold."""
+    if len(work.messages) > 1 or work.messages[0].body:
+        return work.messages  # adapters before have seen to it
+    return [msgspec.structs.replace(work.messages[0], body=work.body, headers=work.headers)]
+
+
+def routed(
+    route: RouteSpec, position: int, parents: Sequence[str], emitted: Sequence[Emitted], headers: Mapping[str, str]
+) -> list[Child]:
+    """What an adapter emitted, as children for the queues that they are for.
+
+    Raises:
+        PermanentError: one names a queue that is not outbound, or there is none.
+        PayloadError: one cannot be published.
+    """
+    children = []
+    for index, one in enumerate(emitted):
+        if not isinstance(one, Emitted):
+            raise PermanentError(
+                "an adapter emitted what is no message",
+                where=f"route {route.name}",
+                got=f"{type(one).__name__} {one!r:.80}",
+                expected="Emitted(payload)",
+            )
+        if one.queue and one.queue not in route.outbound:
+            raise no_outbound(route, one.queue)
+        if not route.outbound:
+            raise no_outbound(route, "")
+        body = encode(one.payload)
+        own = {**headers, **one.headers} if one.headers else headers
+        children += [
+            Child(
+                id=child_id(parents, route.name, position, index, queue),
+                queue=queue,
+                body=body,
+                headers=own,
+                delay_s=one.delay_s,
+            )
+            for queue in ([one.queue] if one.queue else route.outbound)
+        ]
+    return children
+
+
+def no_outbound(route: RouteSpec, queue: str) -> PermanentError:
+    """The error of an adapter that emits to a queue which is not outbound, or with an empty name: there is none."""
+    return PermanentError(
+        "an adapter emits to a queue that is not outbound" if queue else "an adapter emits, and no queue is outbound",
+        where=f"route {route.name}",
+        got=repr(queue) if queue else "no outbound queue",
+        expected=" or ".join(map(repr, route.outbound)) or "`outbound:` of the route names one",
+    )
+
+
+def payload_hash(payload: Any) -> str:
+    """For lineage: see `canonical_hash`."""
+    return canonical_hash(payload)
