@@ -23,6 +23,7 @@ from tupletree.cli import (
     lineage,
     new,
     queues,
+    routes,
     run,
     state,
     status,
@@ -64,6 +65,7 @@ app.command("resume")(control.resume_command)
 app.command("drain")(control.drain_command)
 app.add_typer(dead.app, name="dead")
 app.add_typer(queues.app, name="queues")
+app.add_typer(routes.app, name="routes")
 app.add_typer(lineage.app, name="lineage")
 app.command("why")(why.why_command)
 app.command("state")(state.state_command)

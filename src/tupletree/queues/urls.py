@@ -12,7 +12,7 @@ import msgspec
 
 from tupletree.errors import ConfigError, Finding
 
-__all__ = ["QueueUrl", "parse_url"]
+__all__ = ["QueueUrl", "is_secret", "parse_url"]
 
 HIDDEN = "***"
 _SECRETS = ("password", "passwd", "secret", "token", "credential", "api_key", "apikey", "access_key", "private_key")
@@ -44,10 +44,7 @@ class QueueUrl(msgspec.Struct, frozen=True):
         user = quote(self.user, safe="") + (f":{HIDDEN}" if self.password else "")
         place = f"{user}@{self.host}" if user else self.host
         port = f":{self.port}" if self.port else ""
-        options = {
-            name: HIDDEN if any(part in name.lower() for part in _SECRETS) else value
-            for name, value in self.options.items()
-        }
+        options = {name: HIDDEN if is_secret(name) else value for name, value in self.options.items()}
         if self.queue:
             options["queue"] = self.queue
         ending = "&".join(f"{name}={value}" for name, value in options.items())
@@ -81,6 +78,11 @@ class QueueUrl(msgspec.Struct, frozen=True):
         if findings:
             raise ConfigError("the queue's URL is wrong", findings=findings)
         return found
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of this name is a secret, by its name."""
+    return any(part in name.lower() for part in _SECRETS)
 
 
 def parse_url(text: str) -> QueueUrl:

@@ -36,6 +36,8 @@ UNKNOWN = "<unknown>"
 LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 MAX_QUEUE_NAME = 200
 LEVEL = re.compile(r"off|failures|full|sampled:(?P<share>0?\.[0-9]+|1(?:\.0*)?)")
+LEVEL_SCHEMA = r"^(off|failures|full|sampled:(0?\.[0-9]+|1(\.0*)?))$"
+"""The same for JSON Schema, whose expressions have no named groups."""
 
 
 def _legal_name(text: str) -> str:
@@ -69,9 +71,11 @@ def _level_alone(value: Any) -> Any:
     return {"level": value} if isinstance(value, str) else value
 
 
-Name = Annotated[str, AfterValidator(_legal_name), WithJsonSchema({"type": "string", "pattern": LEGAL_NAME.pattern})]
+Name = Annotated[
+    str, AfterValidator(_legal_name), WithJsonSchema({"type": "string", "pattern": f"^{LEGAL_NAME.pattern}$"})
+]
 QueueName = Annotated[str, AfterValidator(_legal_queue), WithJsonSchema({"type": "string", "minLength": 1})]
-Level = Annotated[str, AfterValidator(_level), WithJsonSchema({"type": "string", "pattern": f"^(?:{LEVEL.pattern})$"})]
+Level = Annotated[str, AfterValidator(_level), WithJsonSchema({"type": "string", "pattern": LEVEL_SCHEMA})]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]

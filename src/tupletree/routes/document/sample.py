@@ -1,0 +1,83 @@
+"""The files of a new pipeline: small, without faults, and with a test that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["sample_files"]
+
+_PIPELINE = """\
+# tupletree routes validate pipeline.yaml   finds every fault
+# tupletree routes explain pipeline.yaml    shows every default, and where each value comes from
+version: 1
+pipeline: {name}
+
+queues:
+  /queue/greetings: {{sink: true}}  # others read it
+
+defaults:
+  error_handling: {{max_retries: 3, retry_delay_seconds: 1.0}}
+
+routes:
+  greet:
+    description: A name becomes a greeting
+    inbound: {{queue: /queue/names, concurrency: 4}}
+    adapters:
+      - type: {module}:greet
+        config: {{greeting: "${{GREETING:-Hello}}"}}
+        condition: {{field: payload.name, operator: exists}}
+    outbound: [{{queue: /queue/greetings}}]
+
+init_message: {{route: greet, payload: {{name: World}}}}
+"""
+
+_ADAPTERS = '''\
+"""Adapters of the pipeline {name}."""
+
+from typing import Any
+
+
+def greet(payload: dict[str, Any], *, greeting: str = "Hello") -> dict[str, Any]:
+    """Add a greeting. An exception fails the attempt, None ends the message without a trace in the next queue."""
+    return {{**payload, "greeting": f"{{greeting}}, {{payload['name']}}!"}}
+'''
+
+_TEST = '''\
+"""The pipeline has no fault, and its adapter does what it should."""
+
+from pathlib import Path
+
+from {module} import greet
+from tupletree.routes.document import load
+
+
+def test_the_document_has_no_fault() -> None:
+    pipeline = load(Path(__file__).with_name("pipeline.yaml"))
+    assert list(pipeline.routes) == ["greet"]
+
+
+def test_a_name_becomes_a_greeting() -> None:
+    assert greet({{"name": "Ada"}})["greeting"] == "Hello, Ada!"
+'''
+
+_README = """\
+# {name}
+
+    tupletree routes validate pipeline.yaml
+    tupletree routes explain pipeline.yaml
+    tupletree routes graph pipeline.yaml
+    pytest
+
+`pipeline.yaml` says which queues are read and what happens to each message; `{module}.py` has the adapters.
+"""
+
+
+def sample_files(name: str, module: str) -> Mapping[str, str]:
+    """File name → text.
+
+    Args:
+        name: of the pipeline.
+        module: in which its adapters are.
+    """
+    texts = {"pipeline.yaml": _PIPELINE, f"{module}.py": _ADAPTERS, f"test_{module}.py": _TEST, "README.md": _README}
+    return {file: text.format(name=name, module=module) for file, text in texts.items()}
