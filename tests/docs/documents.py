@@ -1,6 +1,6 @@
-"""Reading the documents: their code blocks, their links, and the table of options that one of them holds.
+"""Reading the documents: their code blocks, their links, and the tables that they hold.
 
-`python -m tests.docs.documents` writes the table of options anew.
+`python -m tests.docs.documents` writes the tables.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tupletree.config import describe_options
+from tupletree.routes.document import CODES, document_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -24,6 +25,8 @@ DOCUMENTS = [
 
 _BLOCK = re.compile(r"^```(?P<language>\w*)(?: title=(?P<title>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+_ROUTE_KEYS = re.compile(r"(?<=<!-- route keys -->\n).*?(?=<!-- end of route keys -->)", re.DOTALL)
+_ROUTE_FAULTS = re.compile(r"(?<=<!-- route faults -->\n).*?(?=<!-- end of route faults -->)", re.DOTALL)
 _OPTIONS = re.compile(r"(?<=<!-- options -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
 
 
@@ -70,6 +73,31 @@ def write_options(document: Path) -> None:
     document.write_text(_OPTIONS.sub(lambda _: table, document.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def route_keys() -> str:
+    """A row for each key of a pipeline's document."""
+    rows = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    for path, kind, default, meaning in document_keys():
+        rows.append(f"| `{path}` | {kind} | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def route_faults() -> str:
+    rows = ["| Code | What is wrong |", "|---|---|", *(f"| `{code}` | {meaning} |" for code, meaning in CODES.items())]
+    return "\n".join(rows) + "\n"
+
+
+def routes_in(document: Path) -> tuple[str, str]:
+    text = document.read_text(encoding="utf-8")
+    keys, faults = _ROUTE_KEYS.search(text), _ROUTE_FAULTS.search(text)
+    return keys[0] if keys else "", faults[0] if faults else ""
+
+
+def write_routes(document: Path) -> None:
+    text = _ROUTE_KEYS.sub(lambda _: route_keys(), document.read_text(encoding="utf-8"))
+    document.write_text(_ROUTE_FAULTS.sub(lambda _: route_faults(), text), encoding="utf-8")
+
+
 if __name__ == "__main__":
     write_options(ROOT / "docs" / "operations.md")
+    write_routes(ROOT / "docs" / "routes.md")
     sys.exit(0)

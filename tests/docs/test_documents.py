@@ -19,7 +19,18 @@ import tupletree
 import tupletree.bolts
 import tupletree.sinks
 import tupletree.sources
-from tests.docs.documents import DOCUMENTS, ROOT, Block, blocks_of, links_of, options_in, options_table
+from tests.docs.documents import (
+    DOCUMENTS,
+    ROOT,
+    Block,
+    blocks_of,
+    links_of,
+    options_in,
+    options_table,
+    route_faults,
+    route_keys,
+    routes_in,
+)
 from tupletree.cli.main import app
 from tupletree.runtimes.spark.format import carryover, entries
 from tupletree.topology.builder import BoltHandle
@@ -35,6 +46,7 @@ STORIES = [
     ["docs/semantics.md"],
     ["docs/reference.md"],
     ["docs/queues.md"],
+    ["docs/routes.md"],
 ]
 """Documents whose blocks are run, in order, in one folder."""
 
@@ -61,6 +73,12 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(document: Path
 
 def test_the_table_of_options_is_current() -> None:
     assert options_in(ROOT / "docs" / "operations.md") == options_table(), "run: python -m tests.docs.documents"
+
+
+def test_the_tables_of_routes_are_current() -> None:
+    assert routes_in(ROOT / "docs" / "routes.md") == (route_keys(), route_faults()), (
+        "run: python -m tests.docs.documents"
+    )
 
 
 def test_the_architecture_names_every_module_and_folder_and_no_folder_that_is_not_there() -> None:

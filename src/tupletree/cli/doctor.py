@@ -22,6 +22,8 @@ _EXTRAS = {
     "metrics": (("prometheus-client",), "--metrics-port"),
     "sql": (("sqlalchemy", "psycopg"), "the sink `sql`"),
     "delta": (("deltalake",), "the sink `delta`"),
+    "routes": (("duckdb", "httpx", "jinja2", "pydantic", "pyyaml", "sqlalchemy"), "`tupletree routes`"),
+    "embed": (("scikit-learn",), "the adapter `embed`"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic_core import to_jsonable_python
+
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape
 from tupletree.queues.urls import is_secret, parse_url
@@ -120,7 +122,7 @@ def notes(document: Document) -> list[str]:
 
 def _filled(document: Document) -> dict[str, Any]:
     """The document as plain data with every default; `defaults` is part of the routes, tests are left out."""
-    data = document.model.model_dump(mode="json", exclude={"defaults", "tests"})
+    data = document.model.model_dump(exclude={"defaults", "tests"})
     for name, route in document.spec.routes.items():
         for position, adapter in enumerate(route.adapters):
             row = data["routes"][name]["adapters"][position]
@@ -132,7 +134,7 @@ def _filled(document: Document) -> dict[str, Any]:
 def _config(root: MappingNode, path: tuple[Step, ...], config: Any) -> Any:
     """An adapter's settings as plain data; as the document says them where the model cannot be written as JSON."""
     try:
-        return config.model_dump(mode="json", by_alias=True)
+        return to_jsonable_python(config, by_alias=True, inf_nan_mode="constants")
     except Exception:  # noqa: BLE001 - a model may hold anything, and serialize it by code of its own
         node, walked, _ = node_at(root, path)
         return plain(node) if walked == path else {}
@@ -219,4 +221,13 @@ def _word(value: Any) -> str:
         bare = _SAFE.fullmatch(value) is not None and value.strip() == value and read_word(value) == value
     except AmbiguousWordError:
         bare = False
-    return value if bare else escape(json.dumps(value.replace("${", "$${"), ensure_ascii=False))
+    if bare:
+        return value
+    quoted = json.dumps(value.replace("${", "$${"), ensure_ascii=False)
+    return quoted if quoted.isprintable() else "".join(map(_character, quoted))
+
+
+def _character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"

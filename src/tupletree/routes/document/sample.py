@@ -38,7 +38,7 @@ from typing import Any
 
 
 def greet(payload: dict[str, Any], *, greeting: str = "Hello") -> dict[str, Any]:
-    """Add a greeting. An exception fails the attempt, None ends the message without a trace in the next queue."""
+    """Add a greeting. An exception fails the attempt; None would end the message here (filtered)."""
     return {{**payload, "greeting": f"{{greeting}}, {{payload['name']}}!"}}
 '''
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -11,8 +12,9 @@ from pydantic.json_schema import models_json_schema
 from tupletree.errors import TupletreeError
 from tupletree.routes.document.model import DocumentModel
 from tupletree.routes.document.stages import REGISTRY, Lookup
+from tupletree.routes.document.typing_faults import members
 
-__all__ = ["document_schema"]
+__all__ = ["document_keys", "document_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE = "#/$defs/{model}"
@@ -80,3 +82,58 @@ def _refine(parts: dict[str, Any], condition: dict[str, Any]) -> None:
                 extra = {key: one[key] for key in ("description", "default", "title") if key in one}
                 bare = {key: value for key, value in one.items() if key not in extra}
                 part["properties"][name] = {**extra, "anyOf": [bare, variable]}
+
+
+def document_keys() -> Iterator[tuple[str, str, str, str]]:
+    """Every key of the format: its path, type, default (empty: it must be there) and meaning, as Markdown."""
+    yield "include", "a path, or a list of them", "none", "files, relative to this one; what this one says wins"
+    yield from _keys(DocumentModel, "")
+
+
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{name}"
+        inner, ending = _part_of(field.annotation)
+        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        if name == "defaults":
+            yield path, "mapping", default, field.description or ""
+            continue
+        if inner is None:
+            yield path, _type_of(field.annotation), default, field.description or ""
+            continue
+        yield path, "list" if ending == "[]" else "mapping", default, field.description or ""
+        yield from _keys(inner, f"{path}{ending}.")
+
+
+def _part_of(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model within an annotation, and how its keys are reached."""
+    for one in members(annotation):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one, ""
+        arguments = get_args(one)
+        if get_origin(one) is list:
+            return _part_of(arguments[0])[0], "[]"
+        if get_origin(one) is dict:
+            return _part_of(arguments[1])[0], ".NAME"
+    return None, ""
+
+
+def _type_of(annotation: Any) -> str:
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null"}
+    found = []
+    for one in members(annotation):
+        if one in names:
+            found.append(names[one])
+        else:
+            found.append({list: "list", dict: "mapping", Literal: "1"}.get(get_origin(one) or one, "any value"))
+    return " or ".join(found)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return "none"
+    if isinstance(value, float) and value.is_integer():
+        return f"{int(value):,}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "none" if value in ("", None, {}, []) else f"`{json.dumps(value)}`".replace('"', "")

@@ -14,7 +14,7 @@ from tupletree.routes.document.faults import Faults, nearest
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 
-__all__ = ["fit_variables", "note_errors"]
+__all__ = ["fit_variables", "members", "note_errors"]
 
 _TEXT = {"string_type", "string_sub_type"}
 _NUMBERS = {"bool_type", "bool_parsing", "float_type", "float_parsing", "int_type", "int_parsing"}
@@ -192,7 +192,7 @@ def _keys_of(model: type[BaseModel], location: Sequence[Any]) -> set[str]:
     return {
         field.alias or name
         for kind in kinds
-        for one in _members(kind)
+        for one in members(kind)
         if isinstance(one, type) and issubclass(one, BaseModel)
         for name, field in one.model_fields.items()
     }
@@ -200,7 +200,7 @@ def _keys_of(model: type[BaseModel], location: Sequence[Any]) -> set[str]:
 
 def _inside(kind: Any, step: Any) -> list[Any]:
     found: list[Any] = []
-    for one in _members(kind):
+    for one in members(kind):
         if isinstance(one, type) and issubclass(one, BaseModel):
             found += [field.annotation for name, field in one.model_fields.items() if step in {name, field.alias}]
         elif get_origin(one) in {list, tuple, set, frozenset, Sequence} and isinstance(step, int):
@@ -210,9 +210,10 @@ def _inside(kind: Any, step: Any) -> list[Any]:
     return found
 
 
-def _members(kind: Any) -> list[Any]:
+def members(kind: Any) -> list[Any]:
+    """The members of a union, without what `Annotated` says; itself for anything else."""
     if get_origin(kind) is typing.Annotated:
-        return _members(get_args(kind)[0])
+        return members(get_args(kind)[0])
     if get_origin(kind) in {Union, types.UnionType}:
-        return [one for member in get_args(kind) for one in _members(member)]
+        return [one for member in get_args(kind) for one in members(member)]
     return [kind]

@@ -1,4 +1,4 @@
-"""`tupletree routes`: check, explain and draw pipelines that are written in YAML, and begin new ones."""
+"""`tupletree routes validate|explain|schema|graph|new`: documents are checked and shown, and begun."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def validate_command(pipelines: Pipelines, as_json: Json = False) -> None:
         row = {"file": pipeline, "ok": True, "faults": [], **_counts(document), "notes": notes(document)}
         found.append(row)
         if not as_json:
-            counts = ", ".join(f"{row[what]} {what}" for what in ("routes", "adapters", "queues"))
+            counts = ", ".join(_count(row[f"{what}s"], what) for what in ("route", "adapter", "queue"))
             print(f"{escape(document.spec.name)} is OK: {counts}")
     if as_json:
         _print_json({"ok": not faults, "documents": found})
@@ -151,6 +151,10 @@ def _counts(document: Document) -> dict[str, Any]:
         "adapters": sum(len(route.adapters) for route in routes),
         "queues": len(queues),
     }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _print_json(value: Any) -> None:
