@@ -58,7 +58,7 @@ def register(
     session: Session,
     rules: LedgerRules,
     document: int,
-    new: Sequence[tuple[str, str, str, str]],
+    new: Sequence[tuple[str, str, str, str, str]],
     *,
     on_complete: str,
     now_s: float,
@@ -69,7 +69,7 @@ def register(
         session: the transaction.
         rules: of the pipeline.
         document: number of its stored copy.
-        new: (execution, message, queue, route) of each.
+        new: (execution, message, queue, route, id at the broker if that is another) of each.
         on_complete: queue that is told of their completion.
         now_s: Unix time.
 
@@ -89,20 +89,20 @@ def register(
             on_complete if queue != on_complete else "",
             now_s,
         )
-        for execution, message, queue, _ in new
+        for execution, message, queue, _, _ in new
     ]
     if session.run(st.INSERT_EXECUTION, rows) != len(rows):
         raise RaceError
     numbers: dict[str, int] = {}
-    for chunk in in_chunks([execution for execution, _, _, _ in new]):
+    for chunk in in_chunks([one[0] for one in new]):
         numbers.update((name, number) for name, number in session.rows(st.EXECUTION_NUMBERS, chunk))
     rows = [
-        (message, numbers[execution], None, 0, route, queue, PENDING, "", now_s, now_s)
-        for execution, message, queue, route in new
+        (message, numbers[execution], None, 0, route, queue, PENDING, "", now_s, now_s, name)
+        for execution, message, queue, route, name in new
     ]
     if session.run(st.INSERT_MESSAGE, rows) != len(rows):
         raise RaceError
-    counted = [(numbers[execution], route, 1, *[0] * 10) for execution, _, _, route in new]
+    counted = [(numbers[execution], route, 1, *[0] * 10) for execution, _, _, route, _ in new]
     session.run(st.COUNT, counted)
 
 
@@ -139,7 +139,7 @@ def _names(session: Session, arrivals: Sequence[Arrival], rules: LedgerRules, no
         for chunk in in_chunks(list(strangers)):
             there.update(name for name, _ in session.rows(st.MESSAGE_NUMBERS, chunk))
         new = [
-            (stranger_execution(rules.pipeline, one.queue, one.id), name, one.queue, one.route)
+            (stranger_execution(rules.pipeline, one.queue, one.id), name, one.queue, one.route, one.id)
             for name, one in strangers.items()
             if name not in there
         ]

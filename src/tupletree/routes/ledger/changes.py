@@ -71,6 +71,8 @@ class MessageEntry(msgspec.Struct):
     failures: int
     lost: int
     reason: str
+    replays: int
+    name: str
 
     @property
     def is_open(self) -> bool:
@@ -94,6 +96,7 @@ class ExecutionEntry(msgspec.Struct):
     run: int
     on_complete: str
     created_s: float
+    ended_s: float | None
     was: int = -1
     changed: bool = False
 
@@ -152,6 +155,8 @@ class Changes:
         self._marked: list[tuple[Any, ...]] = []
         self._closed: list[tuple[Any, ...]] = []
         self._failed: list[tuple[Any, ...]] = []
+        self._reopened: list[tuple[Any, ...]] = []
+        self._gone_on: list[tuple[Any, ...]] = []
         self._children: dict[str, NewChild] = {}
 
     def load(self, ids: Sequence[str], executions: Iterable[int] = ()) -> None:
@@ -235,15 +240,21 @@ class Changes:
                     if execution.init == entry.id:
                         execution.init_dead = 1
 
-    def reopen(self, entry: MessageEntry) -> None:
-        """A dead message is pending again, and its executions go on."""
-        entry.state = PENDING
+    def reopen(self, entry: MessageEntry, name: str) -> None:
+        """A dead message is pending again, under this id at its broker, and its executions go on."""
+        entry.state, entry.name = PENDING, name
         entry.failures = entry.lost = 0
+        entry.replays += 1
+        self._reopened.append((entry.replays, name, self._now_s, entry.seq))
         for number in self.executions_of(entry):
             delta = self._delta(number, entry.route)
             delta[DEAD] -= 1
             delta[PENDING] += 1
             execution = self.executions[number]
+            if execution.ended_s is not None:
+                execution.ended_s, execution.state = None, "running"
+                execution.run += 1
+                self._gone_on.append((number,))
             execution.changed = True
             execution.open += 1
             execution.dead -= 1
@@ -284,6 +295,8 @@ class Changes:
         run(st.MARK, self._marked)
         run(st.CLOSE, self._closed)
         run(st.FAIL, self._failed)
+        run(st.REOPEN, self._reopened)
+        run(st.REOPEN_EXECUTION, self._gone_on)
         self._write_children(session)
         completed, told = self._write_executions(session)
         run(st.COUNT, [(*key, *self._deltas[key]) for key in sorted(self._deltas) if any(self._deltas[key])])
@@ -302,7 +315,7 @@ class Changes:
                     merged.append(child)
                 rows.append(
                     (child.id, child.executions[0], parent, int(many), child.route, child.queue, child.state,
-                     child.reason, now, now)
+                     child.reason, now, now, "")
                 )  # fmt: skip
             if session.run(st.INSERT_MESSAGE, rows) != len(rows):
                 raise RaceError

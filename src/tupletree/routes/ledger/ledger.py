@@ -26,25 +26,34 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 from tupletree.errors import ConfigError
 from tupletree.queues import Failure, Letter, Message
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.ids import init_id, stranger_execution
-from tupletree.routes.ledger import queries
+from tupletree.routes.ledger import queries, requests
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.arriving import arrive, document_number, register
-from tupletree.routes.ledger.changes import Changes, RaceError, headers_text, in_chunks
+from tupletree.routes.ledger.changes import Changes, RaceError, headers_text, in_chunks, storable
 from tupletree.routes.ledger.settling import Settling
 from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session, Store, T
 from tupletree.routes.ledger.values import (
     Arrival,
     Completed,
+    Execution,
+    ExecutionState,
     LedgerRules,
+    MessageAccount,
+    MessageRow,
+    MessageState,
     NewMessage,
     OutboxRow,
+    Replayed,
     Retry,
+    RouteCounts,
     SettleEffects,
+    StoredDocument,
     Verdict,
 )
 from tupletree.routes.messages import Settlement
@@ -125,7 +134,7 @@ class Ledger:
                     expected=f"one of {', '.join(sorted(rules.readers))}",
                 )
             register(
-                session, rules, document, [(execution, message.id, init.queue, route)],
+                session, rules, document, [(execution, message.id, init.queue, route, "")],
                 on_complete=on_complete, now_s=now_s,
             )  # fmt: skip
             self._publish(session, {init.queue: [message]}, now_s)
@@ -150,6 +159,7 @@ class Ledger:
         def work(session: Session) -> list[Verdict]:
             now_s = self._clock()
             verdicts, changes, settling = arrive(session, arrivals, rules, now_s)
+            settling.effects.acks, settling.effects.letters = [], []  # the verdicts say so
             self._finish(session, changes, settling, now_s)
             return verdicts
 
@@ -197,7 +207,7 @@ class Ledger:
     ) -> None:
         """Messages that never arrived here, as this ledger is new or was tidied up: executions of their own."""
         missing = {
-            (stranger_execution(rules.pipeline, one.queue, one.id), one.id, one.queue, one.route)
+            (stranger_execution(rules.pipeline, one.queue, one.id), one.id, one.queue, one.route, "")
             for settlement in settlements
             for one in settlement.messages
             if one.id not in changes.messages
@@ -278,6 +288,173 @@ class Ledger:
     def told(self, execution: str, run: int) -> bool:
         """Take it upon oneself to tell of a completion. True for one caller, once: it tells; the others do not."""
         return self._write(lambda session: session.run_one(queries.TELL, execution, run)) > 0
+
+    # Requests.
+
+    def cancel(self, execution: str, reason: str = "") -> bool:
+        """Nothing of it is worked any more, from now on; what is in work ends, and is not published.
+
+        Its open messages are cancelled, but for those that a batch merged with messages of a live execution. They stay
+        in their queues until they are delivered, and are acked then.
+
+        Returns:
+            Whether it is cancelled by this call, or was before. False: it had ended, or is not known.
+        """
+        reason = storable(reason)
+        self._write(lambda session: session.run_one(requests.CANCEL, reason, execution))
+        found = self.execution(execution)
+        if found is None or found.state != "cancelled":
+            return False
+        for merged in (False, True):
+            after = -1
+            while after:
+                after = self._change(
+                    lambda session, now_s: requests.cancel_open(session, execution, merged, max(after, 0), now_s)  # noqa: B023 - called at once
+                )
+        return True
+
+    def pause(self, execution: str) -> bool:
+        """`arrive` says `give_back` to its messages. False: it was paused, has ended, or is not known."""
+        return self._write(lambda session: session.run_one(requests.PAUSE, 1, execution)) > 0
+
+    def resume(self, execution: str) -> bool:
+        """The end of `pause`. False: it was not paused, has ended, or is not known."""
+        return self._write(lambda session: session.run_one(requests.PAUSE, 0, execution)) > 0
+
+    def interrupt(self, execution: str) -> bool:
+        """Its run ends before it does; `go_on` is called by the next one."""
+        return self._write(lambda session: session.run_one(requests.INTERRUPT, execution)) > 0
+
+    def go_on(self, pipeline: str) -> int:
+        """A run begins: executions of the pipeline that were interrupted are running. Says how many."""
+        return self._write(lambda session: session.run_one(requests.GO_ON, pipeline))
+
+    def hold(self, ids: Sequence[str]) -> None:
+        """Messages that are processing are *held* by a batch: for people who look."""
+        self._change(lambda session, now_s: (None, requests.hold(session, ids, now_s)))
+
+    def replay(self, ids: Sequence[str]) -> list[Replayed]:
+        """Dead messages are pending again, in their executions, which run again; attempts are counted from 1.
+
+        Each is published under an id of its own, as brokers remember those that they had; a header names its id in the
+        ledger. Its dead letter stays at its broker, where it may be purged.
+
+        Returns:
+            Those that were replayed: others are not dead, not known, or their execution was cancelled.
+        """
+
+        def work(session: Session) -> list[Replayed]:
+            now_s = self._clock()
+            done, changes = requests.replay(session, ids, now_s)
+            changes.write()
+            self._publish(session, done.publish, now_s)
+            return done.replayed
+
+        return self._write(work)
+
+    def replay_into(
+        self,
+        ids: Sequence[str],
+        rules: LedgerRules,
+        *,
+        queue: str = "",
+        execution: str = "",
+        on_complete: str = "",
+    ) -> tuple[str, list[Replayed]]:
+        """Copies of dead messages begin a new execution, of this or another pipeline; the dead are their parents.
+
+        Args:
+            ids: of dead messages; others are left out.
+            rules: of the pipeline that works the copies.
+            queue: for the copies; empty: each in the queue that its original was in.
+            execution: id of the new execution; the same again changes nothing. Empty: a random one.
+            on_complete: as for `start`.
+
+        Returns:
+            The id of the execution, and the copies; without any, there is no execution.
+
+        Raises:
+            ConfigError: no route of the pipeline reads the queue of one of them; nothing was copied.
+        """
+        execution = execution or secrets.token_hex(12)
+
+        def work(session: Session) -> list[Replayed]:
+            if session.rows(st.EXECUTION_NUMBERS, [execution]):
+                return []
+            now_s = self._clock()
+            done = requests.copy(
+                session, ids, rules, execution=execution, queue=queue, on_complete=on_complete, now_s=now_s
+            )
+            self._publish(session, done.publish, now_s)
+            return done.replayed
+
+        return execution, self._write(work)
+
+    def delete_ended(self, before_s: float, *, limit: int = 1_000_000) -> int:
+        """Delete executions that ended before this Unix time, with their messages; says how many.
+
+        What is still delivered of a deleted execution counts as published by others: keep them for longer than any
+        message may stay in a queue.
+        """
+        deleted = 0
+        while deleted < limit:
+            most = min(limit - deleted, 100)
+            numbers = self._store.read(lambda session: requests.expired(session, before_s, most))  # noqa: B023 - at once
+            if not numbers:
+                break
+            for number in numbers:
+                while not self._write(lambda session: requests.delete(session, number)):  # noqa: B023 - called at once
+                    pass
+                deleted += 1
+        return deleted
+
+    # Questions.
+
+    def execution(self, execution: str) -> Execution | None:
+        """An execution by its id."""
+        return self._store.read(lambda session: queries.find(session, execution))
+
+    def executions(
+        self, pipeline: str = "", *, state: ExecutionState | Literal[""] = "", limit: int = 100
+    ) -> list[Execution]:
+        """Executions, the newest first, of one pipeline or all, in one state or any."""
+        return self._store.read(lambda session: queries.find_all(session, pipeline, state, limit))
+
+    def document(self, execution: str) -> StoredDocument | None:
+        """The document and versions of adapters that it was started with."""
+        return self._store.read(lambda session: queries.document(session, execution))
+
+    def counts(self, execution: str = "", *, pipeline: str = "") -> list[RouteCounts]:
+        """Messages by route and state, of an execution or of all executions of a pipeline.
+
+        Fast at any number of messages. A route without a name stands for queues that no route reads.
+        """
+        return self._store.read(lambda session: queries.count(session, execution=execution, pipeline=pipeline))
+
+    def messages(
+        self, execution: str, *, state: MessageState | None = None, route: str = "", after: int = 0, limit: int = 100
+    ) -> list[MessageRow]:
+        """Messages of an execution in the order of their registration; `after` a number, up to `limit`."""
+        return self._store.read(lambda session: queries.list_messages(session, execution, state, route, after, limit))
+
+    def message(self, message: str, *, children: int = 100) -> MessageAccount | None:
+        """All that is known of a message, by its id in the ledger or at its broker."""
+        return self._store.read(lambda session: queries.account(session, message, children))
+
+    def _change(self, work: Callable[[Session, float], tuple[T, Changes]]) -> T:
+        """A transaction whose changes are written at its end."""
+
+        def write(session: Session) -> T:
+            now_s = self._clock()
+            result, changes = work(session, now_s)
+            _, told = changes.write()
+            publish: dict[str, list[Message]] = {}
+            for queue, message in told:
+                publish.setdefault(queue, []).append(message)
+            self._publish(session, publish, now_s)
+            return result
+
+        return self._write(write)
 
     def close(self) -> None:
         """Close the connections."""

@@ -13,22 +13,32 @@ import sqlalchemy as sa
 from tupletree.queues import Message
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.stores import Session
-from tupletree.routes.ledger.tables import executions
+from tupletree.routes.ledger.tables import COUNTED, counts, dead, documents, edges, executions, members, messages
 from tupletree.routes.ledger.tables import outbox as outbox_table
-from tupletree.routes.ledger.values import Completed, OutboxRow
+from tupletree.routes.ledger.values import (
+    RETRYING,
+    STATE_NAMES,
+    Completed,
+    Execution,
+    ExecutionState,
+    MessageAccount,
+    MessageRow,
+    MessageState,
+    OutboxRow,
+    RouteCounts,
+    StoredDocument,
+)
 
-__all__ = ["TELL", "outbox", "untold"]
+__all__ = ["TELL", "account", "count", "document", "find", "find_all", "list_messages", "outbox", "untold"]
 
-_e = executions.c
-_o = outbox_table.c
+_e, _m, _o, _c = executions.c, messages.c, outbox_table.c, counts.c
 
 TELL = st.Statement(
     sa.update(executions)
     .where(_e.id == st.param("id_"), _e.run == st.param("run_"), _e.told == 0, _e.ended_s.is_not(None))
     .values(told=1),
-    "id_",
-    "run_",
-)
+    "id_", "run_",
+)  # fmt: skip
 _UNTOLD = st.Statement(
     sa.select(_e.id, _e.pipeline, _e.state, _e.run, _e.total, _e.dead, _e.created_s, _e.ended_s)
     .where(_e.ended_s.is_not(None), sa.text("told = 0"))
@@ -56,3 +66,196 @@ def outbox(session: Session, limit: int, now_s: float) -> list[OutboxRow]:
 
 def _message(name: str, body: Any, headers: str, delay_s: float) -> Message:
     return Message(id=name, body=bytes(body), headers=json.loads(headers) if headers else {}, delay_s=delay_s)
+
+
+# Executions.
+
+_EXECUTION = sa.select(
+    _e.id, _e.pipeline, _e.state, _e.paused, _e.open, _e.total, _e.dead, _e.init, _e.run, _e.created_s, _e.ended_s,
+    _e.told, _e.reason,
+)  # fmt: skip
+_FIND = st.Statement(_EXECUTION.where(_e.id == st.param("id_")), "id_")
+_FIND_ALL = st.Statement(
+    _EXECUTION.where(
+        sa.or_(st.param("pipeline_", type_=sa.Text) == "", _e.pipeline == st.param("pipeline_", type_=sa.Text)),
+        sa.or_(st.param("state_", type_=sa.Text) == "", _e.state == st.param("state_", type_=sa.Text)),
+    )
+    .order_by(_e.number.desc())
+    .limit(st.param("limit_")),
+    "pipeline_", "state_", "limit_",
+)  # fmt: skip
+_DOCUMENT = st.Statement(
+    sa.select(documents.c.document, documents.c.versions)
+    .join_from(executions, documents, _e.document == documents.c.number)
+    .where(_e.id == st.param("id_")),
+    "id_",
+)
+_COUNTS = st.Statement(
+    sa.select(_c.route, *[sa.func.sum(_c[name]) for name in COUNTED])
+    .join_from(executions, counts, _e.number == _c.execution)
+    .where(_e.id == st.param("id_"))
+    .group_by(_c.route)
+    .order_by(_c.route),
+    "id_",
+)
+_COUNTS_OF_PIPELINE = st.Statement(
+    sa.select(_c.route, *[sa.func.sum(_c[name]) for name in COUNTED])
+    .join_from(executions, counts, _e.number == _c.execution)
+    .where(_e.pipeline == st.param("pipeline_"))
+    .group_by(_c.route)
+    .order_by(_c.route),
+    "pipeline_",
+)
+
+
+def find(session: Session, execution: str) -> Execution | None:
+    """See `Ledger.execution`."""
+    found = session.rows(_FIND, execution)
+    return _execution(found[0]) if found else None
+
+
+def find_all(session: Session, pipeline: str, state: ExecutionState | str, limit: int) -> list[Execution]:
+    """See `Ledger.executions`."""
+    return [_execution(row) for row in session.rows(_FIND_ALL, pipeline, state, limit)]
+
+
+def _execution(row: tuple[Any, ...]) -> Execution:
+    name, pipeline, state, paused, is_open, total, dead_letters, init, run, created_s, ended_s, told, reason = row
+    return Execution(
+        name, pipeline, state, bool(paused), is_open, total, dead_letters, init, run, created_s, ended_s or 0.0,
+        bool(told), reason,
+    )  # fmt: skip
+
+
+def document(session: Session, execution: str) -> StoredDocument | None:
+    """See `Ledger.document`."""
+    found = session.rows(_DOCUMENT, execution)
+    return StoredDocument(found[0][0], json.loads(found[0][1])) if found else None
+
+
+def count(session: Session, *, execution: str = "", pipeline: str = "") -> list[RouteCounts]:
+    """See `Ledger.counts`."""
+    rows = session.rows(_COUNTS, execution) if execution else session.rows(_COUNTS_OF_PIPELINE, pipeline)
+    found = []
+    for route, *numbers in rows:
+        states = dict(zip(STATE_NAMES, map(int, numbers), strict=False))
+        found.append(RouteCounts(route, states, int(numbers[-2]), int(numbers[-1])))
+    return found
+
+
+# Messages.
+
+_MESSAGE_COLUMNS = (
+    _m.seq, _m.id, _m.route, _m.queue, _m.state, _m.failures, _m.lost, _m.replays, _m.reason, _m.error, _m.adapter,
+    _m.name, _m.created_s, _m.changed_s, _m.due_s,
+)  # fmt: skip
+_ANY_STATE = -1
+_OF_EXECUTION = (
+    sa.or_(st.param("state_", type_=sa.Integer) == _ANY_STATE, _m.state == st.param("state_", type_=sa.Integer)),
+    sa.or_(st.param("route_", type_=sa.Text) == "", _m.route == st.param("route_", type_=sa.Text)),
+    _m.seq > st.param("after_", type_=sa.BigInteger),
+)
+_MESSAGES = st.Statement(
+    sa.select(*_MESSAGE_COLUMNS)
+    .join_from(executions, messages, _m.execution == _e.number)
+    .where(_e.id == st.param("id_"), _m.merged == 0, *_OF_EXECUTION)
+    .order_by(_m.seq)
+    .limit(st.param("limit_")),
+    "id_", "state_", "route_", "after_", "limit_",
+)  # fmt: skip
+_MERGED = st.Statement(
+    sa.select(*_MESSAGE_COLUMNS)
+    .join_from(executions, members, members.c.execution == _e.number)
+    .join(messages, _m.seq == members.c.message)
+    .where(_e.id == st.param("id_"), *_OF_EXECUTION)
+    .order_by(_m.seq)
+    .limit(st.param("limit_")),
+    "id_", "state_", "route_", "after_", "limit_",
+)  # fmt: skip
+_MESSAGE = st.Statement(
+    sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution).where(_m.id == st.param("id_")),
+    "id_",
+)
+_MESSAGE_BY_NAME = st.Statement(
+    sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution)
+    .where(_m.name == st.param("name_"), sa.text("name <> ''"))
+    .order_by(_m.seq.desc())
+    .limit(1),
+    "name_",
+)
+_IDS = st.Statement(sa.select(_m.id).where(_m.seq == st.param("seq_")), "seq_")
+_EXECUTION_ID = st.Statement(sa.select(_e.id).where(_e.number == st.param("number_")), "number_")
+_EXECUTION_IDS = st.Statement(
+    sa.select(_e.id)
+    .join_from(members, executions, members.c.execution == _e.number)
+    .where(members.c.message == st.param("seq_"))
+    .order_by(_e.number),
+    "seq_",
+)
+_CHILDREN = st.Statement(
+    sa.union_all(
+        sa.select(_m.seq, _m.id).where(_m.parent == st.param("seq_"), _m.merged == 0),
+        sa.select(_m.seq, _m.id)
+        .join_from(edges, messages, _m.seq == edges.c.child)
+        .where(edges.c.parent == st.param("seq_")),
+    )
+    .order_by(sa.text("1"))
+    .limit(st.param("limit_")),
+    "seq_", "limit_",
+)  # fmt: skip
+_CHILDREN_TOTAL = st.Statement(
+    sa.select(
+        sa.select(sa.func.count()).where(_m.parent == st.param("seq_"), _m.merged == 0).scalar_subquery()
+        + sa.select(sa.func.count()).where(edges.c.parent == st.param("seq_")).scalar_subquery()
+    ),
+    "seq_",
+)
+_UNPUBLISHED = st.Statement(sa.select(_o.seq).where(_o.id == st.param("id_")), "id_")
+_TRACEBACK = st.Statement(sa.select(dead.c.traceback).where(dead.c.message == st.param("seq_")), "seq_")
+
+
+def list_messages(
+    session: Session, execution: str, state: MessageState | None, route: str, after: int, limit: int
+) -> list[MessageRow]:
+    """See `Ledger.messages`."""
+    code = _ANY_STATE if state is None else STATE_NAMES.index(state)
+    rows = session.rows(_MESSAGES, execution, code, route, after, limit)
+    rows += session.rows(_MERGED, execution, code, route, after, limit)
+    return [_row(row) for row in sorted(rows)[:limit]]
+
+
+def _row(row: tuple[Any, ...]) -> MessageRow:
+    seq, name, route, queue, state, failures, lost, replays, reason, error, adapter, at_broker, made_s, at_s, due_s = (
+        row
+    )
+    due_s = due_s if state == RETRYING else 0.0
+    return MessageRow(
+        seq, name, route, queue, STATE_NAMES[state], failures, lost, replays, reason, error, adapter, at_broker,
+        made_s, at_s, due_s,
+    )  # fmt: skip
+
+
+def account(session: Session, message: str, limit: int) -> MessageAccount | None:
+    """See `Ledger.message`."""
+    found = session.rows(_MESSAGE, message) or session.rows(_MESSAGE_BY_NAME, message)
+    if not found:
+        return None
+    *columns, parent, merged, number = found[0]
+    row = _row(tuple(columns))
+    seq = row.number
+    if merged:
+        of = [name for (name,) in session.rows(_EXECUTION_IDS, seq)]
+        parents = [name for _, name in session.rows(st.PARENTS, [seq])]
+    else:
+        of = [name for (name,) in session.rows(_EXECUTION_ID, number)]
+        parents = [name for (name,) in session.rows(_IDS, parent)] if parent is not None else []
+    traceback = session.rows(_TRACEBACK, seq)
+    return MessageAccount(
+        message=row,
+        executions=of,
+        parents=parents,
+        children=[name for _, name in session.rows(_CHILDREN, seq, limit)],
+        children_total=session.rows(_CHILDREN_TOTAL, seq)[0][0],
+        unpublished=bool(session.rows(_UNPUBLISHED, row.broker_id)),
+        traceback=traceback[0][0] if traceback else "",
+    )

@@ -17,6 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from tupletree.routes.ledger.tables import COUNTED, counts, dead, edges, executions, members, messages, outbox
+from tupletree.routes.ledger.values import PENDING
 
 __all__ = ["Among", "Statement", "insert_or_ignore", "param"]
 
@@ -117,13 +118,12 @@ def _count(insert: Callable[[sa.Table], Insert]) -> sa.Executable:
 
 _m, _e = messages.c, executions.c
 
+_ENTRY = (
+    _m.seq, _m.id, _m.execution, _m.merged, _m.parent, _m.route, _m.queue, _m.state, _m.failures, _m.lost, _m.reason,
+    _m.replays, _m.name,
+)  # fmt: skip
 LOCK_MESSAGES = Statement(
-    sa.select(
-        _m.seq, _m.id, _m.execution, _m.merged, _m.parent, _m.route, _m.queue, _m.state, _m.failures, _m.lost, _m.reason
-    )
-    .where(Among(_m.id, "ids"))
-    .order_by(_m.seq + 0)
-    .with_for_update(),
+    sa.select(*_ENTRY).where(Among(_m.id, "ids")).order_by(_m.seq + 0).with_for_update(),
     "ids",
 )
 """`+ 0`, as SQLite would read the whole table in its order else. Ordered, so that two processes that lock
@@ -131,12 +131,11 @@ the same rows do not wait for each other."""
 
 _EXECUTION = (
     _e.number, _e.id, _e.pipeline, _e.state, _e.paused, _e.open, _e.total, _e.dead, _e.init, _e.init_dead, _e.run,
-    _e.on_complete, _e.created_s,
+    _e.on_complete, _e.created_s, _e.ended_s,
 )  # fmt: skip
 LOCK_EXECUTIONS = Statement(
     sa.select(*_EXECUTION).where(Among(_e.number, "numbers")).order_by(_e.number + 0).with_for_update(), "numbers"
 )
-READ_EXECUTIONS = Statement(sa.select(*_EXECUTION).where(Among(_e.number, "numbers")), "numbers")
 EXECUTION_NUMBERS = Statement(sa.select(_e.id, _e.number).where(Among(_e.id, "ids")), "ids")
 MESSAGE_NUMBERS = Statement(sa.select(_m.id, _m.seq).where(Among(_m.id, "ids")), "ids")
 MEMBERS = Statement(
@@ -155,7 +154,18 @@ PARENTS = Statement(
 IDS = Statement(sa.select(_m.seq, _m.id).where(Among(_m.seq, "seqs")), "seqs")
 
 INSERT_MESSAGE = insert_or_ignore(
-    messages, "id", "execution", "parent", "merged", "route", "queue", "state", "reason", "created_s", "changed_s"
+    messages,
+    "id",
+    "execution",
+    "parent",
+    "merged",
+    "route",
+    "queue",
+    "state",
+    "reason",
+    "created_s",
+    "changed_s",
+    "name",
 )
 INSERT_EXECUTION = insert_or_ignore(
     executions, "id", "pipeline", "document", "state", "open", "total", "init", "on_complete", "created_s"
@@ -208,3 +218,24 @@ UPDATE_EXECUTION = Statement(
 """The compare-and-set: it changes nothing if another transaction changed the count, or completed the execution."""
 
 PUBLISHED = Statement(sa.delete(outbox).where(Among(outbox.c.id, "ids")), "ids")
+
+REOPEN = Statement(
+    sa.update(messages)
+    .where(_m.seq == param("seq_"))
+    .values(
+        state=PENDING,
+        failures=0,
+        lost=0,
+        replays=param("replays_"),
+        name=param("name_"),
+        changed_s=param("now_"),
+        due_s=0.0,
+    ),
+    "replays_", "name_", "now_", "seq_",
+)  # fmt: skip
+REOPEN_EXECUTION = Statement(
+    sa.update(executions)
+    .where(_e.number == param("number_"), _e.ended_s.is_not(None))
+    .values(state="running", ended_s=None, told=0, run=_e.run + 1),
+    "number_",
+)

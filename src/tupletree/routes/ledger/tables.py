@@ -95,6 +95,8 @@ messages = _table(
     sa.Column("state", sa.SmallInteger, nullable=False),
     _count("failures"),
     _count("lost"),
+    _count("replays"),
+    _text("name"),  # its id at its broker, where that is another: of messages that others published, and of replays
     _text("reason"),
     _text("error"),
     _text("adapter"),
@@ -107,6 +109,10 @@ sa.Index(
     messages.c.execution,
     sqlite_where=sa.text("state = 7"),
     postgresql_where=sa.text("state = 7"),
+)
+
+sa.Index(
+    "tupletree_route_names", messages.c.name, sqlite_where=sa.text("name <> ''"), postgresql_where=sa.text("name <> ''")
 )
 
 members = _table(

@@ -35,6 +35,7 @@ __all__ = [
     "MessageState",
     "NewMessage",
     "OutboxRow",
+    "Replayed",
     "Retries",
     "Retry",
     "RouteCounts",
@@ -223,6 +224,23 @@ class OutboxRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """A dead message that was replayed.
+
+    Attributes:
+        id: of the dead message.
+        as_id: of the message that is pending now: the same, or that of its copy in another execution.
+        queue: that it is published to.
+        letter: id of the dead letter at its broker, which may be deleted there.
+    """
+
+    id: str
+    as_id: str
+    queue: str
+    letter: str
+
+
+@dataclass(frozen=True, slots=True)
 class RouteCounts:
     """How many messages of a route are in each state, and how many attempts failed, or never ended (`lost`)."""
 
@@ -285,31 +303,42 @@ class MessageRow:
     """A message, as the ledger has it.
 
     Attributes:
+        number: grows in the order of registration; `Ledger.messages(after=)` goes on from it.
         id: its id.
         route: that works it; empty: none.
         queue: that it was published to.
         state: see `MessageState`.
         failures: attempts that failed.
         lost: attempts that never ended, as their process did.
+        replays: how often it was dead and was tried again.
         reason: why it is filtered, unrouted, dead or retrying.
         error: class of the last exception.
         adapter: that filtered or failed it.
+        name: its id at its broker, where that is another; see `broker_id`.
         created_s, changed_s: Unix time.
         due_s: when it is tried again, while it is retrying; else 0.
     """
 
+    number: int
     id: str
     route: str
     queue: str
     state: MessageState
     failures: int
     lost: int
+    replays: int
     reason: str
     error: str
     adapter: str
+    name: str
     created_s: float
     changed_s: float
     due_s: float
+
+    @property
+    def broker_id(self) -> str:
+        """Its id at its broker."""
+        return self.name or self.id
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,271 @@
+"""What people ask of executions: cancel, pause, resume, replay dead letters, delete old ones.
+
+Owns in which order each is done, so that a crash or another process in between does no harm. Refuses to know brokers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from tupletree.errors import ConfigError
+from tupletree.queues import Message
+from tupletree.routes.ids import child_id
+from tupletree.routes.ledger import statements as st
+from tupletree.routes.ledger.arriving import REPLAY_HEADER, document_number
+from tupletree.routes.ledger.changes import CHUNK, Changes, MessageEntry, in_chunks
+from tupletree.routes.ledger.stores import Session
+from tupletree.routes.ledger.tables import counts, dead, documents, edges, executions, members, messages
+from tupletree.routes.ledger.values import CANCELLED, DEAD, DONE, HELD, PENDING, PROCESSING, LedgerRules, Replayed
+
+__all__ = [
+    "CANCEL",
+    "GO_ON",
+    "INTERRUPT",
+    "PAUSE",
+    "Replay",
+    "cancel_open",
+    "copy",
+    "delete",
+    "expired",
+    "hold",
+    "replay",
+]
+
+_m, _e = messages.c, executions.c
+_GOES_ON = _e.ended_s.is_(None)
+
+CANCEL = st.Statement(
+    sa.update(executions)
+    .where(_e.id == st.param("id_"), _GOES_ON, _e.state != "cancelled")
+    .values(state="cancelled", reason=st.param("reason_")),
+    "reason_",
+    "id_",
+)
+PAUSE = st.Statement(
+    sa.update(executions)
+    .where(_e.id == st.param("id_"), _GOES_ON, _e.paused != st.param("paused_"))
+    .values(paused=st.param("paused_")),
+    "paused_",
+    "id_",
+)
+INTERRUPT = st.Statement(
+    sa.update(executions).where(_e.id == st.param("id_"), _GOES_ON, _e.state == "running").values(state="interrupted"),
+    "id_",
+)
+GO_ON = st.Statement(
+    sa.update(executions)
+    .where(_e.pipeline == st.param("pipeline_"), _GOES_ON, _e.state == "interrupted")
+    .values(state="running"),
+    "pipeline_",
+)
+_NUMBER = st.Statement(sa.select(_e.number).where(_e.id == st.param("id_")), "id_")
+_OPEN = st.Statement(
+    sa.select(_m.seq, _m.id)
+    .where(_m.execution == st.param("number_"), _m.merged == 0, _m.state < DONE, _m.seq > st.param("after_"))
+    .order_by(_m.seq)
+    .limit(CHUNK),
+    "number_", "after_",
+)  # fmt: skip
+_OPEN_MERGED = st.Statement(
+    sa.select(_m.seq, _m.id)
+    .join_from(members, messages, _m.seq == members.c.message)
+    .where(members.c.execution == st.param("number_"), _m.state < DONE, _m.seq > st.param("after_"))
+    .order_by(_m.seq)
+    .limit(CHUNK),
+    "number_", "after_",
+)  # fmt: skip
+
+
+def cancel_open(session: Session, execution: str, merged: bool, after: int, now_s: float) -> tuple[int, Changes]:
+    """Cancel up to CHUNK open messages of a cancelled execution, but for those that count in a live one, too.
+
+    Returns:
+        The number to go on after, 0 at the end; the changes, to be written.
+    """
+    changes = Changes(session, now_s)
+    found = session.rows(_NUMBER, execution)
+    rows = session.rows(_OPEN_MERGED if merged else _OPEN, found[0][0], after) if found else []
+    changes.load([name for _, name in rows])
+    for entry in changes.messages.values():
+        if entry.is_open and not changes.live(entry):
+            changes.close(entry, CANCELLED, "its execution was cancelled")
+    return (rows[-1][0] if len(rows) == CHUNK else 0), changes
+
+
+def hold(session: Session, ids: Sequence[str], now_s: float) -> Changes:
+    """Messages that are processing are held by a batch."""
+    changes = Changes(session, now_s)
+    changes.load(ids)
+    for entry in changes.messages.values():
+        if entry.state == PROCESSING:
+            changes.mark(entry, HELD)
+    return changes
+
+
+# Replay.
+
+_DEAD = st.Statement(
+    sa.select(dead.c.message, dead.c.body, dead.c.headers).where(st.Among(dead.c.message, "seqs")), "seqs"
+)
+_FORGET_DEAD = st.Statement(sa.delete(dead).where(dead.c.message == st.param("seq_")), "seq_")
+
+
+@dataclass
+class Replay:
+    """What a replay comes to.
+
+    Attributes:
+        replayed: for the caller.
+        publish: queue → messages.
+    """
+
+    replayed: list[Replayed] = field(default_factory=list)
+    publish: dict[str, list[Message]] = field(default_factory=dict)
+
+
+def replay(session: Session, ids: Sequence[str], now_s: float) -> tuple[Replay, Changes]:
+    """Dead messages are pending again, in their executions. Those that are not dead, or cancelled, are left."""
+    changes = Changes(session, now_s)
+    changes.load(ids)
+    done = Replay()
+    for entry, body, headers in _letters(session, changes):
+        if not changes.live(entry):
+            continue
+        before = entry.name or entry.id
+        # Brokers remember ids of messages that they had: it would not be published again under the same.
+        name = f"{entry.id}~{entry.replays + 1}"
+        changes.reopen(entry, name)
+        session.run(_FORGET_DEAD, [(entry.seq,)])
+        message = Message(id=name, body=body, headers={**headers, REPLAY_HEADER: entry.id})
+        done.publish.setdefault(entry.queue, []).append(message)
+        done.replayed.append(Replayed(entry.id, entry.id, entry.queue, before))
+    return done, changes
+
+
+def copy(
+    session: Session,
+    ids: Sequence[str],
+    rules: LedgerRules,
+    *,
+    execution: str,
+    queue: str,
+    on_complete: str,
+    now_s: float,
+) -> Replay:
+    """Copies of dead messages begin a new execution, of which the originals are parents."""
+    changes = Changes(session, now_s)
+    changes.load(ids)
+    done = Replay()
+    rows: list[tuple[Any, ...]] = []
+    counted: dict[str, int] = {}
+    for entry, body, headers in _letters(session, changes):
+        target = queue or entry.queue
+        route = rules.readers.get(target, "")
+        if not route:
+            raise ConfigError(
+                "no route reads the queue of a message that is to be replayed",
+                where=f"pipeline {rules.pipeline}",
+                got=f"{target!r}, of message {entry.id}",
+                expected=f"one of {', '.join(sorted(rules.readers))}",
+                next_step="name a queue",
+            )
+        name = child_id([entry.id], execution, 0, 0, target)
+        rows.append((name, entry.seq, route, target))
+        counted[route] = counted.get(route, 0) + 1
+        done.publish.setdefault(target, []).append(Message(id=name, body=body, headers=headers))
+        done.replayed.append(Replayed(entry.id, name, target, entry.name or entry.id))
+    if rows:
+        document = document_number(session, rules.document, rules.versions)
+        many = len(rows)
+        session.run(
+            st.INSERT_EXECUTION,
+            [(execution, rules.pipeline, document, "running", many, many, rows[0][0], on_complete, now_s)],
+        )
+        number = session.rows(_NUMBER, execution)[0][0]
+        for chunk in in_chunks(rows):
+            session.run(
+                st.INSERT_MESSAGE,
+                [(name, number, seq, 0, route, to, PENDING, "", now_s, now_s, "") for name, seq, route, to in chunk],
+            )
+        session.run(st.COUNT, [(number, route, new, *[0] * 10) for route, new in sorted(counted.items())])
+    return done
+
+
+def _letters(session: Session, changes: Changes) -> list[tuple[MessageEntry, bytes, Mapping[str, str]]]:
+    entries = {entry.seq: entry for entry in changes.messages.values() if entry.state == DEAD}
+    found = []
+    for chunk in in_chunks(sorted(entries)):
+        for seq, body, headers in session.rows(_DEAD, chunk):
+            found.append((entries[seq], bytes(body), json.loads(headers) if headers else {}))
+    return found
+
+
+# Retention.
+
+_EXPIRED = st.Statement(
+    sa.select(_e.number).where(_e.ended_s < st.param("before_")).order_by(_e.number).limit(st.param("limit_")),
+    "before_", "limit_",
+)  # fmt: skip
+_SEQS = st.Statement(sa.select(_m.seq, _m.merged).where(_m.execution == st.param("number_")).limit(CHUNK), "number_")
+_OTHER = st.Statement(
+    sa.select(members.c.message, sa.func.min(members.c.execution))
+    .where(st.Among(members.c.message, "seqs"), members.c.execution != st.param("number_"))
+    .group_by(members.c.message),
+    "seqs", "number_",
+)  # fmt: skip
+_MOVE = st.Statement(
+    sa.update(messages).where(_m.seq == st.param("seq_")).values(execution=st.param("number_")), "number_", "seq_"
+)
+_LEAVE = st.Statement(sa.delete(members).where(members.c.execution == st.param("number_")), "number_")
+_ORPHANS = st.Statement(sa.delete(documents).where(~sa.exists().where(executions.c.document == documents.c.number)))
+
+
+def _delete(table: sa.Table, column: str) -> st.Statement:
+    return st.Statement(sa.delete(table).where(st.Among(table.c[column], "seqs")), "seqs")
+
+
+_OF_MESSAGES = (
+    st.Statement(sa.update(messages).where(st.Among(_m.parent, "seqs")).values(parent=None), "seqs"),
+    _delete(dead, "message"),
+    _delete(members, "message"),
+    _delete(edges, "child"),
+    _delete(edges, "parent"),
+    _delete(messages, "seq"),
+)
+_OF_EXECUTION = (
+    _LEAVE,
+    st.Statement(sa.delete(counts).where(counts.c.execution == st.param("number_")), "number_"),
+    st.Statement(sa.delete(executions).where(_e.number == st.param("number_")), "number_"),
+)
+
+
+def expired(session: Session, before_s: float, limit: int) -> list[int]:
+    """Numbers of executions that ended before then."""
+    return [number for (number,) in session.rows(_EXPIRED, before_s, limit)]
+
+
+def delete(session: Session, number: int) -> bool:
+    """Delete up to CHUNK messages of an ended execution, and then itself; True when it is gone.
+
+    A message that counts in another execution, too, stays with that.
+    """
+    found = session.rows(_SEQS, number)
+    kept: dict[int, int] = {}
+    if merged := [seq for seq, is_merged in found if is_merged]:
+        kept = dict(session.rows(_OTHER, merged, number))
+        session.run(_MOVE, [(other, seq) for seq, other in sorted(kept.items())])
+    seqs = sorted(seq for seq, _ in found if seq not in kept)
+    if seqs:
+        for statement in _OF_MESSAGES:
+            session.run_one(statement, seqs)
+    if len(found) == CHUNK:
+        return False
+    for statement in _OF_EXECUTION:
+        session.run_one(statement, number)
+    session.run_one(_ORPHANS)
+    return True
