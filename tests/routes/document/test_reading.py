@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,18 @@ def test_a_file_reference_gives_the_files_text(tmp_path: Path) -> None:
     assert (fault.code, fault.path, fault.line) == ("R113", "settings.b", 8)
     path.write_text(f"{HEAD}{ROUTE}settings: {{a: !file prompt.txt}}\n", encoding="utf-8")
     assert load(path, {}).settings == {"a": "Say ${NOTHING}\n"}
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    fault = only(written(tmp_path, doc=f"{HEAD}{ROUTE}settings:\n  a: !file pipe\n"))
+    assert (fault.code, fault.got) == ("R113", f"{tmp_path / 'pipe'}: no regular file")
+
+
+def test_text_that_no_file_can_hold_is_refused() -> None:
+    assert codes_of(f"{HEAD}{ROUTE}settings:\n  a: \udce9\n") == ["R101"]
+    assert codes_of(f"{HEAD}{ROUTE}settings:\n  a: ${{A}}\n", {"A": "caf\udce9"}) == ["R111"]
+    assert codes_of(f'{HEAD}{ROUTE}settings:\n  a: "\\ud800"\n') == ["R101"]
 
 
 def test_included_files_are_relative_to_the_file_that_includes_them(tmp_path: Path) -> None:

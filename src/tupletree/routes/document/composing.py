@@ -15,6 +15,7 @@ from tupletree.routes.document.environment import substitute
 from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.nodes import Entry, ListNode, MappingNode, Node, Place, ScalarNode, Step
 from tupletree.routes.document.words import AmbiguousWordError, read_word
+from tupletree.texts import is_encodable
 
 __all__ = ["MAX_DEPTH", "MAX_NODES", "ReadFile", "compose"]
 
@@ -96,7 +97,7 @@ class _Composer:
             lines = text.splitlines()[max(place.line - 2, 0) : place.line]
             hint = "within { } and [ ] a value ${NAME} must be in quotes" if any("${" in line for line in lines) else ""
             self._refuse("R101", place, "this is no YAML", got=got, next_step=hint)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeError) as error:
             self._refuse("R101", Place(self.file), "this is no YAML", got=str(error).partition("\n")[0])
 
     def _refuse(self, code: str, place: Place, what: str, path: Path = (), **more: str) -> NoReturn:
@@ -202,13 +203,17 @@ class _Composer:
         for name in found.missing:
             hint = f"set it, or give a default: ${{{name}:-default}}"
             self.faults.add("R111", place, path, f"the variable {name} is not set", got=f"${{{name}}}", next_step=hint)
+        unreadable = not is_encodable(found.text)
+        if unreadable:
+            got = ", ".join(f"${{{name}}}" for name in found.variables)
+            self.faults.add("R111", place, path, "the value of a variable is no UTF-8", got=got)
         for text in found.malformed:
             expected = "${NAME} or ${NAME:-default}, or $${ for the characters themselves"
             self.faults.add(
                 "R112", place, path, "this names no variable of the environment", got=text, expected=expected
             )
         node.value = found.text
-        node.faulty = bool(found.missing or found.malformed)
+        node.faulty = bool(found.missing or found.malformed or unreadable)
         if event.tag == FILE_TAG:
             node.quoted = True
             node.file = found.text

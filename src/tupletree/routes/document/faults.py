@@ -28,7 +28,7 @@ CODES: dict[str, str] = {
     "R108": "a word that readers of YAML take differently (`on`, `no`, `12:30`, `010`, `0b1`), or a number too large",
     "R109": "a key that is no text: a number, `true`, `null`, a list or a mapping",
     "R110": "an alias (`*name`) without its anchor (`&name`) before it",
-    "R111": "a variable of the environment that is not set and has no default",
+    "R111": "a variable of the environment that is not set and has no default, or is no UTF-8",
     "R112": "`${` without a name and a closing brace, or in a key",
     "R113": "the file of a `!file` cannot be read",
     "R114": "the file of an `include` cannot be read",

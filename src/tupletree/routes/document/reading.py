@@ -64,6 +64,8 @@ class _Reader:
     def text_of(self, file: str, code: str, place: Place, path: tuple[Step, ...], what: str) -> str | None:
         """A file's text; None, with the fault noted, if there is none."""
         try:
+            if place.line and Path(file).exists() and not Path(file).is_file():
+                raise ValueError("no regular file")  # noqa: TRY301 - told as all that keeps a file from being read
             with Path(file).open("rb") as opened:
                 data = opened.read(MAX_FILE_BYTES + 1)
             if len(data) > MAX_FILE_BYTES:
