@@ -25,8 +25,11 @@ ENTRY_POINTS = "tupletree.adapters"
 
 BUILT_IN: dict[str, tuple[str, str, str]] = {
     "delay": ("tupletree.routes.adapters.builtin.delay", "Delay", "routes"),
+    "dedupe": ("tupletree.routes.adapters.builtin.dedupe", "Dedupe", "routes"),
     "drop": ("tupletree.routes.adapters.builtin.filter", "Drop", "routes"),
+    "embed": ("tupletree.routes.adapters.builtin.embed", "Embed", "embed"),
     "filter": ("tupletree.routes.adapters.builtin.filter", "Filter", "routes"),
+    "http_request": ("tupletree.routes.adapters.builtin.http", "HttpRequest", "routes"),
     "list_files": ("tupletree.routes.adapters.builtin.files", "ListFiles", "routes"),
     "log": ("tupletree.routes.adapters.builtin.log", "Log", "routes"),
     "parse": ("tupletree.routes.adapters.builtin.parse", "Parse", "routes"),
@@ -36,6 +39,7 @@ BUILT_IN: dict[str, tuple[str, str, str]] = {
     "switch": ("tupletree.routes.adapters.builtin.switch", "Switch", "routes"),
     "template": ("tupletree.routes.adapters.builtin.template", "Template", "routes"),
     "write_file": ("tupletree.routes.adapters.builtin.files", "WriteFile", "routes"),
+    "write_sql": ("tupletree.routes.adapters.builtin.sql", "WriteSql", "routes"),
 }
 """Name → module, class, and the extra of Tupletree that brings what the module imports."""
 
