@@ -220,13 +220,12 @@ def test_two_adapters_of_a_route_must_not_share_a_name() -> None:
     assert (fault.code, fault.line) == ("R305", 8)
 
 
-def test_a_batch_that_the_route_may_not_hold_is_refused() -> None:
-    text = adapter(f"{{type: '{STEPS}:Batch', config: {{size: 50}}}}")
-    route = load(text, {}).routes["a"]
-    assert (route.adapters[0].adapter, route.adapters[0].batch_size, route.may_hold) == (Batch, 50, 51)
-    fault = only(text.replace("{queue: a}", "{queue: a, prefetch: 49}"))
-    assert (fault.code, fault.path) == ("R303", "routes.a.inbound.prefetch")
-    assert codes_of(text.replace("{queue: a}", "{queue: a, prefetch: 50}")) == []
+def test_a_batch_that_no_route_may_hold_is_refused() -> None:
+    text = adapter(f"{{type: '{STEPS}:Batch', config: {{size: 10_001}}}}")
+    fault = only(text)
+    assert (fault.code, fault.got, fault.path) == ("R303", "10,001", "routes.a.adapters[0].config")
+    route = load(text.replace("10_001", "10_000"), {}).routes["a"]
+    assert (route.adapters[0].adapter, route.adapters[0].batch_size) == (Batch, 10_000)
 
 
 def test_a_queue_that_an_adapter_names_must_be_an_outbound_queue_of_its_route() -> None:

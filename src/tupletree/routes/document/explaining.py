@@ -19,6 +19,7 @@ from tupletree.escaping import escape
 from tupletree.queues.urls import is_secret, parse_url
 from tupletree.routes.document.loading import Document
 from tupletree.routes.document.nodes import MappingNode, Node, Place, ScalarNode, Step, node_at, path_text, plain
+from tupletree.routes.document.spec import MOST_HELD
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 
 __all__ = ["Value", "notes", "to_yaml", "values"]
@@ -103,9 +104,10 @@ def notes(document: Document) -> list[str]:
             f"high_water does not count for queues of a cycle, whose routes would wait for each other: {shown}"
         )
     found += [
-        f"routes.{name} may hold {route.may_hold:,} messages: those that it works, and those of batches not yet full"
+        f"routes.{name}: what {adapter.name} holds for a batch takes no slot, up to {MOST_HELD:,} messages"
         for name, route in spec.routes.items()
-        if any(adapter.batch_size for adapter in route.adapters)
+        for adapter in route.adapters
+        if adapter.batch_size
     ]
     used = {
         queue

@@ -42,7 +42,7 @@ CODES: dict[str, str] = {
     "R206": "a name that is not allowed",
     "R301": "an unknown adapter",
     "R302": "an adapter that cannot be used: importing it fails, or it is none",
-    "R303": "a batch that is larger than what the route may hold",
+    "R303": "a batch that is larger than what a route may hold (10,000 messages)",
     "R304": "an adapter sends to a queue that is none of its route's outbound queues",
     "R305": "two adapters of a route have one name",
     "R401": "the URL of a queue or database cannot be used: an unknown scheme, a wrong option",

@@ -101,7 +101,7 @@ class InboundModel(_Part):
     concurrency: Count = Field(default=1, description="messages that are worked at a time")
     prefetch: Count | None = Field(
         default=None,
-        description="messages that may be leased at a time; null: as many as `concurrency` and full batches take",
+        description="messages that may be leased at a time; the smaller of the two counts; null: as `concurrency`",
     )
 
 

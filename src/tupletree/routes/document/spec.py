@@ -12,6 +12,7 @@ from typing import Any
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, BatchAdapter
 
 __all__ = [
+    "MOST_HELD",
     "AdapterSpec",
     "Backpressure",
     "ErrorHandling",
@@ -22,6 +23,9 @@ __all__ = [
     "PipelineSpec",
     "RouteSpec",
 ]
+
+MOST_HELD = 10_000
+"""Messages of a route that adapters hold, beyond which it leases no others."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +139,6 @@ class RouteSpec:
     timeout_seconds: float = 300.0
     backpressure: Backpressure = field(default_factory=Backpressure)
     lease_seconds: float = 60.0
-
-    @property
-    def may_hold(self) -> int:
-        """Messages that may be open at a time: worked, or held by its batch adapters until their batches are full.
-
-        `inbound.prefetch` where the document says it, otherwise as many as it takes.
-        """
-        if self.inbound.prefetch is not None:
-            return self.inbound.prefetch
-        return self.inbound.concurrency + sum(adapter.batch_size for adapter in self.adapters)
 
 
 @dataclass(frozen=True)

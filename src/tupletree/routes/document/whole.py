@@ -12,7 +12,7 @@ from tupletree.queues.urls import parse_url
 from tupletree.routes.document.faults import Faults, nearest
 from tupletree.routes.document.model import UNKNOWN, DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
-from tupletree.routes.document.spec import AdapterSpec, PipelineSpec, RouteSpec
+from tupletree.routes.document.spec import MOST_HELD, AdapterSpec, PipelineSpec, RouteSpec
 
 __all__ = ["check_fit", "check_whole"]
 
@@ -65,17 +65,11 @@ def _fits(route: RouteSpec, adapter: AdapterSpec, path: tuple[Step, ...], root: 
             nearest=nearest(queue, route.outbound),
             next_step=f"add it: outbound: [{{queue: {queue}}}]",
         )
-    if adapter.batch_size > route.may_hold:
-        path = ("routes", route.name, "inbound", "prefetch")
-        faults.add(
-            "R303",
-            node_at(root, path)[0].place,
-            path,
-            f"the batches of {adapter.name} are larger than what the route may hold",
-            got=str(route.may_hold),
-            expected=f"{adapter.batch_size:,} or more",
-            next_step="otherwise no batch is ever full, and each waits for its age",
-        )
+    if adapter.batch_size > MOST_HELD:
+        what = f"the batches of {adapter.name} are larger than what a route may hold"
+        hint = "otherwise no batch is ever full, and each waits for its age"
+        expected = f"at most {MOST_HELD:,} messages"
+        faults.add("R303", place, path, what, got=f"{adapter.batch_size:,}", expected=expected, next_step=hint)
 
 
 class _Whole:
