@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from tupletree.topology.components import MessageId
+
 __all__ = ["Place"]
 
 
@@ -17,6 +19,10 @@ class Place:
     task_index: int = 0
     parallelism: int = 1
     attempt: int = 1
+    message_id: MessageId | None = None
+    message_ids: tuple[MessageId, ...] = ()
+    source_component: str = ""
+    source_stream: str = ""
     epoch_time_s: float = 0.0
 
     def tasks_of(self, component: str) -> tuple[int, ...]:

@@ -133,6 +133,7 @@ class ArrowTask:
     def _work(self, frame: Frame, columns: list[ArrowColumns], worked: Worked) -> None:
         """Work rows of a frame, and name those of its roots as done that have no rows left."""
         source = self._inputs[frame.component, frame.stream]
+        self._place.frame = frame
         made: list[ArrowColumns] = []
         for place, part in enumerate(columns):
             self._attempt(part, source, made, worked)

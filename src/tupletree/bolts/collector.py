@@ -530,6 +530,7 @@ class Delivery:
     frame_id: int
     unsettled: dict[int, int]
     open: bool = True
+    source: tuple[str, str] = ("", "")  # component and stream
 
     def settle(self, done: dict[int, list[Root]]) -> None:
         """Close it, and add to `done` (by frame id) the roots that have no open tuple left in its frame."""
@@ -552,8 +553,9 @@ def deliveries_of(frame: Frame) -> list[Delivery]:
     """
     unsettled: dict[int, int] = {}
     deliveries: list[Delivery] = []
+    source = frame.component, frame.stream
     for root, values in frame.segments():
         for one in roots_of(root):
             unsettled[one] = unsettled.get(one, 0) + len(values)
-        deliveries += [Delivery(value, root, frame.id, unsettled) for value in values]
+        deliveries += [Delivery(value, root, frame.id, unsettled, True, source) for value in values]
     return deliveries

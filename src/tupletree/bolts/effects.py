@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tupletree.data.frames import Columns, LaidOut, Root, roots_of
+from tupletree.data.frames import Columns, Frame, LaidOut, Root, roots_of
+from tupletree.errors import ProcessingError
 from tupletree.tracking.outcomes import Failure
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
 
 __all__ = ["ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
 
@@ -147,6 +151,9 @@ class TaskPlace:
     that come later than others of their time all the same: of replayed dead letters, and of deferred messages.
     `calls` is how often one call of user code is made while it raises, before its tuples fail (`call_retry`).
     `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
+    `frame` is the one whose tuples are given to calls one by one, or the last such; None where calls have tuples of
+    several. `ids_of` finds the message ids of roots, when user code asks; None where they are not known. `named` are
+    those of a tuple that is settled while its call goes on.
     """
 
     topology: str
@@ -170,6 +177,9 @@ class TaskPlace:
     input_types: tuple[type, ...] = ()
     waits: bool = False
     pinned: Mapping[int, int] = field(default_factory=dict)
+    frame: Frame | None = None
+    ids_of: Callable[[Sequence[int]], tuple[MessageId, ...]] | None = None
+    named: tuple[Root, tuple[MessageId, ...]] | None = None
 
     @property
     def wants_roots(self) -> bool:
@@ -202,6 +212,41 @@ class TaskPlace:
     def attempt(self) -> int:
         """Attempt of the message in hand; attempts that the runtime did not name, and untracked ones, are first."""
         return 0 if self.root is None else self.attempt_of(self.root)
+
+    @property
+    def message_ids(self) -> tuple[MessageId, ...]:
+        """See `TaskContext.message_ids`."""
+        return () if self.root is None else self.ids_of_root(self.root)
+
+    @property
+    def message_id(self) -> MessageId | None:
+        """See `TaskContext.message_id`."""
+        ids = self.message_ids
+        if len(ids) > 1:
+            raise ProcessingError(
+                "what is in hand belongs to several messages, so it has no one id",
+                where=self.component,
+                got=f"{len(ids)} messages",
+                next_step="use context.message_ids",
+            )
+        return ids[0] if ids else None
+
+    @property
+    def source_component(self) -> str:
+        """See `TaskContext.source_component`."""
+        return self.frame.component if self.root is not None and self.frame is not None else ""
+
+    @property
+    def source_stream(self) -> str:
+        """See `TaskContext.source_stream`."""
+        return self.frame.stream if self.source_component and self.frame is not None else ""
+
+    def ids_of_root(self, root: Root) -> tuple[MessageId, ...]:
+        """The ids of the messages of a tuple."""
+        if self.named is not None and self.named[0] == root:
+            return self.named[1]
+        roots = roots_of(root)
+        return self.ids_of(roots) if roots and self.ids_of is not None else ()
 
     def comes_again(self, root: Root) -> bool:
         """Whether a tuple is of a message that did not just come from its source; see `again`."""

@@ -236,6 +236,7 @@ class BoltTask:
         if self._call is _not_open:
             raise InternalError("a class bolt was given a frame before it was opened", where=frame.component)
         keys: list[Any] | None = None
+        self._place.frame = frame
         if self._state is not None:
             frame, keys = self._with_keys(frame, worked)
             self._state.prepare(keys, self._place.epoch_time_s)
@@ -274,6 +275,7 @@ class BoltTask:
         worked = Worked()
         tick = Tick(time_s)
         frame = Frame(self._place.task_id, "", TICK_STREAM, [tick], [UNTRACKED], [1], 0)
+        self._place.frame = frame
         state, keys = self._state_of_task()
         if self._bolt is not None and self._spec.takes_collector:
             assert self._collector_call is not None

@@ -108,6 +108,7 @@ class AsyncBoltMachine(EmittingMachine):
     def start(self, now: Now, out: Outbox) -> None:
         """Ask for a class bolt to be opened; tuples wait until it is."""
         self._begin(now)
+        self.place.ids_of = self._ids_of
         if self._process is None:
             self._ask_to_open(out)
 

@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tupletree.bolts.collector import CollectorCall, Delivery
 from tupletree.bolts.effects import IN_HAND, TaskPlace
 from tupletree.data.frames import Root
 from tupletree.errors import ProcessingError
 from tupletree.state.cells import is_immutable
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
 
 __all__ = ["CallCollector", "CallContext", "CallPlace", "CallState"]
 
@@ -82,6 +85,24 @@ class CallPlace(TaskPlace):
         """See `TaskContext.attempt`."""
         call = _call_of(self)
         return self.attempt_of(call.delivery.root) if call is not None else 0
+
+    @property
+    def message_ids(self) -> tuple[MessageId, ...]:
+        """See `TaskContext.message_ids`."""
+        call = _call_of(self)
+        return self.ids_of_root(call.delivery.root) if call is not None else ()
+
+    @property
+    def source_component(self) -> str:
+        """See `TaskContext.source_component`."""
+        call = _call_of(self)
+        return call.delivery.source[0] if call is not None else ""
+
+    @property
+    def source_stream(self) -> str:
+        """See `TaskContext.source_stream`."""
+        call = _call_of(self)
+        return call.delivery.source[1] if call is not None else ""
 
 
 class CallState:

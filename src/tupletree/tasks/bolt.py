@@ -197,6 +197,7 @@ class BoltMachine(EmittingMachine):
         self.place.begin(now.wall_s)
         if self.live is not None and self.pace is not None:
             self.live.paces[self.task.component] = self.pace
+        self.place.ids_of = self._ids_of
         error = self._try_to_open()
         if error is not None and is_outage(error):
             self._wait_for(error, now, out)
@@ -293,6 +294,9 @@ class BoltMachine(EmittingMachine):
     def _leave_early(self, settled: Callable[[], Worked]) -> None:
         """A call that takes long has settled something, or renewed a timeout: let that leave before the call ends."""
         if self.sender is not None and self._out is not None and self.sender.is_due():
+            root = self.place.root
+            if root is not None:  # the message may be over before the call is
+                self.place.named = root, self.place.ids_of_root(root)
             worked = settled()
             self._told.update(worked.failures)
             self.carry_out(worked, self._out)

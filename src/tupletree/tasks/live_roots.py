@@ -1,8 +1,8 @@
 """Which attempts are open, for tasks that are about to work on their tuples.
 
-Owns the answer to "is any message of this tuple still open?". A tuple whose messages are all over (acked, failed, timed
-out or given back) is not worked. The check costs a look-up per root, so it is done where a tuple may have waited for
-long, and for a while after any attempt failed; otherwise it costs nothing.
+Owns the answers to "is any message of this tuple still open?" and "what does its source call it?". A tuple whose
+messages are all over (acked, failed, timed out or given back) is not worked. The check costs a look-up per root, so it
+is done where a tuple may have waited for long, and for a while after any attempt failed; otherwise it costs nothing.
 
 Spout machines write on their threads, bolts read on theirs. A reader may be a moment late, which costs a call.
 """
@@ -10,12 +10,19 @@ Spout machines write on their threads, bolts read on theirs. A reader may be a m
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING
 
 from tupletree.data.frames import Frame, Root, picked, roots_of
 from tupletree.tasks.pace import Pace
 
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
+
 __all__ = ["LiveRoots"]
+
+MAX_ENDED = 10_000
+"""Failed attempts of a spout task whose message ids are remembered for calls that still work on them."""
 
 WITHOUT_TIMEOUT_S = 30.0
 """How long the check goes on after a failed attempt where messages never expire."""
@@ -37,14 +44,52 @@ class LiveRoots:
         self.paces: dict[str, Pace] = {}
         self._period_s = 2.0 * (WITHOUT_TIMEOUT_S if timeout_s is None else timeout_s)
         self._in_flight: dict[int, Container[int]] = {}
+        self._id_of: dict[int, Callable[[int], MessageId | None]] = {}
+        self._ended: dict[int, dict[int, MessageId]] = {}
 
-    def register(self, spout_task: int, in_flight: Container[int]) -> None:
-        """Add the open attempts of a spout task, as a collection that changes with them."""
+    def register(
+        self, spout_task: int, in_flight: Container[int], id_of: Callable[[int], MessageId | None] = lambda _: None
+    ) -> None:
+        """Add the open attempts of a spout task.
+
+        Args:
+            spout_task: its number.
+            in_flight: the attempts, as a collection that changes with them.
+            id_of: the message id of one of them; None for any other. Any thread may call it.
+        """
         self._in_flight[spout_task] = in_flight
+        self._id_of[spout_task] = id_of
+        self._ended[spout_task] = {}
 
     def note_failed(self, now_s: float) -> None:
         """Note that an attempt failed."""
         self.doubtful_until_s = now_s + self._period_s
+
+    def remember(self, spout_task: int, root: int) -> None:
+        """Note that an attempt is about to fail: a call that works on it may still ask for its message id.
+
+        Only the thread of the spout task calls it.
+        """
+        message_id = self._id_of[spout_task](root)
+        if message_id is not None:
+            ended = self._ended[spout_task]
+            ended[root] = message_id
+            if len(ended) > MAX_ENDED:
+                del ended[next(iter(ended))]
+
+    def ids_of(self, roots: Sequence[int]) -> tuple[MessageId, ...]:
+        """The message ids of open attempts, and of those that failed last."""
+        found = (self._found(root) for root in roots)
+        return tuple(message_id for message_id in found if message_id is not None)
+
+    def _found(self, root: int) -> MessageId | None:
+        for task, id_of in self._id_of.items():
+            message_id = id_of(root)
+            if message_id is None:
+                message_id = self._ended[task].get(root)
+            if message_id is not None:
+                return message_id
+        return None
 
     def slowest(self) -> tuple[str, float] | None:
         """The bolt whose calls take longest, and seconds per call; None if none was measured."""

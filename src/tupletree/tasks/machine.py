@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tupletree.data.frames import Frame
 from tupletree.errors import InternalError
@@ -14,6 +15,9 @@ from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pace import Pace
 from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tracking.outages import OutageWait
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
 
 __all__ = ["Machine"]
 
@@ -43,6 +47,10 @@ class Machine:
         self.wait = OutageWait(task.component)
         self.live: LiveRoots | None = None
         self.pace: Pace | None = None
+
+    def _ids_of(self, roots: Sequence[int]) -> tuple[MessageId, ...]:
+        """The message ids of these roots, as far as they are known."""
+        return self.live.ids_of(roots) if self.live is not None else ()
 
     def number_from(self, numbers: Numbers) -> None:
         """Take numbers for the order of making from here; call it before `start`."""

@@ -126,6 +126,7 @@ class SinkMachine(Machine):
         self._incarnation = incarnation
         # Then rows have numbers in the order of making: of rows of one root by root, else beside the rows.
         self._is_ordered = asks_for_order(plan.spec.components[task.component])
+        self._names_messages = bool(getattr(sink, "names_messages", False))
         self._linger_s = linger_s
         self._fail = FailureMaker(task.component, task.task_id)
         self._lost = Failure(
@@ -401,7 +402,8 @@ class SinkMachine(Machine):
             try:
                 made = batch.made if self._is_ordered else None
                 prefix, number = self._batch_prefix, batch.number
-                self.sink.write(SinkBatch(batch.id, batch.rows, prefix, number, self._run, made))
+                ids = [self._ids_of(roots_of(root)) for root in batch.row_roots] if self._names_messages else None
+                self.sink.write(SinkBatch(batch.id, batch.rows, prefix, number, self._run, made, ids))
             except SinkRowsError as error:
                 self._leave_out(error, batch, out)
             except Exception as error:

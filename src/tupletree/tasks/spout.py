@@ -148,7 +148,7 @@ class SpoutMachine(Machine):
         """Open the spout and let it run."""
         self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
         if self.live is not None:
-            self.live.register(self.task.task_id, self.pending.attempts_out)
+            self.live.register(self.task.task_id, self.pending.attempts_out, self.pending.id_of)
         self._restore_not_told()
         try:
             self._open()
@@ -205,6 +205,9 @@ class SpoutMachine(Machine):
     def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - it fails no attempt
         """Fail every open message to its source, and forget it: the end of a drain that timed out."""
         failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
+        if self.live is not None:
+            for root in self.pending.roots_in_flight():
+                self.live.remember(self.task.task_id, root)
         released = self.pending.release()
         self._take_up(out)
         self._write_requests.clear()
@@ -619,6 +622,8 @@ class SpoutMachine(Machine):
             self._take_notes(out)
 
     def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
+        if self.live is not None:
+            self.live.remember(self.task.task_id, root)
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
         self._attempts.pop(root, None)
         if self._limit is not None:

@@ -340,6 +340,35 @@ class TaskContext(Protocol):
     def attempt(self) -> int:
         """Attempt number of the message in hand, from 1 (of a multi-anchored tuple: the highest). 0 outside."""
 
+    @property
+    def message_id(self) -> MessageId | None:
+        """What the source calls the message in hand; None outside of a call, and of an untracked tuple.
+
+        It is the same in every attempt, so a call that a service is to carry out once can be named by it; where a
+        message becomes several tuples, add what distinguishes them. Ids are unique within one spout task.
+
+        Raises:
+            ProcessingError: the tuple, or the call, belongs to several messages: see `message_ids`.
+        """
+
+    @property
+    def message_ids(self) -> tuple[MessageId, ...]:
+        """Ids of all messages that the tuple in hand is anchored to, or all tuples of the call; empty as above.
+
+        They stand in no particular order, which may be another in the next attempt.
+        """
+
+    @property
+    def source_component(self) -> str:
+        """The component that emitted the tuple in hand.
+
+        "" outside of a call, for a tick, and in batch bolts, windows and joins, whose calls have tuples of several.
+        """
+
+    @property
+    def source_stream(self) -> str:
+        """The stream on which it was emitted; "" where `source_component` is."""
+
     def tasks_of(self, component: str) -> Sequence[int]:
         """Ids of the tasks of a component, by index: whom `Collector.emit_direct` can name. Raises KeyError."""
 
@@ -475,6 +504,9 @@ class SinkBatch(Generic[T_co]):
         made: for each row its number in the order in which values were made, for sinks that are `ordered`; else None.
             Of two rows of one run and one key the one with the higher number is newer, and of two with the same number
             the one that comes later. What a later run makes is newer than all of an earlier one.
+        message_ids: for each row the ids of the messages that it is anchored to, for sinks that ask by
+            `names_messages`; else None. Empty for an untracked row. A message that died while others of its row were
+            acked may be missing.
     """
 
     id: str
@@ -483,6 +515,7 @@ class SinkBatch(Generic[T_co]):
     number: int = 0
     run: str = ""
     made: Sequence[int] | None = None
+    message_ids: Sequence[tuple[MessageId, ...]] | None = None
 
 
 class Sink(Generic[T]):
@@ -497,11 +530,13 @@ class Sink(Generic[T]):
         gathers: each batch costs much (a file, a transaction), so that rows may wait a moment for more.
         ordered: batches say in which order their rows' values were made (`SinkBatch.made`). Rows come as their messages
             complete, so a sink that keeps the last row of a key must go by that.
+        names_messages: batches say which messages their rows belong to (`SinkBatch.message_ids`).
     """
 
     promise: str = "at_least_once"
     gathers: bool = False
     ordered: bool = False
+    names_messages: bool = False
 
     def open(self, context: SinkContext) -> None:
         """Acquire what is needed."""

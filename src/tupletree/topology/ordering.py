@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
-__all__ = ["asks_for_order", "makes_values", "ordered_streams"]
+__all__ = ["asks_for_names", "asks_for_order", "makes_values", "ordered_streams"]
 
 
 def makes_values(component: ComponentSpec) -> bool:
@@ -25,6 +25,11 @@ def makes_values(component: ComponentSpec) -> bool:
 def asks_for_order(component: ComponentSpec) -> bool:
     """Whether a sink is to know the order in which its rows' values were made."""
     return component.kind == "sink" and bool(getattr(component.body, "ordered", False))
+
+
+def asks_for_names(component: ComponentSpec) -> bool:
+    """Whether a sink is to know which messages its rows belong to."""
+    return component.kind == "sink" and bool(getattr(component.body, "names_messages", False))
 
 
 def ordered_streams(spec: TopologySpec) -> frozenset[tuple[str, str]]:

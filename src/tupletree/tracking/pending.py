@@ -436,6 +436,11 @@ class Pending:
         oldest = (task.oldest_first_s() for task in self._tasks.values())
         return min((first_s for first_s in oldest if first_s is not None), default=None)
 
+    def id_of(self, root: int) -> MessageId | None:
+        """The id of the message whose attempt this is; None if it is not out. Any thread may ask."""
+        message = self._in_flight.get(root)
+        return None if message is None else message.message_id
+
     @property
     def attempts_out(self) -> Container[int]:
         """Roots of all attempts that are out, as they come and go."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.state.versions import StateFile
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
 
 __all__ = [
     "AckedTree",
@@ -38,6 +41,7 @@ __all__ = [
     "amendment_path",
     "count_refused",
     "epoch_path",
+    "id_from_msgpack",
     "numbered",
     "read_epoch",
     "read_settle",
@@ -79,6 +83,11 @@ class Messages(msgspec.Struct, kw_only=True):
     attempts: bytes = b""
     first_emitted_s: bytes = b""
     made: bytes = b""
+
+
+def id_from_msgpack(stored: Any) -> MessageId:
+    """A message id as `Messages.ids` has it."""
+    return tuple(map(id_from_msgpack, stored)) if isinstance(stored, list) else stored
 
 
 class EpochHeader(msgspec.Struct, kw_only=True):

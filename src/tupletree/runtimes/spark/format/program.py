@@ -68,6 +68,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         expects_crashes: messages are tried again, and some message of this start has crashed its workers.
         stage_memory_bytes: what a partition holds of frames, and of rows for a sink, until it spills them.
         call_max_bytes: what one call of a bolt may emit.
+        epochs_directory: where the epoch logs are, which name messages.
     """
 
     run_id: str
@@ -102,6 +103,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
     calls: int = 1
     stage_memory_bytes: int = 128 * 2**20
     call_max_bytes: int = 4 * 2**30
+    epochs_directory: str = ""
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

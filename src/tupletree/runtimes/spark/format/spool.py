@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import compress, groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,13 @@ from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import codec_of
 from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
-from tupletree.topology.ordering import asks_for_order
+from tupletree.topology.ordering import asks_for_names, asks_for_order
+from tupletree.tracking.message_ids import id_from_plain, plain_id
 
-__all__ = ["Spool", "called_sinks", "file_sink_of", "lasting_fingerprint", "make_spools"]
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
+
+__all__ = ["Spool", "SpooledRows", "called_sinks", "file_sink_of", "lasting_fingerprint", "make_spools"]
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -35,10 +39,19 @@ class _Run(msgspec.Struct, array_like=True):
 
 
 class _Header(msgspec.Struct):
-    """`made`: bytes of the rows' numbers in the order of making, which come last."""
+    """`made`: bytes of the rows' numbers in the order of making; `ids`: of their messages' ids. Both come last."""
 
     runs: list[_Run]
     made: int = 0
+    ids: int = 0
+
+
+class SpooledRows(NamedTuple):
+    """What a spool holds: rows, and for each its number and the ids of its messages, where the sink asks for them."""
+
+    rows: list[Any]
+    made: list[int] | None
+    ids: list[tuple[MessageId, ...]] | None
 
 
 class Spool(FileSink):
@@ -46,17 +59,24 @@ class Spool(FileSink):
 
     Args:
         classes: the classes of the sink's input streams, in the order of its inputs.
-        ordered: see `Sink`.
+        ordered, names_messages: see `Sink`.
     """
 
     suffix = ".rows"
 
-    def __init__(self, classes: Sequence[type], *, ordered: bool = False) -> None:
+    def __init__(self, classes: Sequence[type], *, ordered: bool = False, names_messages: bool = False) -> None:
         super().__init__("", made=ordered)
+        self.names_messages = names_messages
         self.classes = tuple(dict.fromkeys(classes))
 
-    def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
-        """See `FileSink.write_candidate`."""
+    def write_candidate(
+        self,
+        path: Path,
+        rows: Sequence[Any],
+        made: Sequence[int] | None = None,
+        ids: Sequence[tuple[MessageId, ...]] | None = None,
+    ) -> None:
+        """See `FileSink.write_candidate`; `ids` are those of each row's messages, if the sink asks for them."""
         runs: list[_Run] = []
         sections: list[bytes] = []
         faults: list[RowError] = []
@@ -79,11 +99,13 @@ class Spool(FileSink):
             raise SinkRowsError(str(path), faults)
         with written(path, mode=0o600) as file:
             numbers = b"" if made is None else array("q", made).tobytes()
-            file.writelines(pack(_Header(runs, len(numbers)), [*sections, numbers]))
+            plain = [list(map(plain_id, one)) for one in ids or ()]
+            names = b"" if ids is None else msgspec.msgpack.encode(plain)
+            file.writelines(pack(_Header(runs, len(numbers), len(names)), [*sections, numbers, names]))
 
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
         """See `FileSink.filter_candidate`."""
-        rows, made = self.read(source)
+        rows, made, ids = self.read(source)
         if len(rows) != len(keep):
             raise CheckpointError(
                 "a candidate file has the wrong number of rows",
@@ -92,11 +114,12 @@ class Spool(FileSink):
                 expected=f"{len(keep)} rows",
             )
         kept = list(compress(rows, keep))
-        self.write_candidate(destination, kept, None if made is None else list(compress(made, keep)))
+        numbers = None if made is None else list(compress(made, keep))
+        self.write_candidate(destination, kept, numbers, None if ids is None else list(compress(ids, keep)))
         return len(kept)
 
-    def read(self, path: Path) -> tuple[list[Any], list[int] | None]:
-        """The rows of a candidate, and their numbers if they have any. Raises CheckpointError for a damaged one."""
+    def read(self, path: Path) -> SpooledRows:
+        """What a candidate holds. Raises CheckpointError for a damaged one."""
         header, body = read_container(path, _Header)
         rows: list[Any] = []
         start = 0
@@ -104,7 +127,12 @@ class Spool(FileSink):
             rows += self._codec(self.classes[run.cls]).decode(body[start : start + run.length])
             start += run.length
         made = array("q", bytes(body[start : start + header.made])).tolist() if header.made else None
-        return rows, made
+        start += header.made
+        ids: list[tuple[MessageId, ...]] | None = None
+        if header.ids:
+            plain = msgspec.msgpack.decode(body[start : start + header.ids])
+            ids = [tuple(map(id_from_plain, one)) for one in plain]
+        return SpooledRows(rows, made, ids)
 
     def _codec(self, cls: type) -> ArrowCodec[Any]:
         # The codec refuses values of another class, row by row.
@@ -116,7 +144,11 @@ def file_sink_of(spec: TopologySpec, component: ComponentSpec) -> FileSink:
     if isinstance(component.body, FileSink):
         return component.body
     streams = (spec.components[entry.component].outputs[entry.stream] for entry in component.inputs)
-    return Spool([stream.schema.cls for stream in streams], ordered=asks_for_order(component))
+    return Spool(
+        [stream.schema.cls for stream in streams],
+        ordered=asks_for_order(component),
+        names_messages=asks_for_names(component),
+    )
 
 
 def called_sinks(spec: TopologySpec) -> list[ComponentSpec]:

@@ -234,6 +234,7 @@ class EpochRuns:
             call_max_bytes=self._options.call_max_bytes,
             away=self._outages.away,
             one_host=self._runner.one_host,
+            epochs_directory=str(self._directory.epochs),
         )
         if not (settlement.has_work or control.has_needs):
             return []

@@ -14,7 +14,14 @@ from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import roots_of
 from tupletree.durable import read_header
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.entries import EpochHeader, Messages, SettleEntry, epoch_path, read_epoch
+from tupletree.runtimes.spark.format.entries import (
+    EpochHeader,
+    Messages,
+    SettleEntry,
+    epoch_path,
+    id_from_msgpack,
+    read_epoch,
+)
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import StoredPayload
 from tupletree.runtimes.spark.settle.source_rows import Rows
@@ -63,7 +70,7 @@ def _not_acked(entry: SettleEntry) -> set[int]:
 def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
     """The messages of an epoch log, from its first section."""
     columns = _messages.decode(section)
-    id_of = id_from_plain if columns.ids_are_plain else _id_from_msgpack
+    id_of = id_from_plain if columns.ids_are_plain else id_from_msgpack
     return [
         LoggedMessage(task, id_of(stored), root, attempt, first_s, made)
         for task, stored, root, attempt, first_s, made in zip(
@@ -76,10 +83,6 @@ def logged_messages(section: bytes | memoryview) -> list[LoggedMessage]:
             strict=True,
         )
     ]
-
-
-def _id_from_msgpack(stored: Any) -> MessageId:
-    return tuple(map(_id_from_msgpack, stored)) if isinstance(stored, list) else stored
 
 
 def values_of(header: EpochHeader, body: memoryview, codecs: Codecs) -> dict[int, Any]:

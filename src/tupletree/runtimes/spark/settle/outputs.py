@@ -24,6 +24,7 @@ from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingChanges, 
 from tupletree.runtimes.spark.settle.publish import final_name
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink
+from tupletree.topology.components import MessageId
 
 __all__ = ["ChosenOutputs", "OutputChooser"]
 
@@ -180,17 +181,21 @@ class OutputChooser:
             candidate = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{version}-{task_index:04d}-kept{spool.suffix}"
             rows: list[Any] = []
             made: list[int] = []
+            ids: list[tuple[MessageId, ...]] = []
             roots: list[Root] = []
             for piece in pieces:
-                read, numbers = spool.read(folder / piece.candidate)
+                read, numbers, names = spool.read(folder / piece.candidate)
                 rows += read if piece.keep is None else compress(read, piece.keep)
                 numbers = numbers or [0] * len(read)
                 made += numbers if piece.keep is None else compress(numbers, piece.keep)
+                names = names or [()] * len(read)
+                ids += names if piece.keep is None else compress(names, piece.keep)
                 sidecar = sidecar_of(folder / piece.candidate)
                 roots += piece.roots or read_sidecar(sidecar, piece.rows)
                 if piece.keep is None:
                     chosen.dropped += [folder / piece.candidate, sidecar]
-            spool.write_candidate(folder / candidate, rows, made if spool.ordered else None)
+            numbered, named = made if spool.ordered else None, ids if spool.names_messages else None
+            spool.write_candidate(folder / candidate, rows, numbered, named)
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(sidecar_of(folder / candidate), layout, lasting=True)
             changed.add(folder)

@@ -39,7 +39,7 @@ from tupletree.runtimes.spark.format.spool import Spool, called_sinks, file_sink
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.sinks.files import SinkRowsError
-from tupletree.topology.components import Sink, SinkBatch
+from tupletree.topology.components import MessageId, Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.retry import RetryPolicy
 
@@ -93,6 +93,7 @@ class _Delivery:
     ledger: _DeliveryRecord
     run: str
     made: list[int] | None = None
+    ids: list[tuple[MessageId, ...]] | None = None
     failed_calls: int = 0
 
     def remaining(self, start: int, end: int) -> list[int]:
@@ -209,7 +210,7 @@ class SinkDelivery:
         component = self._components[output.sink]
         spool = file_sink_of(self._plan.spec, component)
         assert isinstance(spool, Spool)
-        rows, made = spool.read(candidate)
+        rows, made, ids = spool.read(candidate)
         # The sink has fewer tasks now: another one calls in place of the old one, under its name.
         tasks = self._plan.tasks_of(output.sink)
         task = tasks[output.task_index % len(tasks)]
@@ -225,6 +226,7 @@ class SinkDelivery:
             ledger=_ledger_at(ledger_path),
             run=self._run_id,
             made=made,
+            ids=ids,
         )
         self._deliver_to(offer, "", 0, len(rows))
         refused = offer.ledger.refused
@@ -276,7 +278,9 @@ class SinkDelivery:
         maker = FailureMaker(offer.task.component, offer.task.task_id)
         while rows := offer.remaining(start, end):
             made = None if offer.made is None else [offer.made[row] for row in rows]
-            batch = SinkBatch(batch_id, [offer.rows[row] for row in rows], offer.writer, offer.epoch, offer.run, made)
+            ids = None if offer.ids is None else [offer.ids[row] for row in rows]
+            values = [offer.rows[row] for row in rows]
+            batch = SinkBatch(batch_id, values, offer.writer, offer.epoch, offer.run, made, ids)
             attempt += 1
             crash_point("publish.before_call")
             try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 from tupletree.data.columns import Anchors, ArrowColumns
-from tupletree.data.frames import ColumnFrame, Frame, Root
+from tupletree.data.frames import ColumnFrame, Frame, Root, roots_of, segments_of
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.sidecars import part_text, sidecar_of, write_sidecar
 from tupletree.runtimes.spark.format.spool import Spool
@@ -18,6 +19,9 @@ from tupletree.runtimes.spark.worker.inbox import weight_of
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
+
+if TYPE_CHECKING:
+    from tupletree.topology.components import MessageId
 
 __all__ = ["SinkTask", "takes_columns"]
 
@@ -30,12 +34,21 @@ class SinkTask:
         directory: its absolute folder.
         name: what makes the task's candidates unique: generation, epoch, run, task and attempt.
         part: which of them this is.
+        ids_of: finds the message ids of roots.
 
     Attributes:
         weight: about how much memory the rows take, in bytes.
     """
 
-    def __init__(self, component: ComponentSpec, directory: Path, name: str, part: int = 0) -> None:
+    def __init__(
+        self,
+        component: ComponentSpec,
+        directory: Path,
+        name: str,
+        part: int = 0,
+        ids_of: Callable[[Sequence[int]], tuple[MessageId, ...]] = lambda _: (),
+    ) -> None:
+        self._ids_of = ids_of
         self._component = component.name
         self._sink: FileSink = component.body
         self.directory = directory
@@ -94,13 +107,21 @@ class SinkTask:
         if not self._values:
             return None
         try:
-            self._sink.write_candidate(path, self._values, self._numbers())
+            self._write_values(path)
         except SinkRowsError as refused:
             self._drop(refused, fail)
             if not self._values:
                 return None
-            self._sink.write_candidate(path, self._values, self._numbers())
+            self._write_values(path)
         return self._report(task_index, wire.pack_layout(self._roots, self._ends))
+
+    def _write_values(self, path: Path) -> None:
+        if isinstance(self._sink, Spool) and self._sink.names_messages:
+            segments = segments_of(self._values, self._roots, self._ends)
+            ids = [self._ids_of(roots_of(root)) for root, values in segments for _ in values]
+            self._sink.write_candidate(path, self._values, self._numbers(), ids)
+        else:
+            self._sink.write_candidate(path, self._values, self._numbers())
 
     def _numbers(self) -> list[int] | None:
         return self._made if self._sink.ordered else None

@@ -30,6 +30,7 @@ from tupletree.errors import ProcessingError, TupletreeError, is_outage
 from tupletree.logs import follow_environment
 from tupletree.routing.plan import Task
 from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.message_names import MessageNames
 from tupletree.runtimes.spark.format.program import EpochControl, Program, control_from, load_program
 from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
@@ -140,6 +141,7 @@ class StageRun:
         self._gone = set(wire.unpack_roots(control.gone).tolist())
         self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
         self._crash_marker = marker
+        self._names = MessageNames(Path(control.epochs_directory), control.epoch)
         self._skip.update(marker.crash_history.roots)
         self._destinations = Destinations(
             spill_buffer=self._spill_buffer,
@@ -252,6 +254,7 @@ class StageRun:
             "again": self._control.again,
             "component_tasks": self._plan.component_tasks,
             "waits": True,
+            "ids_of": self._names.ids_of,
         }
         if self._crash_marker.is_marking:
             return MarkedPlace(self._crash_marker, **fields)
@@ -488,7 +491,7 @@ class StageRun:
         fail = partial(self._fail, FailureMaker(component.name, task.task_id))
         worked = self._stats.worked
         part = 0
-        sink = SinkTask(component, directory, name, part)
+        sink = SinkTask(component, directory, name, part, self._names.ids_of)
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
             sink.take(kept)
@@ -498,7 +501,7 @@ class StageRun:
                 self._write_candidate(sink, task, fail)
                 yield
                 part += 1
-                sink = SinkTask(component, directory, name, part)
+                sink = SinkTask(component, directory, name, part, self._names.ids_of)
         self._write_candidate(sink, task, fail)
 
     def _write_candidate(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> None:
