@@ -47,6 +47,7 @@ STORIES = [
     ["docs/reference.md"],
     ["docs/queues.md"],
     ["docs/routes.md"],
+    ["docs/routes_adapters.md"],
 ]
 """Documents whose blocks are run, in order, in one folder."""
 
