@@ -28,9 +28,10 @@ class EmbedConfig(AdapterConfig):
     Attributes:
         field: path of the text.
         into: where the vector is put, a list of floats of length 1 (by the L2 norm); a text without words has zeros.
-        model: `hashing`: words and pairs of words, hashed, without a model and the same everywhere (needs the extra
-            `embed`); any other: the name or folder of a model of the package sentence-transformers.
+        model: `hashing`: words, hashed, without a model and the same everywhere (needs the extra `embed`); any other:
+            the name or folder of a model of the package sentence-transformers.
         dimensions: of hashed vectors.
+        word_pairs: whether pairs of neighbouring words are hashed, too.
         size: texts of a full batch.
         max_bytes: of a batch's payloads; 0: no limit.
         max_age_s: seconds that a text waits for others.
@@ -39,7 +40,8 @@ class EmbedConfig(AdapterConfig):
     field: PathText = "payload.text"
     into: TargetText = "payload.vector"
     model: str = HASHING
-    dimensions: int = Field(default=256, ge=2, le=2**20)
+    dimensions: int = Field(default=1024, ge=2, le=2**20)
+    word_pairs: bool = False
     size: int = Field(default=100, ge=1)
     max_bytes: int = Field(default=0, ge=0)
     max_age_s: float = Field(default=5.0, gt=0)
@@ -71,7 +73,9 @@ class Embed(BatchAdapter[EmbedConfig]):
         if config.model == HASHING:
             from sklearn.feature_extraction.text import HashingVectorizer
 
-            vectorizer: Any = HashingVectorizer(n_features=config.dimensions, norm="l2", ngram_range=(1, 2))
+            vectorizer: Any = HashingVectorizer(
+                n_features=config.dimensions, norm="l2", ngram_range=(1, 2 if config.word_pairs else 1)
+            )
             self._vectors = lambda texts: vectorizer.transform(texts).toarray()
         else:
             module: Any = importlib.import_module("sentence_transformers")
