@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tupletree.routes.lineage import Counts, LineageWriter, open_store
 from tupletree.routes.messages import CallRecord
 
-__all__ = ["call", "calls_of", "ingest"]
+__all__ = ["call", "calls_of", "ingest", "write"]
 
 
 def call(message: str, **changes: Any) -> CallRecord:
@@ -62,3 +63,11 @@ def ingest() -> list[CallRecord]:
         *calls_of("block", "index", "store", parents=["piece-1", "piece-2"], started_s=1020.0, batch="b1"),
         *calls_of("other", "convert", "read", execution="e2", started_s=1030.0),
     ]
+
+
+def write(url: str, records: Sequence[CallRecord], pipeline: str = "ingest") -> Counts:
+    """Write records as a run does."""
+    writer = LineageWriter(lambda: open_store(url, pipeline), pipeline, threaded=False)
+    writer.put(records)
+    writer.close()
+    return writer.counts

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.routes.lineage.records import call, calls_of, ingest
+from tests.routes.lineage.records import call, calls_of, ingest, write
 from tupletree.cli.main import main
-from tupletree.routes.lineage import LineageWriter, open_store
 
 
 class Command:
@@ -27,9 +26,7 @@ class Command:
         home = self.folder / ".tupletree" / "routes" / pipeline
         home.mkdir(parents=True, exist_ok=True)
         (home / "pipeline.db").touch()
-        writer = LineageWriter(lambda: open_store(self.url(pipeline)), pipeline, threaded=False)
-        writer.put(records)
-        writer.close()
+        write(self.url(pipeline), records, pipeline)
 
     def run(self, *arguments: str, code: int = 0) -> str:
         assert main(["lineage", *arguments]) == code
@@ -113,9 +110,7 @@ def test_a_document_says_where_its_lineage_is(command: Command) -> None:
         f"lineage: {{level: full, store: 'sqlite:///{command.folder}/elsewhere.db'}}\n"
         "routes:\n  convert:\n    inbound: {queue: q}\n"
     )
-    writer = LineageWriter(lambda: open_store(f"sqlite:///{command.folder}/elsewhere.db"), "ingest", threaded=False)
-    writer.put(ingest())
-    writer.close()
+    write(f"sqlite:///{command.folder}/elsewhere.db", ingest())
     assert "doc" in command.run("tree", "e1", "--pipeline", str(document))
     document.write_text(document.read_text().replace("level: full", "level: 'off'"))
     assert "writes no lineage" in command.run("tree", "e1", "--pipeline", str(document), code=2)

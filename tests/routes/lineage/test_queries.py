@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.databases import missing_postgres, postgres, query
-from tests.routes.lineage.records import call, calls_of, ingest
+from tests.routes.lineage.records import call, calls_of, ingest, write
 from tupletree.errors import ConfigError
-from tupletree.routes.lineage import Lineage, LineageWriter, open_store
+from tupletree.routes.lineage import Lineage, open_store
 from tupletree.routes.messages import CallRecord
 
 Written = Callable[[Sequence[CallRecord]], Lineage]
@@ -37,16 +37,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def written(url: str) -> Iterator[Written]:
     opened: list[Lineage] = []
 
-    def write(records: Sequence[CallRecord]) -> Lineage:
-        writer = LineageWriter(lambda: open_store(url), "ingest", threaded=False)
-        writer.put(records)
-        writer.step(at_once=True)
-        writer.close()
-        assert writer.counts.written == len(records)
+    def write_all(records: Sequence[CallRecord]) -> Lineage:
+        assert write(url, records).written == len(records)
         opened.append(Lineage.open(url))
         return opened[-1]
 
-    yield write
+    yield write_all
     for one in opened:
         one.close()
 
@@ -157,9 +153,7 @@ def test_a_record_that_comes_again_changes_nothing_and_a_pending_call_is_replace
         [call("doc", output_hash="beef", parents=["up"]), call("doc", output_hash="beef", parents=["up"])],
         [call("doc", output_hash="beef", parents=["up"])],
     ):
-        writer = LineageWriter(lambda: open_store(url), "ingest", threaded=False)
-        writer.put(records)
-        writer.close()
+        write(url, records)
     with Lineage.open(url) as lineage:
         assert [(one.status, one.output_hash) for one in lineage.calls("doc")] == [("completed", "beef")]
         assert [one.calls for one in lineage.stats()] == [1]
@@ -167,15 +161,15 @@ def test_a_record_that_comes_again_changes_nothing_and_a_pending_call_is_replace
 
 
 def test_old_rows_are_forgotten_and_their_edges_with_them(url: str) -> None:
-    store = open_store(url)
-    store.open()
     for records in (ingest()[:5], ingest()[5:]):
-        writer = LineageWriter(lambda: open_store(url), "ingest", threaded=False)
-        writer.put(records)
-        writer.close()
-    assert store.forget(1016.0) > 0
-    assert store.forget(1016.0) == 0
-    store.close()
+        write(url, records)
+    store = open_store(url, "ingest", keep_s=100.0)
+    store.open()
+    try:
+        while store.rest(1116.0) == 0.0:
+            pass
+    finally:
+        store.close()
     with Lineage.open(url) as lineage:
         assert sum(one.calls for one in lineage.stats()) == 2
         with pytest.raises(ConfigError, match="knows no such message"):

@@ -11,11 +11,12 @@ from typing import cast
 
 import pytest
 
-from tests.routes.lineage.records import call, calls_of
+from tests.routes.lineage.records import call, calls_of, write
 from tupletree.clock import ManualClock
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.routes.lineage import Level, Lineage, LineageSink, LineageWriter, open_store, store_beside
-from tupletree.routes.lineage.rows import Edge, Row, Step, class_of, seconds_of_class
+from tupletree.routes.lineage.rows import class_of, seconds_of_class
+from tupletree.routes.messages import CallRecord
 from tupletree.topology.components import SinkBatch, SinkContext
 
 
@@ -29,21 +30,21 @@ class Kept:
         self.batches: list[list[str]] = []
         self.is_away = False
         self.refuses = ""
-        self.forgotten: list[float] = []
+        self.rested: list[float] = []
         self.closed = 0
 
     def open(self) -> None:
         self._check()
 
-    def write(self, rows: Sequence[Row], edges: Sequence[Edge], steps: Sequence[Step]) -> None:
+    def write(self, records: Sequence[CallRecord]) -> None:
         self._check()
-        if any(row.message == self.refuses for row in rows):
+        if any(record.message == self.refuses for record in records):
             raise ValueError("not this one")
-        self.batches.append([row.message for row in rows])
+        self.batches.append([record.message for record in records])
 
-    def forget(self, before_s: float) -> int:
-        self.forgotten.append(before_s)
-        return 5 if len(self.forgotten) == 1 else 0
+    def rest(self, now_s: float) -> float:
+        self.rested.append(now_s)
+        return 0.0 if len(self.rested) == 1 else 30.0
 
     def close(self) -> None:
         self.closed += 1
@@ -53,10 +54,8 @@ class Kept:
             raise ConnectorError("away")
 
 
-def made(store: Kept, clock: ManualClock, capacity: int = 100, keep_s: float = 0.0) -> LineageWriter:
-    return LineageWriter(
-        lambda: store, "ingest", capacity=capacity, keep_s=keep_s, interval_s=1.0, clock=clock, threaded=False
-    )
+def made(store: Kept, clock: ManualClock, capacity: int = 100) -> LineageWriter:
+    return LineageWriter(lambda: store, "ingest", capacity=capacity, interval_s=1.0, clock=clock, threaded=False)
 
 
 def many(count: int, start: int = 0) -> list:  # type: ignore[type-arg]
@@ -119,7 +118,7 @@ def test_a_store_that_is_away_is_tried_ever_more_rarely_and_goes_on_by_itself(ca
     assert said[0] == "lineage cannot be written now"
     assert said[-1] == "lineage is written again"
     assert len(said) == 3  # and that the buffer was full
-    assert "10 rows were lost" in caplog.text
+    assert "10 records were lost" in caplog.text
 
 
 def test_a_row_that_the_store_refuses_is_lost_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,18 +132,18 @@ def test_a_row_that_the_store_refuses_is_lost_alone(caplog: pytest.LogCaptureFix
     assert "of message 'm3'" in caplog.text
 
 
-def test_old_rows_are_removed_from_time_to_time() -> None:
+def test_while_nothing_waits_the_store_does_what_is_due_by_time() -> None:
     store, clock = Kept(), ManualClock(wall=10_000.0)
-    writer = made(store, clock, keep_s=100.0)
+    writer = made(store, clock)
     writer.put(many(1))
     writer.step(at_once=True)
-    assert writer.step() == 0.0  # some were removed: at once again
-    assert writer.step() == 60.0
-    assert writer.step() > 0
-    assert store.forgotten == [9_900.0, 9_900.0]
-    clock.advance(60.0)
+    assert writer.step() == 0.0  # it has more to do
+    assert writer.step() == 30.0
+    clock.advance(10.0)
+    assert writer.step() == 20.0
+    clock.advance(20.0)
     writer.step()
-    assert store.forgotten[2:] == [9_960.0]
+    assert store.rested == [10_000.0, 10_000.0, 10_030.0]
 
 
 def test_at_the_end_what_waits_is_written_and_a_store_that_is_away_costs_its_rows() -> None:
@@ -218,7 +217,7 @@ def test_a_level_that_is_none_is_refused(text: str) -> None:
 @pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "no url secret", "parquet:"])
 def test_a_store_that_is_none_is_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        open_store(url)
+        open_store(url, "ingest")
     assert "secret" not in str(raised.value)
 
 
@@ -237,9 +236,7 @@ def test_a_duration_that_is_read_from_its_class_is_right_within_a_few_percent() 
 
 def test_errors_with_what_no_database_takes_are_written_all_the_same(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/lineage.db"
-    writer = LineageWriter(lambda: open_store(url), "ingest", threaded=False)
-    writer.put(calls_of("m", "r", "a", status="failed", error="\0 \ud800 " + "x" * 5000))
-    writer.close()
+    write(url, calls_of("m", "r", "a", status="failed", error="\0 \ud800 " + "x" * 5000))
     with Lineage.open(url) as lineage:
         (failure,) = lineage.failures()
     assert failure.error.startswith("\\x00 \\ud800 x")

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
-from tupletree.routes.lineage.rows import COLUMNS, KEY, Edge, Row, Step
+from tupletree.routes.lineage.rows import COLUMNS, KEY, Edge, Step, Steps, edges_of
+from tupletree.routes.lineage.stores import REST_S
+from tupletree.routes.messages import CallRecord
 
 try:
     import sqlalchemy as sa
@@ -133,8 +135,11 @@ class DatabaseStore:
     most_rows = 10_000
     """A transaction of this many touches each page of an index once, not again for every thousand rows."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pipeline: str, *, keep_s: float = 0.0) -> None:
         self._engine, self.where = connect(url)
+        self._rows = Steps(pipeline)
+        self._known_steps = 0
+        self._keep_s = keep_s
         self._calls = _Inserted.of(self._engine, CALLS, COLUMNS, KEY)
         self._edges = _Inserted.of(self._engine, EDGES, Edge._fields, None)
         self._steps = _Inserted.of(self._engine, STEPS, Step._fields, None)
@@ -147,15 +152,27 @@ class DatabaseStore:
         with failing_as_outage(self.where):
             _METADATA.create_all(self._engine)
 
-    def write(self, rows: Sequence[Row], edges: Sequence[Edge], steps: Sequence[Step]) -> None:
+    def write(self, records: Sequence[CallRecord]) -> None:
         """See `Store`."""
+        rows = [self._rows.row(record) for record in records]
+        steps = self._rows.known()
         with failing_as_outage(self.where), self._engine.begin() as connection:
-            self._steps.execute(connection, steps)
-            self._edges.execute(connection, edges)
-            self._calls.execute(connection, list({row[:4]: row for row in rows}.values()))
+            self._steps.execute(connection, steps[self._known_steps :])
+            self._edges.execute(connection, sorted(edges_of(records)))
+            # Of a call that is there twice the later counts: one statement cannot replace a row that it inserts.
+            self._calls.execute(connection, list({row[: len(KEY)]: row for row in rows}.values()))
+        self._known_steps = len(steps)
+
+    def rest(self, now_s: float) -> float:
+        """See `Store`."""
+        return 0.0 if self._keep_s and self.forget(now_s - self._keep_s) else REST_S
 
     def forget(self, before_s: float) -> int:
-        """See `Store`. Rows are looked at in the order in which they were written."""
+        """Remove some of the rows that ended before this Unix time, in the order in which they were written.
+
+        Returns:
+            How many; 0: there are no more.
+        """
         oldest = sa.select(CALLS.c.id, CALLS.c.ended_s, CALLS.c.message).order_by(CALLS.c.id).limit(SWEPT_AT_ONCE)
         with failing_as_outage(self.where), self._engine.begin() as connection:
             old = []

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
-from tupletree.routes.lineage.rows import COLUMNS, Edge, Row, Step
+from tupletree.routes.lineage.rows import COLUMNS, Edge, Steps, edges_of
+from tupletree.routes.lineage.stores import REST_S
+from tupletree.routes.messages import CallRecord
 
 __all__ = ["ParquetReader", "ParquetStore"]
 
@@ -40,8 +42,10 @@ class ParquetStore:
 
     most_rows = 50_000
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pipeline: str, *, keep_s: float = 0.0) -> None:
         self._folder = folder
+        self._rows = Steps(pipeline)
+        self._keep_s = keep_s
         self.where = f"parquet:{folder}"
 
     def open(self) -> None:
@@ -51,9 +55,10 @@ class ParquetStore:
         except OSError as error:
             raise self._unavailable(error) from error
 
-    def write(self, rows: Sequence[Row], edges: Sequence[Edge], steps: Sequence[Step]) -> None:
+    def write(self, records: Sequence[CallRecord]) -> None:
         """See `Store`. Edges are there before the calls that they belong to; steps are in the calls."""
-        del steps
+        rows = [self._rows.row(record) for record in records]
+        edges = sorted(edges_of(records))
         last_ms = int(max((row.ended_s for row in rows), default=0.0) * 1000)
         name = f"{last_ms:015d}-{secrets.token_hex(6)}.parquet"
         try:
@@ -75,8 +80,14 @@ class ParquetStore:
                 unfinished.unlink()
             raise
 
+    def rest(self, now_s: float) -> float:
+        """See `Store`."""
+        if self._keep_s:
+            self.forget(now_s - self._keep_s)
+        return REST_S
+
     def forget(self, before_s: float) -> int:
-        """See `Store`. A file goes when all of it is old enough."""
+        """Remove files of which every call ended before this Unix time; how many."""
         removed = 0
         try:
             for path in self._folder.iterdir():

@@ -57,7 +57,7 @@ class LineageSink(Sink[CallRecord]):
         del context
         if not self.level.is_off:
             self._writer = LineageWriter(
-                lambda: open_store(self.store), self.pipeline, keep_s=self.keep_s, clock=self._clock
+                lambda: open_store(self.store, self.pipeline, keep_s=self.keep_s), self.pipeline, clock=self._clock
             )
 
     def write(self, batch: SinkBatch[CallRecord]) -> None:

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Protocol
 
 from tupletree.errors import ConfigError
-from tupletree.routes.lineage.rows import Edge, Row, Step
+from tupletree.routes.messages import CallRecord
 
-__all__ = ["Store", "open_store", "store_beside"]
+__all__ = ["REST_S", "Store", "open_store", "store_beside"]
+
+REST_S = 60.0
+"""How often old rows are looked for."""
 
 PARQUET = "parquet:"
 
 
 class Store(Protocol):
-    """Keeps rows. Used by one thread."""
+    """Takes records, to keep them or to hand them on. Used by one thread."""
 
     @property
     def where(self) -> str:
@@ -26,7 +29,7 @@ class Store(Protocol):
 
     @property
     def most_rows(self) -> int:
-        """Rows that one `write` takes best."""
+        """Records that one `write` takes best."""
 
     def open(self) -> None:
         """Connect, and make what is missing. Called again after it failed.
@@ -36,26 +39,35 @@ class Store(Protocol):
             ConfigError: it cannot be used: wrong URL, no driver.
         """
 
-    def write(self, rows: Sequence[Row], edges: Sequence[Edge], steps: Sequence[Step]) -> None:
+    def write(self, records: Sequence[CallRecord]) -> None:
         """Write all of these or nothing. What is there already is replaced.
 
         Raises:
             ConnectorError: it is not available now.
-            Exception: it refuses these rows.
+            Exception: it refuses these records.
         """
 
-    def forget(self, before_s: float) -> int:
-        """Remove some of the rows that ended before this Unix time, oldest first. 0: there are no more."""
+    def rest(self, now_s: float) -> float:
+        """Nothing waits to be written: do what is due at this Unix time, such as removing some old rows.
+
+        Returns:
+            Seconds until something may be due; 0: at once.
+
+        Raises:
+            ConnectorError: it is not available now.
+        """
 
     def close(self) -> None:
         """Release everything. Harmless if repeated."""
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, pipeline: str, *, keep_s: float = 0.0) -> Store:
     """The store of a URL; it connects in `Store.open`.
 
     Args:
         url: of a database, as SQLAlchemy takes it, or `parquet:FOLDER`.
+        pipeline: name of the pipeline.
+        keep_s: rows that ended longer ago are removed; 0: never.
 
     Raises:
         ConfigError: it names none.
@@ -67,10 +79,10 @@ def open_store(url: str) -> Store:
         folder = url.removeprefix(PARQUET)
         if not folder.removeprefix("//"):
             raise ConfigError("no folder for lineage", got=repr(url), expected="such as parquet:lineage")
-        return ParquetStore(Path(folder.removeprefix("//")))
+        return ParquetStore(Path(folder.removeprefix("//")), pipeline, keep_s=keep_s)
     from tupletree.routes.lineage.database import DatabaseStore
 
-    return DatabaseStore(url)
+    return DatabaseStore(url, pipeline, keep_s=keep_s)
 
 
 def store_beside(ledger: str) -> str:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from tupletree.clock import Clock, SystemClock
 from tupletree.errors import TupletreeError
-from tupletree.routes.lineage.rows import Steps, edges_of
-from tupletree.routes.lineage.stores import Store
+from tupletree.routes.lineage.stores import REST_S, Store
 from tupletree.routes.messages import CallRecord
 
 __all__ = ["Counts", "LineageWriter"]
@@ -22,7 +21,6 @@ __all__ = ["Counts", "LineageWriter"]
 CAPACITY = 100_000
 INTERVAL_S = 1.0
 RETRY_S = (1.0, 60.0)
-SWEEP_S = 60.0
 
 logger = logging.getLogger("tupletree.routes")
 
@@ -47,8 +45,8 @@ class LineageWriter:
 
     Args:
         make_store: gives the store; called again after it failed.
-        pipeline: name of the pipeline.
-        keep_s: rows that ended longer ago are removed; 0: never.
+        name: of the pipeline, for the thread's name.
+        what: that is written, for the log.
         capacity: records that wait at most.
         interval_s: a record waits at most this long, unless the store is slow.
         clock: for pauses and ages.
@@ -58,21 +56,19 @@ class LineageWriter:
     def __init__(
         self,
         make_store: Callable[[], Store],
-        pipeline: str,
+        name: str,
         *,
-        keep_s: float = 0.0,
+        what: str = "lineage",
         capacity: int = CAPACITY,
         interval_s: float = INTERVAL_S,
         clock: Clock | None = None,
         threaded: bool = True,
     ) -> None:
         self._make_store = make_store
-        self._keep_s = keep_s
+        self._what = what
         self._capacity = capacity
         self._interval_s = interval_s
         self._clock = clock or SystemClock()
-        self._steps = Steps(pipeline)
-        self._known_steps = 0
         self._store: Store | None = None
         self._most_rows = capacity
         self._changed = threading.Condition()
@@ -85,9 +81,9 @@ class LineageWriter:
         self._retry_s = 0.0
         self._retry_at_s = 0.0
         self._lost_before = 0
-        self._sweep_at_s = 0.0
+        self._rest_at_s = 0.0
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name=f"tupletree-{pipeline}-lineage", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"tupletree-{name}-{what}", daemon=True)
         if threaded:
             self._thread.start()
 
@@ -114,8 +110,9 @@ class LineageWriter:
                 self._changed.notify()
         if says_so:
             logger.warning(
-                "rows of lineage come faster than they are written: %d are lost, as are those that come until %s has "
+                "%s: records come faster than they are written: %d are lost, as are those that come until %s has "
                 "taken some; messages are not affected",
+                self._what,
                 lost,
                 self._store.where if self._store else "the store",
             )
@@ -136,9 +133,9 @@ class LineageWriter:
             age_s = now_s - self._since_s
             is_due = len(self._waiting) >= self._most_rows or age_s >= self._interval_s
             batch = self._waiting[: self._most_rows] if at_once or is_due else []
-            idle_s = self._interval_s - age_s if self._waiting else SWEEP_S
+            idle_s = self._interval_s - age_s if self._waiting else REST_S
         if not batch:
-            return min(idle_s, self._sweep(now_s))
+            return min(idle_s, self._rest(now_s))
         try:
             written = self._write(self._opened(), batch)
         except TupletreeError as error:
@@ -161,7 +158,7 @@ class LineageWriter:
             self._waiting = []
             self._lost += left
         if left:
-            logger.warning("%d rows of lineage are lost: the store did not take them before the end", left)
+            logger.warning("%s: %d records are lost: the store did not take them before the end", self._what, left)
 
     def _run(self) -> None:
         """The thread."""
@@ -175,7 +172,7 @@ class LineageWriter:
             try:
                 pause_s = self.step()
             except Exception:  # lineage ends nothing
-                logger.exception("lineage: unexpected")
+                logger.exception("%s: unexpected", self._what)
                 pause_s = RETRY_S[1]
         self._write_rest()
 
@@ -184,7 +181,7 @@ class LineageWriter:
             while self.counts.waiting and self.step(at_once=True) == 0.0:
                 pass
         except Exception:  # lineage ends nothing
-            logger.exception("lineage: unexpected")
+            logger.exception("%s: unexpected", self._what)
         finally:
             if self._store is not None:
                 self._store.close()
@@ -198,20 +195,18 @@ class LineageWriter:
         return self._store
 
     def _write(self, store: Store, batch: Sequence[CallRecord]) -> int:
-        """Write what the store takes; rows that it refuses are found by halves. Returns how many were written."""
-        rows = [self._steps.row(record) for record in batch]
-        steps = self._steps.known()
+        """Write what the store takes; records that it refuses are found by halves. Returns how many were written."""
         try:
-            store.write(rows, sorted(edges_of(batch)), steps[self._known_steps :])
+            store.write(batch)
         except TupletreeError:
             raise
         except Exception as error:  # noqa: BLE001 - of any kind: the row is to blame, and nobody waits for it
             if len(batch) == 1:
-                level = logging.DEBUG if self._refused else logging.WARNING
                 logger.log(
-                    level,
-                    "a row of lineage is lost, of message %r: %s refuses it: %s",
-                    rows[0].message,
+                    logging.DEBUG if self._refused else logging.WARNING,
+                    "%s: a record is lost, of message %r: %s refuses it: %s",
+                    self._what,
+                    batch[0].message,
                     store.where,
                     error,
                 )
@@ -219,7 +214,6 @@ class LineageWriter:
                 return 0
             middle = len(batch) // 2
             return self._write(store, batch[:middle]) + self._write(store, batch[middle:])
-        self._known_steps = len(steps)
         return len(batch)
 
     def _note_written(self, now_s: float, taken: int, written: int) -> None:
@@ -232,29 +226,30 @@ class LineageWriter:
                 self._overflowing = False
             lost = self._lost - self._lost_before
         if self._retry_s:
-            logger.info("lineage is written again; %d rows were lost meanwhile", lost)
+            logger.info("%s is written again; %d records were lost meanwhile", self._what, lost)
         self._retry_s = self._retry_at_s = 0.0
 
     def _note_outage(self, now_s: float, error: TupletreeError) -> None:
         if not self._retry_s:
             self._lost_before = self._lost
             logger.warning(
-                "lineage cannot be written now; up to %d rows are kept until it can, messages are not affected\n%s",
+                "%s cannot be written now; up to %d records are kept until it can, messages are not affected\n%s",
+                self._what,
                 self._capacity,
                 error,
             )
         self._retry_s = min(max(self._retry_s * 2, RETRY_S[0]), RETRY_S[1])
         self._retry_at_s = now_s + self._retry_s
 
-    def _sweep(self, now_s: float) -> float:
-        """Remove some old rows, if it is time. Returns seconds until it is again."""
-        if not self._keep_s or self._store is None:
-            return SWEEP_S
-        if now_s >= self._sweep_at_s:
+    def _rest(self, now_s: float) -> float:
+        """Let the store do what is due by time. Returns seconds until something may be due."""
+        if self._store is None:
+            return REST_S
+        if now_s >= self._rest_at_s:
             try:
-                removed = self._store.forget(self._clock.wall() - self._keep_s)
+                pause_s = self._store.rest(self._clock.wall())
             except TupletreeError as error:
-                logger.debug("old rows of lineage are not removed: %s", error)
-                removed = 0
-            self._sweep_at_s = now_s + (0.0 if removed else SWEEP_S)
-        return self._sweep_at_s - now_s
+                logger.debug("%s: what is due by time is put off: %s", self._what, error)
+                pause_s = REST_S
+            self._rest_at_s = now_s + pause_s
+        return self._rest_at_s - now_s
