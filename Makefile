@@ -69,7 +69,7 @@ bench-peers: setup ## What the local runtime is measured against, in an environm
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
 	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-	    --extra dev --extra java --extra sql --extra delta --extra metrics --extra routes --extra embed pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
+	    --extra dev --extra java --extra sql --extra delta --extra metrics --extra routes --extra embed --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
 
 clean: ## Remove what the tools and runs left, but not .venv
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tupletree build dist

@@ -1,0 +1,189 @@
+"""OpenLineage: a run per execution, and below it a run for each of its routes.
+
+Owns which events are sent, and their ids: a run's id is derived from the execution (and route), so that every process
+of a pipeline speaks of the same runs. The datasets are queues: a route reads its inbound and writes its outbound ones.
+A route starts with the first call that is known of an execution; all end when the ledger says that it is complete.
+
+Needs the extra `openlineage`.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from tupletree.errors import ConnectorError, RuntimeUnavailableError
+from tupletree.routes.messages import CallRecord
+
+try:
+    from openlineage.client import OpenLineageClient
+    from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+    from openlineage.client.facet_v2 import error_message_run, job_type_job, parent_run
+except ImportError as error:
+    raise RuntimeUnavailableError(
+        "run events need the OpenLineage client", got=str(error), next_step="pip install 'tupletree[openlineage]'"
+    ) from error
+
+__all__ = ["RouteQueues", "RunEvents"]
+
+NAMESPACE = "tupletree"
+MAX_EXECUTIONS = 10_000
+REST_S = 1.0
+PRODUCER = "urn:tupletree"
+_RUNS = uuid.UUID("6f6b8a52-1c6e-5c2c-9f57-2a4a1f0f6d0e")
+_STATES = {"completed": RunState.COMPLETE, "cancelled": RunState.ABORT}
+
+
+@dataclass(frozen=True)
+class RouteQueues:
+    """What a route reads and writes: names of queues."""
+
+    inbound: str
+    outbound: Sequence[str] = ()
+
+
+@dataclass
+class _Execution:
+    """What is known of one: its routes, and the last error of each."""
+
+    routes: dict[str, str] = field(default_factory=dict)
+
+
+class RunEvents:
+    """Takes records and sends events. It is a `Store`: give it to a `LineageWriter`, and tell it of completions.
+
+    Args:
+        client: sends the events, to where it was configured.
+        pipeline: its name; the name of the execution's job.
+        routes: what each route reads and writes.
+        namespace: of jobs and datasets.
+    """
+
+    most_rows = 1_000
+
+    def __init__(
+        self,
+        client: OpenLineageClient,
+        pipeline: str,
+        *,
+        routes: Mapping[str, RouteQueues] | None = None,
+        namespace: str = NAMESPACE,
+    ) -> None:
+        self._client = client
+        self._pipeline = pipeline
+        self._routes = routes or {}
+        self._namespace = namespace
+        self._executions: dict[str, _Execution] = {}
+        self._unsent: list[RunEvent] = []
+        self._ended: deque[tuple[str, str, float]] = deque()
+        self._lock = threading.Lock()
+        self.where = "OpenLineage"
+
+    def completed(self, execution: str, state: str, ended_s: float) -> None:
+        """An execution is complete: its runs end when what is known of them was sent. From any thread; never waits.
+
+        Args:
+            execution: its id.
+            state: as in the ledger: `completed` (COMPLETE), `cancelled` (ABORT); any other one is FAIL.
+            ended_s: Unix time.
+        """
+        with self._lock:
+            self._ended.append((execution, state, ended_s))
+
+    def open(self) -> None:
+        """See `Store`. The client connects by itself."""
+
+    def write(self, records: Sequence[CallRecord]) -> None:
+        """See `Store`."""
+        self._send()
+        for record in records:
+            if record.status != "skipped":
+                for execution in record.executions or (record.execution,):
+                    self._note(execution, record)
+        with suppress(ConnectorError):  # they are kept, and sent before anything more is taken
+            self._send()
+
+    def rest(self, now_s: float) -> float:
+        """See `Store`: all records that came before a completion were taken, so its runs end."""
+        del now_s
+        while self._ended:
+            with self._lock:
+                execution, state, ended_s = self._ended.popleft()
+            self._end(execution, state, ended_s)
+        self._send()
+        return REST_S
+
+    def close(self) -> None:
+        """See `Store`."""
+        with suppress(ConnectorError):
+            self.rest(0.0)
+
+    def _note(self, name: str, record: CallRecord) -> None:
+        execution = self._executions.get(name)
+        if execution is None:
+            if len(self._executions) >= MAX_EXECUTIONS:
+                del self._executions[next(iter(self._executions))]
+            execution = self._executions[name] = _Execution()
+            self._unsent.append(self._event(RunState.START, record.started_s, name))
+        if record.route not in execution.routes:
+            execution.routes[record.route] = ""
+            self._unsent.append(self._event(RunState.START, record.started_s, name, record.route))
+        if record.status == "failed":
+            execution.routes[record.route] = f"{record.adapter}: {record.error}"
+
+    def _end(self, name: str, state: str, ended_s: float) -> None:
+        ends = _STATES.get(state, RunState.FAIL)
+        execution = self._executions.pop(name, None) or _Execution()
+        for route, error in execution.routes.items():
+            self._unsent.append(self._event(ends, ended_s, name, route, error if ends is RunState.FAIL else ""))
+        last = next((error for error in reversed(execution.routes.values()) if error), state)
+        self._unsent.append(self._event(ends, ended_s, name, error=last if ends is RunState.FAIL else ""))
+
+    def _send(self) -> None:
+        while self._unsent:
+            try:
+                self._client.emit(self._unsent[0])
+            except Exception as error:
+                raise ConnectorError(
+                    "run events cannot be sent",
+                    where=self.where,
+                    got=f"{type(error).__name__}: {error}",
+                    next_step="see that its server runs and can be reached (OPENLINEAGE_URL)",
+                ) from error
+            del self._unsent[0]
+
+    def _event(self, state: RunState, at_s: float, execution: str, route: str = "", error: str = "") -> RunEvent:
+        facets: dict[str, object] = {}
+        if route:
+            facets["parent"] = parent_run.ParentRunFacet(
+                run=parent_run.Run(runId=self._run_id(execution)),
+                job=parent_run.Job(namespace=self._namespace, name=self._pipeline),
+            )
+        if error:
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message=error, programmingLanguage="python")
+        queues = self._routes.get(route)
+        return RunEvent(
+            eventType=state,
+            eventTime=datetime.fromtimestamp(at_s, UTC).isoformat(),
+            run=Run(runId=self._run_id(execution, route), facets=facets),  # type: ignore[arg-type]  # facets of runs
+            job=Job(
+                namespace=self._namespace,
+                name=f"{self._pipeline}.{route}" if route else self._pipeline,
+                facets={
+                    "jobType": job_type_job.JobTypeJobFacet(
+                        processingType="STREAMING", integration="TUPLETREE", jobType="ROUTE" if route else "PIPELINE"
+                    )
+                },
+            ),
+            inputs=[InputDataset(self._namespace, queues.inbound)] if queues else [],
+            outputs=[OutputDataset(self._namespace, queue) for queue in queues.outbound] if queues else [],
+            producer=PRODUCER,
+        )
+
+    def _run_id(self, execution: str, route: str = "") -> str:
+        return str(uuid.uuid5(_RUNS, f"{self._pipeline}\0{execution}\0{route}"))
