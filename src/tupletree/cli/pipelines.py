@@ -11,7 +11,7 @@ import typer
 
 from tupletree.errors import ConfigError
 
-__all__ = ["LedgerUrl", "PipelineName", "Places", "StoreUrl", "find_places"]
+__all__ = ["LedgerUrl", "PipelineName", "Places", "StoreUrl", "existing", "find_places", "were_run_here"]
 
 HOME = Path(".tupletree") / "routes"
 QUEUE_FILE = "pipeline.db"
@@ -73,6 +73,25 @@ def find_places(pipeline: str | None = None, *, store: str | None = None, ledger
             next_step="go to the folder where it was run, or name its file: --pipeline FILE.yaml",
         )
     return found
+
+
+def were_run_here() -> bool:
+    """Whether a pipeline was run below the current folder."""
+    return any(HOME.glob(f"*/{QUEUE_FILE}"))
+
+
+def existing(url: str) -> str:
+    """The URL of a ledger that is there: asking must not make an empty file.
+
+    Raises:
+        ConfigError: it names a SQLite file that does not exist.
+    """
+    scheme, mark, path = url.partition(":///")
+    if mark and scheme.startswith("sqlite") and not Path(path.partition("?")[0]).exists():
+        raise ConfigError(
+            "there is no ledger", where=url, got="no such file", next_step="check the path, or run the pipeline first"
+        )
+    return url
 
 
 def _of_document(path: str) -> Places:

@@ -4,28 +4,62 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
+from tupletree.cli.pipelines import LedgerUrl, PipelineName, existing, find_places, were_run_here
 from tupletree.errors import ConfigError
-from tupletree.escaping import escape, escape_json
+from tupletree.escaping import escape, escape_block, escape_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tupletree.routes.accounts import Account
     from tupletree.runtimes.inspect import HistoryEvent
 
-__all__ = ["print_history", "why_command"]
+__all__ = ["print_account", "print_history", "why_command"]
 
 
 def why_command(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="A message id, or SPOUT/MESSAGE_ID.")],
     state_dir: StateDir = None,
+    pipeline: PipelineName = None,
+    ledger: LedgerUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Show the whole history of one message: each attempt, what failed it, and where it is now."""
+    """Show the whole history of one message: each attempt, what failed it, and where it is now.
+
+    Of a pipeline of routes: where the message is, or what happened to it and to all that came of it. Without options
+    the pipelines that were run here are asked first, then the latest run of a topology.
+    """
+    if pipeline or ledger or (state_dir is None and were_run_here()):
+        account = _account(message, pipeline, ledger)
+        if account is not None:
+            print_account(account, as_json=as_json)
+            return
+        if pipeline or ledger or not _has_runs():
+            raise ConfigError(
+                "no such message",
+                where=pipeline or "the pipelines that were run here",
+                got=message,
+                expected="the id of a message, or of an execution",
+                next_step="old executions are deleted from the ledger after a while",
+            )
+    events = _history(message, state_dir)
+    if as_json:
+        for event in events:
+            print(escape_json(json.dumps(_plain(event))))
+    else:
+        print_history(events)
+
+
+def _history(message: str, state_dir: Path | None) -> list[HistoryEvent]:
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import run
 
@@ -39,11 +73,57 @@ def why_command(
             expected="an id as logs and `dead list` show it: text as it is, else JSON, such as '[\"orders.csv\", 4]'",
             next_step="the history keeps old messages only for a while (option history_max_bytes)",
         )
+    return events
+
+
+def _has_runs() -> bool:
+    from tupletree.cli.settings import STATE_ROOT
+
+    # Those of pipelines are asked through their ledgers.
+    return any(path.parent.parent.parent.name != "routes" for path in STATE_ROOT.glob("*/*/tupletree.json"))
+
+
+def _account(message: str, pipeline: str | None, ledger: str | None) -> Account | None:
+    """The account of a message by the first pipeline that knows it."""
+    from tupletree.routes.accounts import account_of
+    from tupletree.routes.ledger import Ledger
+    from tupletree.routes.lineage import Lineage
+
+    for place in find_places(pipeline, ledger=ledger):
+        with ExitStack() as opened:
+            asked = Ledger.open(existing(place.ledger))
+            opened.callback(asked.close)
+            calls: Lineage | None = None
+            with suppress(ConfigError):  # none was written
+                calls = opened.enter_context(Lineage.open(place.lineage)) if place.lineage else None
+            found = account_of(message, asked, calls)
+        if found is not None:
+            return found
+    return None
+
+
+def print_account(account: Account, *, as_json: bool = False) -> None:
+    """What can be told of a message of a pipeline."""
+    import msgspec
+
     if as_json:
-        for event in events:
-            print(escape_json(json.dumps(_plain(event))))
-    else:
-        print_history(events)
+        print(escape_json(msgspec.json.encode(account).decode()))
+        return
+    of = f" of execution {account.executions[0]}" if len(account.executions) == 1 else ""
+    more = f" of {len(account.executions)} executions" if len(account.executions) > 1 else ""
+    print(escape(f"message {account.id}{of}{more}: {account.sentence}."))
+    for one in account.came_of:
+        print(escape(f"  It came of {one.id}: {one.what}."))
+    for event in account.events:
+        print(f"  {_utc(event.time_s)} UTC  {escape(event.what)}")
+    if account.through:
+        print(f"  {escape(account.through)}.")
+    for one in account.not_done:
+        print(escape(f"    {one.id}: {one.what}."))
+    if account.traceback:
+        print(textwrap.indent(escape_block(account.traceback.rstrip()), "  "))
+    if account.state == "dead":
+        print(escape(f"  next: when its cause is gone, tupletree routes replay {account.id}"))
 
 
 def print_history(events: Iterable[HistoryEvent]) -> None:
@@ -71,7 +151,11 @@ def _print_table(events: Iterable[HistoryEvent]) -> None:
 
 
 def _time(event: HistoryEvent) -> str:
-    return datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return _utc(event.time_s)
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _plain(event: HistoryEvent) -> dict[str, object]:

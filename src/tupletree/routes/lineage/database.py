@@ -95,13 +95,15 @@ def connect(url: str) -> tuple[sa.Engine, str]:
             got=family or "no URL that can be read",
             expected="such as sqlite:///lineage.db, postgresql+psycopg://user:password@host/name or parquet:FOLDER",
         )
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
     shown = parsed.set(query={}).render_as_string()
     try:
         if family == "sqlite":
-            engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+            engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
             sa.event.listen(engine, "connect", _set_up_sqlite)
         else:
-            engine = sa.create_engine(url, pool_pre_ping=True)
+            engine = sa.create_engine(parsed, pool_pre_ping=True)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise RuntimeUnavailableError(
             "the database's driver is not installed",
