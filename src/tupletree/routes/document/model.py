@@ -216,7 +216,17 @@ class LineageModel(_Part):
     """What is kept of adapter calls. A level alone stands for `{level: …}`."""
 
     level: Level = Field(default=LineageSpec.level, description="`off`, `failures`, `sampled:0.01`, `full`")
-    store: str = Field(default=LineageSpec.store, description="URL of a database; empty: the ledger's")
+    store: str = Field(
+        default=LineageSpec.store, description="URL of a database, or parquet://FOLDER; empty: beside the ledger"
+    )
+    keep_days: float = Field(
+        default=LineageSpec.keep_days, ge=0, description="rows that ended longer ago are removed; 0: never"
+    )
+    spans: bool = Field(default=LineageSpec.spans, description="spans of OpenTelemetry (extra `otel`)")
+    run_events: bool = Field(default=LineageSpec.run_events, description="runs of OpenLineage (extra `openlineage`)")
+    cloudevents: bool = Field(
+        default=LineageSpec.cloudevents, description="messages carry attributes of CloudEvents (headers `ce_…`)"
+    )
 
 
 class DocumentModel(_Part):

@@ -169,11 +169,19 @@ class LineageSpec:
 
     Attributes:
         level: `off`, `failures`, `sampled:0.01`, `full`.
-        store: a URL; empty: the ledger's database.
+        store: a URL; empty: beside the ledger (`tupletree.routes.lineage.store_beside`).
+        keep_days: rows that ended longer ago are removed; 0: never.
+        spans: deliveries and calls become spans of OpenTelemetry, and messages carry their trace (`traceparent`).
+        run_events: executions and routes become runs of OpenLineage.
+        cloudevents: messages carry attributes of CloudEvents (headers `ce_…`).
     """
 
     level: str = "full"
     store: str = ""
+    keep_days: float = 30.0
+    spans: bool = False
+    run_events: bool = False
+    cloudevents: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ certain is in the ledger.
 """
 
 from tupletree.routes.lineage.answers import Call, StepStats, Tree, TreeMessage
+from tupletree.routes.lineage.exports import RunEventExport, SpanExport, tell_completed
+from tupletree.routes.lineage.interop.headers import ChildHeaders
 from tupletree.routes.lineage.levels import Level
 from tupletree.routes.lineage.queries import Lineage
 from tupletree.routes.lineage.sink import LineageSink
@@ -14,14 +16,18 @@ from tupletree.routes.lineage.writer import Counts, LineageWriter
 
 __all__ = [
     "Call",
+    "ChildHeaders",
     "Counts",
     "Level",
     "Lineage",
     "LineageSink",
     "LineageWriter",
+    "RunEventExport",
+    "SpanExport",
     "StepStats",
     "Tree",
     "TreeMessage",
     "open_store",
     "store_beside",
+    "tell_completed",
 ]

@@ -1,11 +1,15 @@
-"""The sink that calls of adapters go to.
+"""The sink that calls of adapters go to: the store of lineage, and what else is made of them.
 
 Owns that no row of lineage ever fails a message, whatever becomes of the store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from tupletree.clock import Clock
+from tupletree.routes.lineage.exports import Export
 from tupletree.routes.lineage.levels import Level
 from tupletree.routes.lineage.stores import open_store
 from tupletree.routes.lineage.writer import Counts, LineageWriter
@@ -16,7 +20,7 @@ __all__ = ["LineageSink"]
 
 
 class LineageSink(Sink[CallRecord]):
-    """Hands records to a `LineageWriter`, and returns at once.
+    """Hands records to a `LineageWriter` for each taker, and returns at once.
 
     A batch that comes again after a crash replaces its own rows. It may be sent to another process before `open`.
 
@@ -25,10 +29,12 @@ class LineageSink(Sink[CallRecord]):
         pipeline: name of the pipeline.
         level: `off`, `failures`, `sampled:SHARE` or `full`.
         keep_s: rows that ended longer ago are removed; 0: never.
+        exports: further takers; these get all records, whatever the level.
         clock: for tests.
 
     Raises:
-        ConfigError: no such level, or store.
+        ConfigError: no such level.
+        RuntimeUnavailableError: what an export needs is not installed.
     """
 
     def __init__(
@@ -38,35 +44,55 @@ class LineageSink(Sink[CallRecord]):
         *,
         level: str = "full",
         keep_s: float = 0.0,
+        exports: Sequence[Export] = (),
         clock: Clock | None = None,
     ) -> None:
         self.level = Level.parse(level)
         self.store = store
         self.pipeline = pipeline
         self.keep_s = keep_s
+        self.exports = tuple(exports)
+        for export in self.exports:
+            export.check()
         self._clock = clock
         self._writer: LineageWriter | None = None
+        self._exporting: list[LineageWriter] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is made of records: else they need not be made."""
+        return bool(self.exports) or not self.level.is_off
 
     @property
     def counts(self) -> Counts:
-        """What became of the records so far."""
+        """What became of the records for the store so far."""
         return self._writer.counts if self._writer else Counts()
 
     def open(self, context: SinkContext) -> None:
-        """Start the writer. The store is connected by its thread."""
+        """Start the writers. Stores are connected by their threads."""
         del context
         if not self.level.is_off:
             self._writer = LineageWriter(
                 lambda: open_store(self.store, self.pipeline, keep_s=self.keep_s), self.pipeline, clock=self._clock
             )
 
+        for export in self.exports:
+            export.begin(self.pipeline)
+        self._exporting = [
+            LineageWriter(partial(export.store, self.pipeline), self.pipeline, what=export.what, clock=self._clock)
+            for export in self.exports
+        ]
+
     def write(self, batch: SinkBatch[CallRecord]) -> None:
         """Hand on what the level keeps. Never waits, never raises."""
+        for export in self._exporting:
+            export.put(batch.rows)
         if self._writer is not None:
             rows = batch.rows
             self._writer.put(rows if self.level.name == "full" else [row for row in rows if self.level.keeps(row)])
 
     def close(self) -> None:
         """Write what waits, for at most some seconds."""
-        if self._writer is not None:
-            self._writer.close()
+        for writer in [self._writer, *self._exporting]:
+            if writer is not None:
+                writer.close()

@@ -9,7 +9,6 @@ Needs the extra `openlineage`.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -62,6 +61,7 @@ class RunEvents:
         pipeline: its name; the name of the execution's job.
         routes: what each route reads and writes.
         namespace: of jobs and datasets.
+        ended: completions that are to be heard of: id of the execution, state, Unix time; others append to it.
     """
 
     most_rows = 1_000
@@ -73,6 +73,7 @@ class RunEvents:
         *,
         routes: Mapping[str, RouteQueues] | None = None,
         namespace: str = NAMESPACE,
+        ended: deque[tuple[str, str, float]] | None = None,
     ) -> None:
         self._client = client
         self._pipeline = pipeline
@@ -80,8 +81,7 @@ class RunEvents:
         self._namespace = namespace
         self._executions: dict[str, _Execution] = {}
         self._unsent: list[RunEvent] = []
-        self._ended: deque[tuple[str, str, float]] = deque()
-        self._lock = threading.Lock()
+        self._ended: deque[tuple[str, str, float]] = deque() if ended is None else ended
         self.where = "OpenLineage"
 
     def completed(self, execution: str, state: str, ended_s: float) -> None:
@@ -92,8 +92,7 @@ class RunEvents:
             state: as in the ledger: `completed` (COMPLETE), `cancelled` (ABORT); any other one is FAIL.
             ended_s: Unix time.
         """
-        with self._lock:
-            self._ended.append((execution, state, ended_s))
+        self._ended.append((execution, state, ended_s))
 
     def open(self) -> None:
         """See `Store`. The client connects by itself."""
@@ -112,8 +111,7 @@ class RunEvents:
         """See `Store`: all records that came before a completion were taken, so its runs end."""
         del now_s
         while self._ended:
-            with self._lock:
-                execution, state, ended_s = self._ended.popleft()
+            execution, state, ended_s = self._ended.popleft()
             self._end(execution, state, ended_s)
         self._send()
         return REST_S
