@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
-from tupletree.routes.lineage.rows import COLUMNS, KEY, Edge, Step, Steps, edges_of
-from tupletree.routes.lineage.stores import REST_S
+from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, Step, Steps, edges_of
 from tupletree.routes.messages import CallRecord
 
 try:

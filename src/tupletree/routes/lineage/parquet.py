@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
-from tupletree.routes.lineage.rows import COLUMNS, Edge, Steps, edges_of
-from tupletree.routes.lineage.stores import REST_S
+from tupletree.routes.lineage.rows import COLUMNS, REST_S, Edge, Steps, edges_of
 from tupletree.routes.messages import CallRecord
 
 __all__ = ["ParquetReader", "ParquetStore"]

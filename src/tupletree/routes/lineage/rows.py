@@ -21,6 +21,7 @@ from tupletree.routes.messages import CallRecord, CallStatus
 __all__ = [
     "COLUMNS",
     "KEY",
+    "REST_S",
     "STATUSES",
     "Edge",
     "Row",
@@ -35,6 +36,9 @@ __all__ = [
 
 STATUSES: tuple[CallStatus, ...] = get_args(CallStatus)
 """In the order of their numbers in cells, which must not change."""
+
+REST_S = 60.0
+"""How often a store looks for old rows."""
 
 MAX_ERROR = 2_000
 """Characters of an error that are kept."""

@@ -12,10 +12,7 @@ from typing import Protocol
 from tupletree.errors import ConfigError
 from tupletree.routes.messages import CallRecord
 
-__all__ = ["REST_S", "Store", "open_store", "store_beside"]
-
-REST_S = 60.0
-"""How often old rows are looked for."""
+__all__ = ["Store", "open_store", "store_beside"]
 
 PARQUET = "parquet:"
 

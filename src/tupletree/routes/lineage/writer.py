@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from tupletree.clock import Clock, SystemClock
 from tupletree.errors import TupletreeError
-from tupletree.routes.lineage.stores import REST_S, Store
+from tupletree.routes.lineage.rows import REST_S
+from tupletree.routes.lineage.stores import Store
 from tupletree.routes.messages import CallRecord
 
 __all__ = ["Counts", "LineageWriter"]
