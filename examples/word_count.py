@@ -55,7 +55,7 @@ def split(line: Line, context: TaskContext, faults: Resource[Faults]) -> Iterato
     if faults.poison and re.search(faults.poison, line.text):
         raise ValueError(f"{line.path}:{line.number} is poison: {line.text[:80]!r}")
     if faults.flaky and context.attempt <= 2 and re.search(faults.flaky, line.text):
-        raise ConnectionError(f"{line.path}:{line.number} is flaky, attempt {context.attempt}")
+        raise RuntimeError(f"{line.path}:{line.number} is flaky, attempt {context.attempt}")
     return map(Word, line.text.split())
 
 
@@ -71,7 +71,7 @@ def stumble(counted: Count, context: TaskContext, faults: Resource[Faults]) -> C
     """Let some of the counts through only on a later attempt, always the same ones."""
     lot = zlib.crc32(f"{counted.word} {counted.count}".encode(errors="surrogatepass")) / 2**32
     if lot < faults.behind and context.attempt == 1:
-        raise ConnectionError(f"count {counted.count} of {counted.word!r} was not accepted")
+        raise RuntimeError(f"count {counted.count} of {counted.word!r} was not accepted")
     return counted
 
 

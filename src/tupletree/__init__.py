@@ -15,6 +15,7 @@ from tupletree.errors import (
     EndOfInput,
     PermanentError,
     ProcessingError,
+    RetryAfter,
     SourceChangedError,
     TopologyError,
     TupleSettledError,
@@ -43,6 +44,7 @@ from tupletree.topology.components import (
     Tick,
 )
 from tupletree.topology.decorators import arrow_bolt, batch_bolt, bolt
+from tupletree.topology.retry import Retry
 from tupletree.topology.secret import Secret
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.states import ListState, MapState
@@ -79,6 +81,8 @@ __all__ = [
     "Reject",
     "Release",
     "Resource",
+    "Retry",
+    "RetryAfter",
     "Secret",
     "Sink",
     "SinkBatch",

@@ -123,9 +123,24 @@ class Options:
         "restarts after a failure of infrastructure, 2 s to 30 s apart, without a minute of health in between",
         at_least=0,
     )
-    backoff_initial_ms: float = _option(100.0, "milliseconds", "delay before the second attempt", at_least=0)
+    backoff_initial_ms: float = _option(
+        100.0,
+        "milliseconds",
+        "delay before the second attempt; with the defaults the pauses before five attempts are 1.5 s in total",
+        at_least=0,
+    )
     backoff_factor: float = _option(2.0, "factor", "growth of the delay with each further attempt", at_least=1)
     backoff_max_ms: float = _option(30_000.0, "milliseconds", "longest delay before an attempt", at_least=0)
+    service_backoff_initial_ms: float = _option(
+        500.0,
+        "milliseconds",
+        "delay before the second attempt after an error of a service or network: an OSError (ConnectionError, "
+        "TimeoutError, and those of many clients), unless it is about a path; with the defaults the pauses before five "
+        "attempts are 130 s in total",
+        at_least=0,
+    )
+    service_backoff_factor: float = _option(6.0, "factor", "growth of that delay with each further attempt", at_least=1)
+    service_backoff_max_ms: float = _option(120_000.0, "milliseconds", "longest such delay", at_least=0)
     backoff_jitter: float = _option(0.2, "fraction", "spread of each delay, up and down", at_least=0, at_most=1)
     high_water_factor: float = _option(
         2.0, "factor", "open trees above this times what spouts may have pending pause the spouts", at_least=1

@@ -23,6 +23,7 @@ __all__ = [
     "PermanentError",
     "ProcessingError",
     "ProcessingTimeoutError",
+    "RetryAfter",
     "RuntimeUnavailableError",
     "SourceChangedError",
     "TopologyError",
@@ -32,6 +33,10 @@ __all__ = [
     "UnusableDataError",
     "is_outage",
 ]
+
+
+LONGEST_PAUSE_S = 31_536_000.0
+"""A year."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,31 @@ class ProcessingError(TupletreeError):
 
 class PermanentError(ProcessingError):
     """Raise it in a bolt when a retry cannot help: the message goes to the dead letters at once."""
+
+
+class RetryAfter(ProcessingError):  # noqa: N818 - it is a request, and reads as one: `raise RetryAfter(30)`
+    """Raise it in a bolt: this attempt failed, and the next one is not to begin before so many seconds.
+
+    It counts as an attempt. The pause is that long, and up to `backoff_jitter` longer; the longest that other failures
+    have (`backoff_max_ms`) does not limit it. A source that replays by itself is told at once, and finds the seconds in
+    `failure.retry.after_s`.
+
+    Args:
+        seconds: for example what an HTTP response says in `Retry-After`. Below 0 is 0, above a year is a year.
+        what: why, for the log and the dead letter.
+
+    Raises:
+        ValueError: `seconds` is no number.
+    """
+
+    def __init__(self, seconds: float, what: str = "the attempt is to be made again later") -> None:
+        if seconds != seconds:  # noqa: PLR0124 - not a number
+            raise ValueError(f"seconds must be a number, not {seconds}")
+        self.seconds = min(max(0.0, float(seconds)), LONGEST_PAUSE_S)
+        super().__init__(what, expected=f"a pause of {self.seconds:g} s before the next attempt")
+
+    def __reduce__(self) -> tuple[type, tuple[float, str]]:
+        return type(self), (self.seconds, self.what)
 
 
 class TupleSettledError(ProcessingError):

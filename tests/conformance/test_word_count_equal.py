@@ -19,7 +19,7 @@ from tupletree.tracking.outcomes import FailureKind
 
 pytestmark = pytest.mark.spark
 
-QUICK = {"backoff_initial_ms": 1.0, "backoff_max_ms": 5.0, "spout_idle_wait_ms": 5.0}
+QUICK = {"backoff_initial_ms": 1.0, "backoff_max_ms": 5.0, "service_backoff_max_ms": 5.0, "spout_idle_wait_ms": 5.0}
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,13 @@ STARTING_S = 12.0
 AT_WORK_S = 4.0
 """Three kills in ten come this long after the start of a process at most, the others after its first epoch."""
 
-OPTIONS = {"max_attempts": 3, "epoch_max_messages": EPOCH_LINES, "backoff_initial_ms": 1.0, "backoff_max_ms": 50.0}
+OPTIONS = {
+    "max_attempts": 3,
+    "epoch_max_messages": EPOCH_LINES,
+    "backoff_initial_ms": 1.0,
+    "backoff_max_ms": 50.0,
+    "service_backoff_max_ms": 50.0,
+}
 HANG_S = 1_800.0
 
 

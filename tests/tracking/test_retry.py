@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tupletree.config import Options
 from tupletree.errors import ConfigError
+from tupletree.tracking.outcomes import RetryRule
 from tupletree.tracking.retry import RestartPolicy, RetryPolicy
 
 
@@ -58,6 +59,28 @@ def test_every_delay_is_finite_and_within_the_spread(
 def test_jitter_spreads_evenly_around_the_delay() -> None:
     policy = RetryPolicy(jitter=0.5)
     assert [round(policy.delay_s(1, lambda at=at: at), 6) for at in (0.0, 0.5, 1.0)] == [0.05, 0.1, 0.15]  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
+
+
+def test_what_a_failure_says_wins_over_the_options() -> None:
+    policy = RetryPolicy(jitter=0.0)
+    rule = RetryRule(attempts=3, backoff_s=2.0, factor=3.0, max_s=5.0)
+    assert [policy.delay_s(attempt, middle, rule) for attempt in (1, 2, 3)] == [2.0, 5.0, 5.0]
+    assert [policy.exhausted(attempt, rule) for attempt in (2, 3)] == [False, True]
+    assert policy.delay_s(2, middle, RetryRule(max_s=0.15)) == 0.15
+    assert [policy.exhausted(attempt, RetryRule(max_s=0.15)) for attempt in (4, 5)] == [False, True]
+
+
+def test_a_pause_that_was_asked_for_is_never_shortened() -> None:
+    policy = RetryPolicy(backoff_max_ms=10.0, jitter=1.0)
+    rule = RetryRule(after_s=100.0, backoff_s=1.0)
+    assert [policy.delay_s(attempt, lambda at=at: at, rule) for attempt, at in ((1, 0.0), (9, 1.0))] == [100.0, 200.0]  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
+
+
+def test_after_failures_of_services_the_pauses_are_two_minutes_in_total() -> None:
+    policy = RetryPolicy(jitter=0.0)
+    pauses = [policy.delay_s(attempt, middle, RetryRule(is_service=True)) for attempt in (1, 2, 3, 4, 5, 9)]
+    assert pauses == [0.5, 3.0, 18.0, 108.0, 120.0, 120.0]
+    assert policy.delay_s(2, middle, RetryRule(is_service=True, backoff_s=1.0)) == 6.0
 
 
 def test_options_out_of_range_are_reported_together() -> None:

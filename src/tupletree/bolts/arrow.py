@@ -24,7 +24,7 @@ from tupletree.bolts.failures import FailureMaker, wrong_type
 from tupletree.data.codec import ArrowCodec, EncodeError
 from tupletree.data.columns import Anchors, ArrowColumns, Indices, distinct_rows
 from tupletree.data.frames import ColumnFrame, Frame, Root, done_roots, roots_of, segments_of
-from tupletree.errors import ProcessingError, is_outage
+from tupletree.errors import ProcessingError
 from tupletree.topology.components import Anchored
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
@@ -64,7 +64,7 @@ class ArrowTask:
         body: BoltSpec = component.body
         self._place = place
         self._state = state
-        self._fail = FailureMaker(component.name, place.task_id)
+        self._fail = FailureMaker(component.name, place.task_id, component.retry)
         self._rest: tuple[Frame, list[ArrowColumns]] | None = None  # what an outage left of a frame
         self._left: list[ArrowColumns] = []
         self._inputs = {
@@ -188,12 +188,12 @@ class ArrowTask:
             return
         rows = len(columns)
         failed = self._call(columns, source, made)
-        if failed is not None and self._place.waits and is_outage(failed):
+        if failed is not None and self._place.waits and self._place.takes_as_outage(failed):
             worked.outage = failed
             self._left.append(columns)
             return
         for _ in range(self._place.calls - 1 if rows == 1 else 0):  # for several it is called again by halves
-            if failed is None or not may_pass(failed):
+            if failed is None or not may_pass(failed, self._place):
                 break
             failed = self._call(columns, source, made)
         if failed is None:

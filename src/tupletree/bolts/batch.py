@@ -13,7 +13,6 @@ from tupletree.bolts.calls import HolderCalls
 from tupletree.bolts.effects import Output, TaskPlace, Worked
 from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
 from tupletree.data.frames import Frame, Root, all_failed, join_segments, roots_of
-from tupletree.errors import is_outage
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["BatchTask"]
@@ -147,7 +146,7 @@ class BatchTask:
 
     def _meets(self, error: BaseException) -> bool:
         """Whether a call met an outage, so that its members wait."""
-        return self._place.waits and is_outage(error)
+        return self._place.waits and self._place.takes_as_outage(error)
 
     def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> int:
         """After a failed batch; how many members were worked until there was an outage."""

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tupletree.bolts.effects import StateCell, TaskPlace
-from tupletree.errors import InternalError, PermanentError, ProcessingTimeoutError, is_outage
+from tupletree.errors import InternalError, PermanentError, ProcessingTimeoutError, RetryAfter
 from tupletree.topology.components import Tick
 
 __all__ = ["checking", "may_pass", "retrying_call", "to_its_end"]
@@ -22,13 +22,15 @@ HELD_AT_MOST = 10_000
 """Tuples of one call that are held until it is over, so that it can be made again."""
 
 
-def may_pass(error: BaseException) -> bool:
+def may_pass(error: BaseException, place: TaskPlace) -> bool:
     """Whether another call could succeed, and is not too expensive.
 
     What the bolt itself calls permanent does not pass, and a call that had to be interrupted took too long already. An
-    outage does not pass at once.
+    outage does not pass at once, and where the bolt asks for a pause, none is made before that.
     """
-    return not isinstance(error, PermanentError | ProcessingTimeoutError) and not is_outage(error)
+    if isinstance(error, PermanentError | ProcessingTimeoutError | RetryAfter) or place.takes_as_outage(error):
+        return False
+    return place.retry is None or place.retry.settings_for(error).attempts != 1
 
 
 def retrying_call(
@@ -56,9 +58,9 @@ def retrying_call(
             try:
                 return call(*values)
             except BaseException as error:
-                if undo is not None and (left or is_outage(error)):
+                if undo is not None and (left or place.takes_as_outage(error)):
                     undo()
-                if not left or not may_pass(error):
+                if not left or not may_pass(error, place):
                     raise
         raise InternalError("a call must be made at least once", got=str(place.calls))
 

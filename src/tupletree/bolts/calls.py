@@ -44,7 +44,7 @@ class HolderCalls:
         spec: BoltSpec = component.body
         self.place = place
         self.holdings = holdings
-        self.fail = FailureMaker(component.name, place.task_id)
+        self.fail = FailureMaker(component.name, place.task_id, component.retry)
         self.streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
         self.returns_many = spec.returns == "many"
         injected: dict[str, object] = {

@@ -41,7 +41,7 @@ from tupletree.data.frames import (
     plain_root,
     roots_of,
 )
-from tupletree.errors import ProcessingError, TupleSettledError, is_outage
+from tupletree.errors import ProcessingError, TupleSettledError
 from tupletree.topology.components import Tick
 from tupletree.topology.model import ComponentSpec
 
@@ -265,7 +265,7 @@ class CollectorCall:
         own = set(roots_of(delivery.root))
         for _ in range(self._place.calls - 1):
             is_alone = all(own.issuperset(roots_of(one.root)) for one in self._emitted[self._mark :])
-            if not (may_pass(error) and is_alone and self._verdicts == before.verdicts):
+            if not (may_pass(error, self._place) and is_alone and self._verdicts == before.verdicts):
                 break
             del self._emitted[self._mark :]
             if before.undo is not None:
@@ -279,7 +279,7 @@ class CollectorCall:
                 error = raised
             else:
                 return None
-        if is_outage(error) and before.undo is not None:
+        if self._place.takes_as_outage(error) and before.undo is not None:
             before.undo()
         return error
 
@@ -291,7 +291,7 @@ class CollectorCall:
         own = set(roots_of(delivery.root))
         mine = self._emitted[self._mark :]
         self._emitted[self._mark :] = [one for one in mine if not own.issuperset(roots_of(one.root))]
-        if self._place.waits and is_outage(error) and type(delivery.value) is not Tick:
+        if self._place.waits and self._place.takes_as_outage(error) and type(delivery.value) is not Tick:
             self._outage = error
             self.let_go(delivery)
         elif self._auto_fail:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tupletree.data.frames import Columns, Frame, LaidOut, Root, roots_of
-from tupletree.errors import ProcessingError
+from tupletree.errors import ProcessingError, is_outage
+from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class TaskPlace:
     `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
     `frame` is the one whose tuples are given to calls one by one, or the last such; None where calls have tuples of
     several. `ids_of` finds the message ids of roots, when user code asks; None where they are not known. `named` are
-    those of a tuple that is settled while its call goes on.
+    those of a tuple that is settled while its call goes on. `retry` is what the topology says about failures of the
+    component.
     """
 
     topology: str
@@ -180,6 +182,7 @@ class TaskPlace:
     frame: Frame | None = None
     ids_of: Callable[[Sequence[int]], tuple[MessageId, ...]] | None = None
     named: tuple[Root, tuple[MessageId, ...]] | None = None
+    retry: Retry | None = None
 
     @property
     def wants_roots(self) -> bool:
@@ -240,6 +243,10 @@ class TaskPlace:
     def source_stream(self) -> str:
         """See `TaskContext.source_stream`."""
         return self.frame.stream if self.source_component and self.frame is not None else ""
+
+    def takes_as_outage(self, error: BaseException) -> bool:
+        """Whether what the component raised is an outage, and no failure of a message."""
+        return is_outage(error) if self.retry is None else self.retry.takes_as_outage(error)
 
     def ids_of_root(self, root: Root) -> tuple[MessageId, ...]:
         """The ids of the messages of a tuple."""

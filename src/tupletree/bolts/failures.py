@@ -9,11 +9,15 @@ from typing import Any
 
 from tupletree.bolts.effects import MAX_STRAYS_KEPT, Worked
 from tupletree.data.frames import Root, roots_of
-from tupletree.errors import PermanentError, ProcessingTimeoutError, TupletreeError
+from tupletree.errors import PermanentError, ProcessingTimeoutError, RetryAfter, TupletreeError
 from tupletree.texts import encodable
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.topology.retry import Retry
+from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
-__all__ = ["OUR_MODULES", "FailureMaker", "safe_text", "wrong_type"]
+__all__ = ["OUR_MODULES", "FailureMaker", "rule_of", "safe_text", "wrong_type"]
+
+OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors of the operating system that no service or network is the cause of."""
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
@@ -72,12 +76,41 @@ def wrong_type(value: object, expected: str) -> PermanentError:
     )
 
 
-class FailureMaker:
-    """Builds the failures of one task."""
+def rule_of(retry: Retry | None, error: BaseException | None) -> RetryRule | None:
+    """How a message is tried again that this error failed; None: as after any failure.
 
-    def __init__(self, component: str, task_id: int) -> None:
+    Args:
+        retry: what the topology says about the component.
+        error: the exception; None if the component failed the tuple in words.
+    """
+    after_s = error.seconds if isinstance(error, RetryAfter) else None
+    settings = retry.settings_for(error) if retry is not None else None
+    has_pauses = settings is not None and settings.has_pauses
+    is_service = isinstance(error, OSError) and not isinstance(error, OF_PATHS) and not has_pauses
+    if settings is None:
+        return RetryRule(after_s=after_s, is_service=is_service) if is_service or after_s is not None else None
+    return RetryRule(
+        attempts=settings.attempts,
+        backoff_s=settings.backoff_s,
+        factor=settings.factor,
+        max_s=settings.max_s,
+        after_s=after_s,
+        is_service=is_service,
+    )
+
+
+class FailureMaker:
+    """Builds the failures of one task.
+
+    Args:
+        component, task_id: the task.
+        retry: what the topology says about failures of the component.
+    """
+
+    def __init__(self, component: str, task_id: int, retry: Retry | None = None) -> None:
         self._component = component
         self._task_id = task_id
+        self._retry = retry
 
     def of(self, value: object, error: BaseException | str | None, kind: FailureKind = FailureKind.ERROR) -> Failure:
         """A failure of the tuple `value`, from an exception or a reason in words."""
@@ -91,6 +124,7 @@ class FailureMaker:
             traceback=_traceback(raised) if raised is not None else "",
             failing_tuple=safe_text(value),
             permanent=isinstance(raised, PermanentError),
+            retry=rule_of(self._retry, raised),
         )
 
     def note(

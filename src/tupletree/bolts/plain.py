@@ -33,7 +33,7 @@ from tupletree.data.frames import (
     select,
     without,
 )
-from tupletree.errors import InternalError, is_outage
+from tupletree.errors import InternalError
 from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.states import view_of
@@ -65,7 +65,7 @@ class BoltTask:
         self._state = state
         self._keys = key_functions or {}
         self._stream_of = {stream.schema.cls: name for name, stream in component.outputs.items()}
-        self._fail = FailureMaker(component.name, place.task_id)
+        self._fail = FailureMaker(component.name, place.task_id, component.retry)
         self._bolt: Bolt[Any] | None = None
         self._is_wrapped = False
         self._retries_calls = True  # here, and not in whatever makes the calls for it
@@ -177,7 +177,7 @@ class BoltTask:
 
     def _meets(self, error: BaseException, frame: Frame, worked: Worked, *, may_wait: bool = True) -> bool:
         """Whether a call met an outage, so that its tuple and those behind it wait. A tick is not repeated."""
-        if not (may_wait and is_outage(error) and self._place.waits and frame.stream != TICK_STREAM):
+        if not (may_wait and self._place.takes_as_outage(error) and self._place.waits and frame.stream != TICK_STREAM):
             return False
         worked.outage = error
         return True

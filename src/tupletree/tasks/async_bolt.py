@@ -18,7 +18,7 @@ from typing import Any, Final
 from tupletree.bolts.collector import CollectorCall, Delivery, deliveries_of
 from tupletree.bolts.effects import StateCell, Worked
 from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, roots_of
-from tupletree.errors import InternalError, is_outage
+from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
@@ -372,7 +372,7 @@ class AsyncBoltMachine(EmittingMachine):
     def _note_opened(self, error: BaseException | None, worked: Worked, out: Outbox) -> None:
         """A bolt that cannot be opened fails the tuples that wait, and is tried again when others come."""
         self._opening = False
-        if error is not None and is_outage(error):
+        if error is not None and self.place.takes_as_outage(error):
             self._wait_for(error, out)
             return
         self._note(self.wait.over(self._now_s), out)
@@ -389,7 +389,12 @@ class AsyncBoltMachine(EmittingMachine):
     def _note_ended(
         self, number: int, call: CallContext, error: BaseException | None, worked: Worked, out: Outbox
     ) -> None:
-        if error is not None and is_outage(error) and not call.settled and type(call.delivery.value) is not Tick:
+        if (
+            error is not None
+            and self.place.takes_as_outage(error)
+            and not call.settled
+            and type(call.delivery.value) is not Tick
+        ):
             # The call's requests are dropped, its value of the state was a copy: the tuple is worked again unchanged.
             self._calls.let_go(call.delivery)
             self._ready.appendleft((call.delivery, call.key if call.is_keyed else NO_KEY))

@@ -18,7 +18,7 @@ from tupletree.bolts.failures import FailureMaker
 from tupletree.bolts.held import Holder
 from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame, Root, cut, roots_of, without
-from tupletree.errors import InternalError, is_outage
+from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.keys import key_functions
@@ -95,7 +95,8 @@ class EmittingMachine(Machine):
         )
         self._emitter = Emitter(plan, task, random_bits)
         self.place.numbered = self._emitter.ordering.numbers_outputs
-        self._fail = FailureMaker(task.component, task.task_id)
+        self.place.retry = plan.spec.components[task.component].retry
+        self._fail = FailureMaker(task.component, task.task_id, self.place.retry)
         self._deferred: DeferredDeltas | None = (
             None  # for those that may emit for a message long before they are done with it
         )
@@ -199,7 +200,7 @@ class BoltMachine(EmittingMachine):
             self.live.paces[self.task.component] = self.pace
         self.place.ids_of = self._ids_of
         error = self._try_to_open()
-        if error is not None and is_outage(error):
+        if error is not None and self.place.takes_as_outage(error):
             self._wait_for(error, now, out)
         elif error is not None:
             text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
@@ -225,7 +226,7 @@ class BoltMachine(EmittingMachine):
         error = self._try_to_open()
         if error is None:
             return True
-        if is_outage(error):
+        if self.place.takes_as_outage(error):
             self._waiting.appendleft(frame)
             self._wait_for(error, now, out)
             return False
@@ -345,7 +346,7 @@ class BoltMachine(EmittingMachine):
                 self._work(self._waiting.popleft(), now, out)
             else:
                 error = self._try_to_open()
-                if error is not None and is_outage(error):
+                if error is not None and self.place.takes_as_outage(error):
                     self._wait_for(error, now, out)
             if self.wait.current.tries > tries:
                 return False

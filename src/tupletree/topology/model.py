@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
+from tupletree.topology.retry import Retry
 from tupletree.topology.streams import Schema
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
@@ -165,6 +166,7 @@ class ComponentSpec:
         replay: spouts only; who retries a failed attempt: the runtime, or the source itself.
         where: `file:line` of the call that declared it, for errors.
         executors: threads of their own for these tasks on the local runtime; None leaves it to the plan.
+        retry: bolts only; how messages are tried again that failed here. None: by the options.
     """
 
     name: str
@@ -177,6 +179,7 @@ class ComponentSpec:
     resources: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     executors: int | None = None
+    retry: Retry | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 
 from tupletree.texts import encodable, is_encodable
 
-__all__ = ["DeadLetter", "Failure", "FailureKind", "Outcome"]
+__all__ = ["DeadLetter", "Failure", "FailureKind", "Outcome", "RetryRule"]
 
 
 class Outcome(enum.Enum):
@@ -34,6 +34,23 @@ class FailureKind(enum.Enum):
     STOPPED = "stopped"  # the topology stopped before it completed
 
 
+class RetryRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the failing component says about further attempts; None is as the run's options have it.
+
+    Attributes:
+        attempts, backoff_s, factor, max_s: see `tupletree.Retry`.
+        after_s: the next attempt is not to begin before so many seconds.
+        is_service: the pauses are those after failures of services (`service_backoff_initial_ms` and so on).
+    """
+
+    attempts: int | None = None
+    backoff_s: float | None = None
+    factor: float | None = None
+    max_s: float | None = None
+    after_s: float | None = None
+    is_service: bool = False
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why one attempt failed, as text: exceptions never cross a process boundary as objects.
 
@@ -45,6 +62,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         traceback: formatted traceback, shortened to a fixed limit.
         failing_tuple: the tuple in hand, rendered and shortened.
         permanent: a retry cannot help.
+        retry: how the message is tried again, where that is not as after any failure.
     """
 
     kind: FailureKind
@@ -55,6 +73,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
     failing_tuple: str = ""
     permanent: bool = False
+    retry: RetryRule | None = None
 
     def __post_init__(self) -> None:
         """Texts come from outside, and must not stop what stores a failure."""

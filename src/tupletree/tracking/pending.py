@@ -227,7 +227,7 @@ class Pending:
 
     def is_last_attempt(self, root: int, failure: Failure) -> bool:
         """Whether `fail` would make a dead letter of this root's message, which is in flight."""
-        return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt)
+        return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt, failure.retry)
 
     def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
         """The attempt failed: the runtime or the source will try again, or the message is dead.

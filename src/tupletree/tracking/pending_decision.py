@@ -220,9 +220,9 @@ def after_failure(
     in_place: bool = False,
 ) -> Retry | SourceRetry | Died:
     """What comes of a message whose attempt, which is in flight, failed; changes nothing."""
-    if failure.permanent or policy.exhausted(message.attempt):
+    if failure.permanent or policy.exhausted(message.attempt, failure.retry):
         return died_of(message, task.name, failure, times.wall_s)
     if message.by_source and not in_place:
         return SourceRetry(task.number, message.message_id, message.attempt + 1, failure, message.root)
-    due_s = times.now_s + policy.delay_s(message.attempt, random)
+    due_s = times.now_s + policy.delay_s(message.attempt, random, failure.retry)
     return Retry(task.number, message.message_id, message.attempt + 1, due_s, message.root)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tupletree.config import Options
 from tupletree.errors import ConfigError, Finding
+from tupletree.tracking.outcomes import RetryRule
 
 __all__ = ["RestartPolicy", "RetryPolicy", "spread_of"]
 
@@ -26,6 +27,7 @@ class RetryPolicy:
         backoff_initial_ms: pause after the first failed attempt.
         backoff_factor: each further pause is this many times longer.
         backoff_max_ms: no pause is longer than this, before jitter.
+        service_initial_ms, service_factor, service_max_ms: the same after failures of services.
         jitter: each pause is spread evenly over ± this fraction, so that messages that failed together do not
             be tried again together.
 
@@ -38,6 +40,9 @@ class RetryPolicy:
     backoff_factor: float = 2.0
     backoff_max_ms: float = 30_000.0
     jitter: float = 0.2
+    service_initial_ms: float = 500.0
+    service_factor: float = 6.0
+    service_max_ms: float = 120_000.0
 
     def __post_init__(self) -> None:
         ranges = (
@@ -45,6 +50,14 @@ class RetryPolicy:
             ("backoff_initial_ms", self.backoff_initial_ms, "0 or more", 0 <= self.backoff_initial_ms < math.inf),
             ("backoff_factor", self.backoff_factor, "at least 1", 1 <= self.backoff_factor < math.inf),
             ("backoff_max_ms", self.backoff_max_ms, "0 or more", 0 <= self.backoff_max_ms < math.inf),
+            (
+                "service_backoff_initial_ms",
+                self.service_initial_ms,
+                "0 or more",
+                0 <= self.service_initial_ms < math.inf,
+            ),
+            ("service_backoff_factor", self.service_factor, "at least 1", 1 <= self.service_factor < math.inf),
+            ("service_backoff_max_ms", self.service_max_ms, "0 or more", 0 <= self.service_max_ms < math.inf),
             ("backoff_jitter", self.jitter, "between 0 and 1", 0 <= self.jitter <= 1),
         )
         findings = [
@@ -63,27 +76,47 @@ class RetryPolicy:
             backoff_initial_ms=options.backoff_initial_ms,
             backoff_factor=options.backoff_factor,
             backoff_max_ms=options.backoff_max_ms,
+            service_initial_ms=options.service_backoff_initial_ms,
+            service_factor=options.service_backoff_factor,
+            service_max_ms=options.service_backoff_max_ms,
             jitter=options.backoff_jitter,
         )
 
-    def delay_s(self, attempt: int, random: Callable[[], float]) -> float:
+    def delay_s(self, attempt: int, random: Callable[[], float], rule: RetryRule | None = None) -> float:
         """Seconds to wait after attempt number `attempt` (from 1) failed; safe for any attempt number.
 
         Args:
             attempt: the attempt that failed.
             random: returns a uniform float in [0, 1).
+            rule: what the failure says about further attempts.
         """
+        if rule is not None and rule.after_s is not None:
+            return rule.after_s * (1.0 + self.jitter * random())
+        first_ms, factor, max_ms = self._pauses(rule)
         try:
-            growth = float(self.backoff_factor) ** (attempt - 1)
+            growth = float(factor) ** (attempt - 1)
         except OverflowError:
             growth = math.inf
         # A first pause of 0 means no pauses; 0 * inf would be NaN.
-        pause_ms = min(self.backoff_initial_ms * growth, self.backoff_max_ms) if self.backoff_initial_ms else 0.0
+        pause_ms = min(first_ms * growth, max_ms) if first_ms else 0.0
         return pause_ms * (1.0 + self.jitter * (2.0 * random() - 1.0)) / 1000.0
 
-    def exhausted(self, attempt: int) -> bool:
+    def _pauses(self, rule: RetryRule | None) -> tuple[float, float, float]:
+        """The first pause, the growth and the longest pause."""
+        usual = self.backoff_initial_ms, self.backoff_factor, self.backoff_max_ms
+        if rule is None:
+            return usual
+        if rule.is_service:
+            usual = self.service_initial_ms, self.service_factor, self.service_max_ms
+        return (
+            usual[0] if rule.backoff_s is None else 1000.0 * rule.backoff_s,
+            usual[1] if rule.factor is None else rule.factor,
+            usual[2] if rule.max_s is None else 1000.0 * rule.max_s,
+        )
+
+    def exhausted(self, attempt: int, rule: RetryRule | None = None) -> bool:
         """Whether attempt number `attempt` was the last one."""
-        return attempt >= self.max_attempts
+        return attempt >= (self.max_attempts if rule is None or rule.attempts is None else rule.attempts)
 
 
 def spread_of(root: int, attempt: int) -> float:

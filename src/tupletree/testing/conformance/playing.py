@@ -21,6 +21,7 @@ __all__ = ["Played", "gaps_of", "groups", "play"]
 QUICK = {
     "backoff_initial_ms": 1.0,
     "backoff_max_ms": 5.0,
+    "service_backoff_max_ms": 5.0,
     "spout_idle_wait_ms": 5.0,
     "max_attempts": 3,
     "message_timeout_s": 60.0,

@@ -185,7 +185,7 @@ class AsyncBoltTask(BoltTask):
         """Make a call, and again while it raises, as often as allowed."""
         for _ in range(self._place.calls - 1 if roots_of(root) else 0):
             outcome = await self._limited(lambda: self._asked(value, **self._resources))
-            if outcome.error is None or not may_pass(outcome.error):
+            if outcome.error is None or not may_pass(outcome.error, self._place):
                 return outcome
         return await self._limited(lambda: self._asked(value, **self._resources))
 

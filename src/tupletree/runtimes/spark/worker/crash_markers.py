@@ -31,7 +31,7 @@ from tupletree import errors
 from tupletree.bolts.effects import TaskPlace
 from tupletree.data.frames import Frame, Root, apart, picked, roots_of
 from tupletree.durable import DECODE_ERRORS, open_file
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
 __all__ = ["Blame", "CrashHistory", "CrashMarker", "CrashingWorkError", "MarkedPlace", "sweep_markers"]
 
@@ -83,8 +83,8 @@ class Blame:
         what = f"were in its `{self.work}`" if self.work else "worked on this message"
         return f"{CRASHES_BEFORE_BLAME} worker processes ended while they {what}: {self.how}"
 
-    def failure(self, component: str, failing_tuple: str = "") -> Failure:
-        """The blame as the failure of an attempt."""
+    def failure(self, component: str, failing_tuple: str = "", retry: RetryRule | None = None) -> Failure:
+        """The blame as the failure of an attempt; `retry` is what holds for the component."""
         return Failure(
             kind=FailureKind.POISON,
             component=component,
@@ -92,6 +92,7 @@ class Blame:
             error=str(self),
             traceback=self.stack,
             failing_tuple=failing_tuple,
+            retry=retry,
         )
 
 

@@ -104,7 +104,7 @@ class Sender:
         self._component = component.name
         self._destinations = destinations
         self.ordering = Ordering(plan, component.name, destinations.numbers)
-        self._fail = partial(destinations.fail, FailureMaker(component.name, task.task_id))
+        self._fail = partial(destinations.fail, FailureMaker(component.name, task.task_id, component.retry))
         self._routers = {stream: Router.of(plan, task.task_id, stream, sends_in) for stream in component.outputs}
         self._sequence = 0
         self._held: list[_OutgoingFrame] = []

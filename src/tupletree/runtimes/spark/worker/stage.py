@@ -22,11 +22,11 @@ import numpy as np
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
-from tupletree.bolts.failures import FailureMaker, safe_text
+from tupletree.bolts.failures import FailureMaker, rule_of, safe_text
 from tupletree.bolts.held import HeldFrame, Holder
 from tupletree.data.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.durable import sync_directory
-from tupletree.errors import ProcessingError, TupletreeError, is_outage
+from tupletree.errors import ProcessingError, TupletreeError
 from tupletree.logs import follow_environment
 from tupletree.routing.plan import Task
 from tupletree.runtimes.spark.format import wire
@@ -34,7 +34,7 @@ from tupletree.runtimes.spark.format.message_names import MessageNames
 from tupletree.runtimes.spark.format.program import EpochControl, Program, control_from, load_program
 from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
-from tupletree.runtimes.spark.worker.crash_markers import CrashingWorkError, CrashMarker, MarkedPlace
+from tupletree.runtimes.spark.worker.crash_markers import Blame, CrashingWorkError, CrashMarker, MarkedPlace
 from tupletree.runtimes.spark.worker.edges import Edges
 from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, QueuedFrame, QueuedFrames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
@@ -255,6 +255,7 @@ class StageRun:
             "component_tasks": self._plan.component_tasks,
             "waits": True,
             "ids_of": self._names.ids_of,
+            "retry": component.retry,
         }
         if self._crash_marker.is_marking:
             return MarkedPlace(self._crash_marker, **fields)
@@ -279,11 +280,16 @@ class StageRun:
         for root, values in (piece for frame in given for piece in frame.segments()):
             for one in here.intersection(roots_of(root)):
                 here.remove(one)
-                self._failures[one] = crash_history.roots[one].failure(task.component, safe_text(values[0]))
+                self._failures[one] = self._poison(crash_history.roots[one], safe_text(values[0]))
         frames, dropped = crash_history.drop_untracked(task.task_id, frames)
         for value, blame in dropped:
             fail.stray(self._untracked, value, f"lost, because worker processes ended on it: {blame.how}")
         return frames
+
+    def _poison(self, blame: Blame, failing_tuple: str = "") -> Failure:
+        """The failure of a message that crashed its workers."""
+        component = self._program.component(self._plan.tasks[blame.task_id].component)
+        return blame.failure(component.name, failing_tuple, rule_of(component.retry, None))
 
     def _bolt(self, component: ComponentSpec, task: Task, arrivals: QueuedFrames) -> Iterator[None]:
         """Run a bolt's task; yields whenever rows may be ready for Spark."""
@@ -293,14 +299,14 @@ class StageRun:
         keys = key_functions(self._plan.spec, component, task.index) if component.body.is_keyed else None
         holder = holder_of(component, place, keys)
         bolt = holder or task_of(self._plan, component, place, state, self._control.processing_timeout_s)
-        fail = FailureMaker(component.name, task.task_id)
+        fail = FailureMaker(component.name, task.task_id, component.retry)
         keep, held, arrivals.first = self._carryover_for(component, task, needed=holder is not None)
         try:
             with self._crash_marker.other_work(task.task_id, "open"):
                 bolt.open()
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
             for frame in arrivals:
-                if is_outage(error):
+                if place.takes_as_outage(error):
                     self._put_off(component.name, frame.roots, error)
                     continue
                 for root in frame.roots:
@@ -478,7 +484,7 @@ class StageRun:
         if root == UNTRACKED:
             fail.stray(self._untracked, value, error)
         if isinstance(error, CrashingWorkError):
-            poison = error.blame.failure(self._plan.tasks[error.blame.task_id].component, str(value))
+            poison = self._poison(error.blame, str(value))
             self._failures = {**dict.fromkeys(roots_of(root), poison), **self._failures}
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
@@ -527,7 +533,7 @@ class StageRun:
         self._stats.strays += _log_strays(self._untracked, ", ".join(self._stage.components))
         for root, blame in self._crash_marker.crash_history.roots.items():
             if root not in self._failures:  # this run had no frame of it
-                self._failures[root] = blame.failure(self._plan.tasks[blame.task_id].component)
+                self._failures[root] = self._poison(blame)
         entries = self._edges.entries()
         if entries is not None:
             self._put(wire.LEDGER, b"", wire.pack_entries(entries))
