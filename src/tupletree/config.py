@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from tupletree.errors import ConfigError, Finding
 
-__all__ = ["OptionInfo", "Options", "describe_options", "resolve_options"]
+__all__ = ["OptionInfo", "Options", "describe_options", "resolve_options", "share_of"]
 
 ENVIRONMENT_PREFIX = "TUPLETREE_"
 KUBERNETES = re.compile(
@@ -43,8 +43,12 @@ def _option(
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
+    pattern: str = "",
+    expected: str = "",
 ) -> Any:
     metadata = {
+        "pattern": pattern,
+        "in_words": expected,
         "unit": unit,
         "meaning": meaning,
         "storm": storm,
@@ -117,6 +121,23 @@ class Options:
         at_least=0,
     )
     max_attempts: int = _option(5, "attempts", "attempts in total before a message is dead", at_least=1)
+    max_dead: int | str | None = _option(
+        None,
+        "messages",
+        "more dead letters than this stop or pause the run (`on_max_dead`): a number, or a share of the messages that "
+        "ended, such as 1%; counted since this start, or since the run was resumed; none: no limit",
+        pattern=r"\d{1,18}|\d{1,2}(\.\d{1,9})?\s*%",
+        expected="a whole number of messages, or a share such as 1% or 0.5%",
+    )
+    max_dead_sample: int = _option(
+        100, "messages", "messages that must have ended before a share in max_dead counts", at_least=1
+    )
+    on_max_dead: Literal["stop", "pause"] = _option(
+        "stop",
+        "action",
+        "what happens then: stop ends the run as `tupletree drain` does without its retries, with exit code 5; pause "
+        "waits for `tupletree resume`",
+    )
     max_restarts: int = _option(
         5,
         "restarts",
@@ -217,6 +238,15 @@ class Options:
                 findings.append(Finding("wrong value", f"option {name}", repr(value), str(fault)))
         if findings:
             raise ConfigError(_HEADLINE, findings=findings)
+
+
+def share_of(limit: int | str | None) -> float | None:
+    """The share that `max_dead` names, between 0 and 1; None for a number of messages, or no limit.
+
+    >>> share_of("0.5%"), share_of("100")
+    (0.005, None)
+    """
+    return float(limit.strip().removesuffix("%")) / 100.0 if isinstance(limit, str) and "%" in limit else None
 
 
 @dataclass(frozen=True)
@@ -322,12 +352,16 @@ class _Declared:
     at_least: float | None
     above: float | None
     at_most: float | None
+    pattern: str = ""
+    in_words: str = ""
     choices: tuple[str, ...] = ()
 
     @property
     def expected(self) -> str:
         if self.choices:
             return " or ".join(self.choices)
+        if self.in_words:
+            return self.in_words + " or none" * self.optional
         kind = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         bounds = [
             f"{word} {bound:g}" if bound < 1e6 else f"{word} {bound:,.0f}"
@@ -346,7 +380,11 @@ class _Declared:
         if parsed is None and self.optional:
             return None
         if self.kind is str:
+            if self.pattern and type(parsed) is int:
+                parsed = str(parsed)
             if not isinstance(parsed, str) or not parsed.strip():
+                raise ValueError(self.expected)
+            if self.pattern and not re.fullmatch(self.pattern, parsed.strip()):
                 raise ValueError(self.expected)
             return parsed
         if self.kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):

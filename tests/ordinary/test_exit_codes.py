@@ -150,6 +150,15 @@ def test_1_is_a_run_that_failed(tmp_path: Path, write_target: WriteTarget) -> No
     assert "Traceback" not in err
 
 
+def test_5_is_a_run_that_too_many_dead_letters_stopped(tmp_path: Path, write_target: WriteTarget) -> None:
+    limited = ("--set", "count=100000", "--option", "max_dead=10")
+    code, summary, err = Command(write_target(TARGET), tmp_path, "local", "bad", *limited).end()
+    assert code == 5
+    assert int(str(summary["dead"])) < 10_000
+    assert "are dead: more than max_dead (10)" in str(summary["reason"])
+    assert "more than max_dead (10); stopping" in err
+
+
 def test_4_is_a_drain_that_left_messages_open_and_it_says_which(tmp_path: Path, write_target: WriteTarget) -> None:
     command = Command(write_target(TARGET), tmp_path, "local", "slow", *SLOW)
     command.until(lambda: command.open_now() >= 5)

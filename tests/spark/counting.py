@@ -33,7 +33,13 @@ from tupletree.tracking.outcomes import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
 
-QUICK = {"backoff_initial_ms": 1.0, "backoff_max_ms": 5.0, "service_backoff_max_ms": 5.0, "spout_idle_wait_ms": 5.0, "max_restarts": 0}
+QUICK = {
+    "backoff_initial_ms": 1.0,
+    "backoff_max_ms": 5.0,
+    "service_backoff_max_ms": 5.0,
+    "spout_idle_wait_ms": 5.0,
+    "max_restarts": 0,
+}
 """Retries at once, and no restarts: these tests are about what is retried and how a run ends, not about waiting."""
 
 SINKS = ("lines", "columns")

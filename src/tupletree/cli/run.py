@@ -27,6 +27,7 @@ POLL_S = 0.25
 
 EXIT_DEAD_LETTERS = 3
 EXIT_OPEN = 4
+EXIT_MAX_DEAD = 5
 EXIT_INTERRUPTED = 130
 
 
@@ -133,6 +134,8 @@ def exit_code_of(ended: Summary, *, interrupted: bool) -> int:
     """The exit code of a run that ended without an error of its own."""
     if interrupted:
         return EXIT_INTERRUPTED
+    if ended.reason:
+        return EXIT_MAX_DEAD
     if ended.open:
         return EXIT_OPEN
     return EXIT_DEAD_LETTERS if ended.dead else 0

@@ -59,6 +59,8 @@ def print_status(place: Path, status: Status) -> None:
         Console(markup=False, highlight=False).print(table)
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
+    if progress.reason:
+        print(f"  {escape(progress.reason)}")
     for outage in progress.outages:
         print(f"  {escape(str(outage))}")
     if status.error:

@@ -32,6 +32,7 @@ def summary_json(summary: Summary) -> str:
             "untracked_failed": summary.untracked_failed,
             "joined": summary.joined,
             "seconds": round(summary.seconds, 3),
+            "reason": summary.reason,
             "outputs": dict(summary.outputs),
             "state_dir": str(summary.state_dir),
         }
@@ -56,6 +57,8 @@ def summary_text(summary: Summary) -> str:
         f"  open   {summary.open:>12,}",
         f"  failed attempts {summary.failed:,}, retried {summary.retried:,}",
     ]
+    if summary.reason:
+        lines.append(f"  ended early: {summary.reason}")
     if summary.untracked or summary.untracked_failed:
         lines.append(f"  untracked {summary.untracked:,}, failed tuples of no message {summary.untracked_failed:,}")
     if summary.joined:

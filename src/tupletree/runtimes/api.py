@@ -54,6 +54,7 @@ class Progress:
             waiting while a component waits for the end of an outage; others may go on meanwhile.
         outages: what waits for something outside that is not available, the longest wait first.
         outage_counts: component → outages in this process.
+        reason: why the run was paused, or is being stopped, by itself: too many dead letters (`max_dead`); else empty.
     """
 
     emitted: int = 0
@@ -74,6 +75,7 @@ class Progress:
     untracked: int = 0
     untracked_failed: int = 0
     joined: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Summary:
 
     Attributes:
         left: what the open messages wait for.
+        reason: see `Progress.reason`; of a paused run that was stopped, too.
     """
 
     topology: str
@@ -99,6 +102,7 @@ class Summary:
     untracked_failed: int = 0
     joined: int = 0
     left: OpenMessages = NOTHING_OPEN
+    reason: str = ""
 
 
 def is_own_thread() -> bool:

@@ -128,6 +128,7 @@ class SpoutMachine(Machine):
         self._not_yet_told: set[int] = set()
         self._pulling = self._retrying = active
         self._paused = not active
+        self._leaves_buffer = False
         self._is_open = False
         self.is_at_limit = False
         self.nothing_waits: Callable[[], bool] | None = None
@@ -198,9 +199,13 @@ class SpoutMachine(Machine):
             if self._is_open:
                 self.spout.activate()
 
-    def drain(self) -> None:
-        """Stop asking for messages, and start no retry. What the spout has given already is still emitted."""
+    def drain(self, *, leaves_buffer: bool = False) -> None:
+        """Stop asking for messages, and start no retry.
+
+        What the spout has given already is still emitted; with `leaves_buffer` it is failed to the source by `abandon`.
+        """
         self._pulling = self._retrying = self._paused = False
+        self._leaves_buffer = leaves_buffer
 
     def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - it fails no attempt
         """Fail every open message to its source, and forget it: the end of a drain that timed out."""
@@ -291,9 +296,8 @@ class SpoutMachine(Machine):
     def is_drained(self) -> bool:
         """Whether nothing is in flight, and nothing that the spout gave is left to emit."""
         not_yet_told = self._calls_out.not_yet_told
-        return not (
-            self._spout_buffer.held or self.in_flight or self._storing_letters or self._inherited or not_yet_told
-        )
+        is_left = self._spout_buffer.held and not self._leaves_buffer
+        return not (is_left or self.in_flight or self._storing_letters or self._inherited or not_yet_told)
 
     def next_due_s(self) -> float | None:
         """The next retry, the next call after one that met an outage, or the next look at what blocks the source."""
@@ -319,7 +323,7 @@ class SpoutMachine(Machine):
             out.mail += self._write_requests.ask_again(now.monotonic_s, self._timeout_s)
         if self.ended and not self._calls_out.not_yet_told and self.pending.awaiting_source(self.task.task_id):
             self._give_up(now, out)
-        if paused or self._paused or self._above:
+        if paused or self._paused or self._above or self._leaves_buffer:
             self.is_at_limit = False
             return False
         self._draw.turn()

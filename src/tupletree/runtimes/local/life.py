@@ -66,6 +66,7 @@ class RunSignals:
         all_ended, all_finished, all_drained: what the executors of spouts report, each for its own: their inputs are
             over, all their messages have ended, nothing of theirs is in flight.
         stop_at_s: when a drain runs out of time (monotonic); None: no stop was requested.
+        leaves_buffer: what spouts have given is not emitted any more once the stop is requested.
         fault: why an executor ended.
         wake: set whenever one of these changes.
     """
@@ -76,6 +77,7 @@ class RunSignals:
     finished: bool = False
     drained: bool = False
     stop_at_s: float | None = None
+    leaves_buffer: bool = False
     fault: BaseException | None = None
     all_ended: Agreement = field(default_factory=Agreement)
     all_finished: Agreement = field(default_factory=Agreement)
@@ -155,7 +157,10 @@ class Life:
         if control.stop_asked():
             control.state = "draining"
             for spout in self._assembly.spouts():
-                self._ask(self._assembly.owners[spout.task.task_id], lambda _, __, spout=spout: spout.drain())
+                self._ask(
+                    self._assembly.owners[spout.task.task_id],
+                    lambda _, __, spout=spout: spout.drain(leaves_buffer=control.leaves_buffer),
+                )
             control.draining = True  # no spout emits any more, so what is drained stays drained
         control.ending = True
         while not (control.drained or control.finished) and self._time_left():

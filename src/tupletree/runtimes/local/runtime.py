@@ -22,6 +22,7 @@ from tupletree.errors import ConnectorError, InternalError, OutageLimitError, Tu
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
 from tupletree.runtimes.control import RunControl
+from tupletree.runtimes.dead_guard import DeadGuard
 from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver, assemble
 from tupletree.runtimes.local.counts import RunCounts
@@ -95,6 +96,7 @@ class LocalRun(RunHandle):
         self._random = Random(SystemRandom().getrandbits(128))
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._control = RunSignals()
+        self._dead_guard = DeadGuard(spec.name, request.options, self._stop_at_once, self.pause)
         self._assembly: Assembly | None = None
         self._counts = RunCounts(spec, self._carried_over, self._clock, lambda: self._assembly)
         self._ended = threading.Event()
@@ -152,6 +154,7 @@ class LocalRun(RunHandle):
             untracked=totals.untracked,
             untracked_failed=self._counts.strays(),
             joined=totals.joined,
+            reason=self._dead_guard.reason,
         )
 
     def _state(self, *, waits: bool) -> str:
@@ -185,6 +188,7 @@ class LocalRun(RunHandle):
             untracked_failed=self._counts.strays(),
             joined=totals.joined,
             left=(self._counts.left or NOTHING_OPEN).of_all(open_now),
+            reason=self._dead_guard.reason,
         )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
@@ -197,6 +201,11 @@ class LocalRun(RunHandle):
         if not is_own_thread():
             self._ended.wait(min(limit_s + STOP_MARGIN_S, threading.TIMEOUT_MAX))
 
+    def _stop_at_once(self) -> None:
+        """Stop, and emit nothing more of what the spouts have given already."""
+        self._control.leaves_buffer = True
+        self.stop()
+
     def pause(self) -> None:
         """See `RunHandle.pause`. A restart leaves the spouts paused."""
         self._set_active(active=False)
@@ -204,6 +213,8 @@ class LocalRun(RunHandle):
     def resume(self) -> None:
         """See `RunHandle.resume`."""
         if not self._control.stop_asked():
+            totals, _ = self._counts.totals()
+            self._dead_guard.begin(totals.acked, totals.dead)
             self._set_active(active=True)
 
     def describe(self) -> str:
@@ -264,6 +275,8 @@ class LocalRun(RunHandle):
                     next_step="make room there, or fix the folder; until then no source is told of its dead messages",
                 ) from error
             self._letters += 1
+        totals, _ = self._counts.totals()
+        self._dead_guard.look(totals.acked, totals.dead)
 
     def acked(self, acked: list[Acked]) -> None:
         """See `Hub.acked`."""

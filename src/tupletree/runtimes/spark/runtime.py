@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import SystemRandom
 
@@ -26,6 +26,7 @@ from tupletree.errors import (
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
 from tupletree.runtimes.control import RunControl
+from tupletree.runtimes.dead_guard import DeadGuard
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.open_messages import open_messages
 from tupletree.runtimes.progress import Reporter, progress_file
@@ -45,8 +46,9 @@ from tupletree.runtimes.spark.format.program import codecs_of, pack_program
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.format.statedir import StateDirectory, fresh_state_dir, unusable
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.decision import EpochDecider
+from tupletree.runtimes.spark.settle.decision import EpochDecider, EpochVerdicts
 from tupletree.runtimes.spark.settle.engine import Engine
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
 from tupletree.runtimes.spark.settle.logged import acked_in
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, outage_in
@@ -140,6 +142,9 @@ class SparkRun(RunHandle):
         self._was_up = False
         self._answered: set[int] = set()  # spouts, in any life of this start
         self._outages = Outages(self._clock, request.options.outage_limit_s)
+        self._dead_guard = DeadGuard(
+            spec.name, request.options, lambda: self._hold(self.stop), lambda: self._hold(self.pause)
+        )
         super().__init__(Reporter(spec.name, progress_file(request.options)))
         self._run_control = RunControl(self, spec.name, "spark")
 
@@ -185,6 +190,7 @@ class SparkRun(RunHandle):
             joined=self._accounts.joined,
             outages=outages,
             outage_counts=self._outages.counts(),
+            reason=self._dead_guard.reason,
         )
 
     def _shown_state(self) -> str:
@@ -231,6 +237,7 @@ class SparkRun(RunHandle):
                 self._clock.wall(),
                 self._accounts.reading,
             ),
+            reason=self._dead_guard.reason,
         )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
@@ -259,7 +266,15 @@ class SparkRun(RunHandle):
 
     def resume(self) -> None:
         """See `RunHandle.resume`."""
+        if self._accounts is not None:
+            self._dead_guard.begin(self._accounts.totals.acked, self._accounts.totals.dead)
         self._set_active(active=True)
+
+    def _hold(self, act: Callable[[], None]) -> None:
+        """Stop or pause, and give what is pulled already to no epoch."""
+        if self._loop is not None:
+            self._loop.hold_buffer()
+        act()
 
     def _set_active(self, *, active: bool) -> None:
         self._active = active
@@ -321,6 +336,8 @@ class SparkRun(RunHandle):
         rescaler = Rescaler(self._directory, plan, frame_maker, spouts, codecs)
         recovered = recover(self._directory, accounts, codecs, self._sinks, self._clock, rescaler)
         adopt_open_trees(self._directory, accounts, codecs, self._clock)
+        if self._accounts is None:  # what earlier starts have counted is no reason to stop this one
+            self._dead_guard.begin(accounts.totals.acked, accounts.totals.dead)
         self._accounts = accounts
         replays = Replays(self._directory.path, accounts, self._clock)
         retry_policy = RetryPolicy.from_options(self._options)
@@ -366,7 +383,7 @@ class SparkRun(RunHandle):
                 self._options,
                 self._clock,
                 retold,
-                lambda record, verdicts: self.reports.report(epochs.of(record, verdicts, self._outages.shown())),
+                lambda record, verdicts: self._note_called_back(epochs, record, verdicts),
                 self._outages,
                 active=active,
             )
@@ -377,6 +394,12 @@ class SparkRun(RunHandle):
             spout_loop.close()
         replays.clear_inbox()
         loop.sweep_orphans()
+
+    def _note_called_back(self, epochs: EpochProgress, record: EpochRecord, verdicts: EpochVerdicts) -> None:
+        """An epoch is settled, and its sources know."""
+        assert self._accounts is not None
+        self._dead_guard.look(self._accounts.totals.acked, self._accounts.totals.dead)
+        self.reports.report(epochs.of(record, verdicts, self._outages.shown()))
 
     def _make_engine(self, plan: Plan, runner: PlanRunner, accounts: Accounts, publisher: Publisher) -> Engine:
         directory, options = self._directory, self._options

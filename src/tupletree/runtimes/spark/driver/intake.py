@@ -34,6 +34,7 @@ from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.splits import SplitSpout, storable_split
 from tupletree.topology.window_check import max_pending
+from tupletree.tracking.dead_limit import DeadLimit
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import AlreadySettled, Emission
@@ -73,7 +74,9 @@ class Intake:
         self._tracked = options.acker_tasks > 0
         self._max_messages = options.epoch_max_messages
         self._max_bytes = options.epoch_max_bytes
-        self.limit = options.epoch_max_messages
+        # Where dead letters are limited, epochs begin small and double while messages live (`loop`): an epoch of which
+        # all die would exceed the limit by far.
+        self.limit = min(options.epoch_max_messages, DeadLimit.of(options).first_look or options.epoch_max_messages)
         self._bytes_per_message = 0.0
         self._delivered: set[tuple[int, Hashable]] = set()
 
@@ -81,6 +84,11 @@ class Intake:
     def buffered(self) -> int:
         """Messages that have no epoch yet."""
         return sum(spout.buffered for spout in self._spouts.values())
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the next start would have all that is in no epoch yet: its sources have positions."""
+        return all(not spout.buffered or spout.spout.snapshot() is not None for spout in self._spouts.values())
 
     @property
     def is_full(self) -> bool:

@@ -116,7 +116,7 @@ class Loop:
         self._last_drained = False
         self._look_ahead()
         self._stop_at_s: float | None = None
-        self._flushes = False
+        self._flushes = self._holds_buffer = False
         self._active = self._wanted_active = active
 
     # --- from other threads -----------------------------------------------------------------------------------
@@ -135,7 +135,12 @@ class Loop:
     def set_active(self, *, active: bool) -> None:
         """Activate or pause spouts and retries; what is pulled already goes on."""
         self._wanted_active = active
+        self._holds_buffer = self._holds_buffer and not active
         self._wake.set()
+
+    def hold_buffer(self) -> None:
+        """Give what is pulled to no epoch until `set_active`. A stop leaves it to the next start, if possible."""
+        self._holds_buffer = True
 
     def _settled(self, verdicts: EpochVerdicts) -> None:
         """An epoch is committed; called by the settling thread."""
@@ -216,13 +221,14 @@ class Loop:
         if ahead >= 2 or self._settling.fault is not None:
             return False
         if ahead == 1:
-            return not stopping and (intake.is_full or (intake.has_ended and intake.buffered > 0))
+            is_wanted = self._may_cut_buffer(stopping=stopping) and not stopping
+            return is_wanted and (intake.is_full or intake.has_ended)
         if not stopping and (self._active or self._flushes):
             intake.add_due(now_s)
         # Until its callbacks are made, the loop does not know what the last epoch left.
         is_known = self._settling.called_back == self._accounts.settled
         gave_up = is_known and not stopping and self._active and intake.give_up_blocked(now_s)
-        if gave_up or intake.buffered:
+        if gave_up or self._may_cut_buffer(stopping=stopping):
             return True
         if stopping:
             return False
@@ -233,6 +239,11 @@ class Loop:
             or intake.must_give_up
             or (intake.ended_unlogged and intake.has_ended)
         )
+
+    def _may_cut_buffer(self, *, stopping: bool) -> bool:
+        """Whether anything is pulled that an epoch may have."""
+        intake = self._intake
+        return intake.buffered > 0 and not (self._holds_buffer and (not stopping or intake.is_repeatable))
 
     def _look_ahead(self) -> None:
         """Read when the accounts need an epoch next: it changes with each settled epoch."""
@@ -265,10 +276,12 @@ class Loop:
     def _is_finished(self, *, stopping: bool) -> bool:
         accounts, intake = self._accounts, self._intake
         # The last settled epoch may still be publishing, and its callbacks come later.
-        if intake.buffered or self._settling.called_back < accounts.settled:
+        if self._settling.called_back < accounts.settled:
             return False
         if stopping:
-            return True
+            return not self._may_cut_buffer(stopping=True)
+        if intake.buffered:
+            return False
         nothing_comes = intake.has_ended or self._flushes
         return nothing_comes and accounts.is_idle() and not self._replays.has_accepted
 
