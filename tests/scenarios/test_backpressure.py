@@ -13,7 +13,7 @@ from tupletree.tasks.bolt import BoltMachine
 @bolt
 def work(line: Line) -> None:
     if line.text == "bad":
-        raise ConnectionError("not yet")
+        raise RuntimeError("not yet")
     if line.text == "hopeless":
         raise PermanentError("never")
 

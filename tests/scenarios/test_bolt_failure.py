@@ -26,7 +26,7 @@ def check(word: Word, context: TaskContext) -> Attempt:
     if word.word == "poison":
         raise ValueError(f"attempt {context.attempt}")
     if word.word == "flaky" and context.attempt < 3:
-        raise ConnectionError(f"attempt {context.attempt}")
+        raise RuntimeError(f"attempt {context.attempt}")
     if word.word == "illegal":
         raise PermanentError("it will never be legal")
     return Attempt(word.word, context.attempt)

@@ -181,7 +181,7 @@ def test_a_verdict_on_an_old_attempt_that_is_applied_to_the_new_one_is_caught(
         assert "acked" in caught()
 
 
-@pytest.mark.parametrize("where", ["tupletree.bolts.plain.is_outage", "tupletree.tasks.sink.is_outage"])
+@pytest.mark.parametrize("where", ["tupletree.bolts.effects.is_outage", "tupletree.tasks.sink.is_outage"])
 def test_an_outage_that_fails_messages_is_caught(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(where, lambda _: False)
     assert "an outage failed" in caught()
