@@ -32,9 +32,9 @@ class DeadGuard:
         self._stops = options.on_max_dead == "stop"
         self._act = stop if self._stops else pause
 
-    def begin(self, acked: int, dead: int) -> None:
-        """Count from here on: the run starts, or goes on after a pause."""
-        self._limit.begin(acked, dead)
+    def begin(self, acked: int, dead: int, still_open: int = 0) -> None:
+        """Count from here on: the run starts, or goes on after a pause, in which so many messages are open."""
+        self._limit.begin(acked, dead, still_open)
         self.reason = ""
 
     def look(self, acked: int, dead: int) -> None:

@@ -42,15 +42,16 @@ class DeadLimit:
             return None
         return self._sample if self._share is not None else int(self._limit) + 1
 
-    def begin(self, acked: int, dead: int) -> None:
-        """Count from here on, given the totals so far."""
-        self._acked, self._dead = acked, dead
+    def begin(self, acked: int, dead: int, still_open: int = 0) -> None:
+        """Count from here on, given the totals so far. As many as are `still_open` may die yet of what was before."""
+        self._acked, self._dead = acked, dead + still_open
 
     def exceeded(self, acked: int, dead: int) -> str:
         """Why the run is not to go on, given the totals so far; empty: it may."""
         if self._limit is None:
             return ""
-        ended, died = acked - self._acked + dead - self._dead, dead - self._dead
+        died = max(0, dead - self._dead)
+        ended = acked - self._acked + died
         if self._share is None:
             if died <= int(self._limit):
                 return ""

@@ -213,8 +213,8 @@ class LocalRun(RunHandle):
     def resume(self) -> None:
         """See `RunHandle.resume`."""
         if not self._control.stop_asked():
-            totals, _ = self._counts.totals()
-            self._dead_guard.begin(totals.acked, totals.dead)
+            totals, still_open = self._counts.totals()
+            self._dead_guard.begin(totals.acked, totals.dead, still_open)
             self._set_active(active=True)
 
     def describe(self) -> str:

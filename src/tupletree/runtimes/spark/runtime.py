@@ -267,7 +267,7 @@ class SparkRun(RunHandle):
     def resume(self) -> None:
         """See `RunHandle.resume`."""
         if self._accounts is not None:
-            self._dead_guard.begin(self._accounts.totals.acked, self._accounts.totals.dead)
+            self._dead_guard.begin(self._accounts.totals.acked, self._accounts.totals.dead, self._open_now())
         self._set_active(active=True)
 
     def _hold(self, act: Callable[[], None]) -> None:
