@@ -25,6 +25,7 @@ LONG_FILES: dict[str, str] = {
     "src/tupletree/topology/components.py": "all that users write and runtimes call, on one page",
     "src/tupletree/config.py": "one table of options, with the reading of each place that may set them",
     "src/tupletree/testing/simulator/simulation.py": "one world: steps, effects and faults share all of its state",
+    "src/tupletree/topology/builder.py": "one fluent surface: what is declared, on which handles, and what comes of it",
     "src/tupletree/bolts/plain.py": "one class with four hot loops, each of which says what an error leaves behind",
     "src/tupletree/tracking/pending.py": "one state machine over one set of dictionaries",
     "src/tupletree/tasks/spout.py": "one machine: what a spout task may emit and what becomes of it is one state",

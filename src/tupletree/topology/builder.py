@@ -9,21 +9,176 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
 
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints
 from tupletree.topology.check import check
 from tupletree.topology.components import AsyncSpout, Bolt, HoldingBolt, Sink, Spout
 from tupletree.topology.decorators import FunctionBolt
-from tupletree.topology.handles import BoltHandle, Draft, Producer, SinkHandle, Source, SpoutHandle, StreamReference
-from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, InputSpec, StreamSpec, TopologySpec
+from tupletree.topology.model import (
+    BoltSpec,
+    ComponentSpec,
+    CustomGrouping,
+    Grouping,
+    InputSpec,
+    StreamSpec,
+    TopologySpec,
+)
 from tupletree.topology.render import to_mermaid, to_text
 from tupletree.topology.retry import Retry, policy_faults
 from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
 from tupletree.topology.splits import SplitSpout, split_faults
+from tupletree.topology.streams import Schema
 
 __all__ = ["BoltHandle", "SinkHandle", "Source", "SpoutHandle", "StreamReference", "Topology"]
+
+
+@dataclass(eq=False)
+class _Draft:
+    """One component as declared so far."""
+
+    topology: Topology
+    name: str
+    kind: Literal["spout", "bolt", "sink"]
+    body: Any
+    parallelism: int | None
+    executors: int | None
+    where: str
+    replay: Literal["runtime", "source"] = "runtime"
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[Schema, ...] = ()
+    streams: dict[str, StreamSpec] = field(default_factory=dict)  # those that the user addressed
+    inputs: list[tuple[Any, Grouping]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    retry: Retry | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.kind} {self.name!r} ({self.where})"
+
+
+@dataclass(frozen=True, eq=False)
+class StreamReference:
+    """One stream of a component, as a source for groupings. Made by `stream`."""
+
+    draft: _Draft
+    name: str
+
+
+class _Producer:
+    """What spouts and bolts have in common: streams."""
+
+    def __init__(self, draft: _Draft) -> None:
+        self.draft = draft
+
+    def __repr__(self) -> str:
+        return f"<{self.draft.kind} {self.draft.name!r}>"
+
+    def stream(self, message_class: type, name: str | None = None, *, unconsumed: bool = False) -> StreamReference:
+        """Address one stream of several.
+
+        Args:
+            message_class: the class of its tuples.
+            name: where one class serves two streams; the first such name takes the place of the default (the class's
+                name), unless that is addressed as well.
+            unconsumed: no bolt reads it, and that is intended.
+        """
+        draft, chosen = self.draft, name if name is not None else getattr(message_class, "__name__", "")
+        known = next((schema for schema in draft.outputs if schema.cls is message_class), None)
+        if known is None:
+            names = [schema.cls.__name__ for schema in draft.outputs]
+            draft.findings.append(
+                Finding(
+                    f"{draft.kind} {draft.name!r} emits no {hints.text_of(message_class)}",
+                    hints.caller_place(),
+                    expected=hints.one_of(names),
+                    next_step=hints.did_you_mean(getattr(message_class, "__name__", ""), names)
+                    or "name it in the return type, in `Collector[...]`, or in `outputs=`",
+                )
+            )
+        before = draft.streams.get(chosen)
+        if before is not None and before.schema.cls is not message_class:
+            draft.findings.append(
+                Finding(
+                    f"the stream name {chosen!r} serves two classes",
+                    draft.place,
+                    got=f"{hints.text_of(before.schema.cls)} and {hints.text_of(message_class)}",
+                    next_step="give one of them another name",
+                )
+            )
+        # A class that is not emitted gets a stream all the same, so that what follows is judged once, not again.
+        schema = known or Schema(message_class, {})
+        unconsumed = unconsumed or (before is not None and before.unconsumed)
+        draft.streams[chosen] = StreamSpec(draft.name, chosen, schema, unconsumed)
+        return StreamReference(draft, chosen)
+
+
+class _Consumer:
+    """What bolts and sinks have in common: groupings. Each call adds one input and returns the handle itself."""
+
+    def __init__(self, draft: _Draft) -> None:
+        self.draft = draft
+
+    def _add(self, source: Source, grouping: Grouping) -> Self:
+        self.draft.inputs.append((source, grouping))
+        return self
+
+    def shuffle(self, source: Source) -> Self:
+        """Distribute tuples evenly over the tasks."""
+        return self._add(source, Grouping("shuffle"))
+
+    def fields(self, source: Source, *fields: str) -> Self:
+        """Send tuples with equal values of these fields to the same task."""
+        return self._add(source, Grouping("fields", fields))
+
+    def partial_key(self, source: Source, *fields: str) -> Self:
+        """Like `fields`, but a key has two tasks and each tuple takes the one with less to do."""
+        return self._add(source, Grouping("partial_key", fields))
+
+    def all(self, source: Source) -> Self:
+        """Send every tuple to every task."""
+        return self._add(source, Grouping("all"))
+
+    def global_(self, source: Source) -> Self:
+        """Send every tuple to the first task."""
+        return self._add(source, Grouping("global"))
+
+    def direct(self, source: Source) -> Self:
+        """Let the producer choose the task (`Collector.emit_direct`)."""
+        return self._add(source, Grouping("direct"))
+
+    def local_or_shuffle(self, source: Source) -> Self:
+        """Prefer tasks where the producer runs; distribute evenly over them."""
+        return self._add(source, Grouping("local_or_shuffle"))
+
+    def none(self, source: Source) -> Self:
+        """Say that the grouping does not matter."""
+        return self._add(source, Grouping("none"))
+
+    def custom(self, source: Source, choose: CustomGrouping) -> Self:
+        """Let a function choose: (value, number of tasks) → index or list of indexes, 0-based."""
+        return self._add(source, Grouping("custom", custom=choose))
+
+
+class SpoutHandle(_Producer):
+    """A declared spout: a source of groupings."""
+
+
+class BoltHandle(_Producer, _Consumer):
+    """A declared bolt: takes groupings, and is a source of others."""
+
+
+class SinkHandle(_Consumer):
+    """A declared sink: takes groupings."""
+
+    def __repr__(self) -> str:
+        return f"<sink {self.draft.name!r}>"
+
+
+Source: TypeAlias = SpoutHandle | BoltHandle | StreamReference
+"""Where tuples come from: a component with one stream, or one stream of a component."""
 
 
 class Topology:
@@ -39,7 +194,7 @@ class Topology:
         self.name = name
         self._options = dict(options or {})
         self._allow_cycle = allow_cycle
-        self.drafts: list[Draft] = []
+        self.drafts: list[_Draft] = []
 
     def __repr__(self) -> str:
         return f"<topology {self.name!r}: {', '.join(draft.name for draft in self.drafts) or 'empty'}>"
@@ -181,12 +336,12 @@ class Topology:
         body: Any,
         parallelism: int | None,
         executors: int | None,
-    ) -> Draft:
-        draft = Draft(self, name, kind, body, parallelism, executors, hints.caller_place())
+    ) -> _Draft:
+        draft = _Draft(self, name, kind, body, parallelism, executors, hints.caller_place())
         self.drafts.append(draft)
         return draft
 
-    def _is_object(self, draft: Draft, base: type) -> bool:
+    def _is_object(self, draft: _Draft, base: type) -> bool:
         """Whether the body is a spout or sink object; if not, say so."""
         if isinstance(draft.body, base):
             return True
@@ -202,7 +357,7 @@ class Topology:
         )
         return False
 
-    def _describe(self, draft: Draft, bolt: Any) -> BoltDescription | None:
+    def _describe(self, draft: _Draft, bolt: Any) -> BoltDescription | None:
         if isinstance(bolt, FunctionBolt):
             return bolt.describe(hints.caller_names())
         if isinstance(bolt, Bolt | HoldingBolt):
@@ -222,9 +377,9 @@ class Topology:
         """The drafts as components, the names of those with wrong inputs left out, and what was wrong."""
         findings: list[Finding] = []
         streams = {draft: _streams_of(draft) for draft in self.drafts}
-        inputs: dict[Draft, list[InputSpec]] = {draft: [] for draft in self.drafts}
+        inputs: dict[_Draft, list[InputSpec]] = {draft: [] for draft in self.drafts}
         incomplete: set[str] = set()
-        blamed: set[Draft] = set()
+        blamed: set[_Draft] = set()
         for draft in self.drafts:
             findings += [*draft.findings, *_stream_faults(draft)]
             for source, grouping in draft.inputs:
@@ -234,7 +389,7 @@ class Topology:
                     continue
                 findings += found
                 incomplete.add(draft.name)
-                if isinstance(source, Producer):
+                if isinstance(source, _Producer):
                     blamed.add(source.draft)
         components = [
             ComponentSpec(
@@ -256,10 +411,10 @@ class Topology:
         return components, incomplete, findings
 
     def _input(
-        self, draft: Draft, source: Any, grouping: Grouping, streams: Mapping[Draft, Mapping[str, StreamSpec]]
+        self, draft: _Draft, source: Any, grouping: Grouping, streams: Mapping[_Draft, Mapping[str, StreamSpec]]
     ) -> InputSpec | list[Finding]:
         """The subscription, or why there is none (empty if its source has been found wrong already)."""
-        if not isinstance(source, Producer | StreamReference):
+        if not isinstance(source, _Producer | StreamReference):
             return [
                 Finding(
                     "this is no source of tuples",
@@ -291,7 +446,7 @@ class Topology:
         return [Finding(f"{producer.kind} {producer.name!r} has no output to consume", draft.place)]
 
 
-def _several_classes(draft: Draft) -> Finding:
+def _several_classes(draft: _Draft) -> Finding:
     return Finding(
         "a spout has one stream, so one class of messages",
         draft.place,
@@ -313,7 +468,7 @@ def _reference(stream: StreamSpec) -> str:
     return f".stream({cls_name})" if stream.name == cls_name else f".stream({cls_name}, name={stream.name!r})"
 
 
-def _streams_of(draft: Draft) -> dict[str, StreamSpec]:
+def _streams_of(draft: _Draft) -> dict[str, StreamSpec]:
     """The streams that were addressed, and the default one of each class that was not."""
     streams: dict[str, StreamSpec] = {}
     for schema in draft.outputs:
@@ -327,7 +482,7 @@ def _all_unconsumed(streams: Mapping[str, StreamSpec]) -> dict[str, StreamSpec]:
     return {name: dataclasses.replace(stream, unconsumed=True) for name, stream in streams.items()}
 
 
-def _stream_faults(draft: Draft) -> Iterator[Finding]:
+def _stream_faults(draft: _Draft) -> Iterator[Finding]:
     can_choose = isinstance(draft.body, BoltSpec) and draft.body.can_collect
     defaults: dict[str, type] = {}
     for schema in draft.outputs:

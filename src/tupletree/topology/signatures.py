@@ -14,7 +14,16 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology import hints
-from tupletree.topology.bolt_hints import Reading, check_holding, message_classes, read_side
+from tupletree.topology.bolt_hints import (
+    STATE_KINDS,
+    Reading,
+    blame_state,
+    check_holding,
+    message_classes,
+    read_side,
+    state_spec,
+    state_type,
+)
 from tupletree.topology.components import (
     RESOURCE,
     Anchored,
@@ -26,7 +35,6 @@ from tupletree.topology.components import (
     Tick,
 )
 from tupletree.topology.model import BoltSpec, BoltStyle
-from tupletree.topology.state_hints import STATE_KINDS, blame_state, state_spec, state_type
 from tupletree.topology.streams import Schema
 from tupletree.topology.windows import JoinSpec, Window, WindowSpec
 
