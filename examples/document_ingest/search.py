@@ -1,5 +1,6 @@
 """Searching the index that the pipeline wrote: the segments whose vectors are nearest to a question's."""
 
+import asyncio
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tupletree.routes import AdapterContext, BatchAdapter, PipelineContext, RouteMessage
+from tupletree.routes import AdapterContext, PipelineContext, RouteMessage
+from tupletree.routes.adapters.builtin.embed import Embed
 from tupletree.routes.document import load
 
 PIPELINE = Path(__file__).with_name("pipeline.yaml")
@@ -28,10 +30,11 @@ def vector_of(question: str) -> list[float]:
     route = load(PIPELINE).routes["index"]
     spec = next(adapter for adapter in route.adapters if adapter.type_name == "embed")
     embed = spec.adapter(spec.config)
-    assert isinstance(embed, BatchAdapter)
-    embed.open(AdapterContext(route.name, spec.name, 0))
-    [result] = embed.process_batch([PipelineContext(RouteMessage({"titled": question}))])  # type: ignore[misc]
-    vector: list[float] = result.message.payload["vector"]  # type: ignore[union-attr]
+    assert isinstance(embed, Embed)
+    asyncio.run(embed.open(AdapterContext(route.name, spec.name, 0)))
+    [result] = embed.process_batch([PipelineContext(RouteMessage({"titled": question}))])
+    assert result.message is not None
+    vector: list[float] = result.message.payload["vector"]
     return vector
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,20 +69,9 @@ class Embed(BatchAdapter[EmbedConfig]):
 
     _vectors: Callable[[list[str]], Any]
 
-    def open(self, context: AdapterContext) -> None:  # noqa: ARG002 - the contract's
-        """Load the model."""
-        config = self.config
-        if config.model == HASHING:
-            from sklearn.feature_extraction.text import HashingVectorizer
-
-            vectorizer: Any = HashingVectorizer(
-                n_features=config.dimensions, norm="l2", ngram_range=(1, 2 if config.word_pairs else 1)
-            )
-            self._vectors = lambda texts: vectorizer.transform(texts).toarray()
-        else:
-            module: Any = importlib.import_module("sentence_transformers")
-            model = module.SentenceTransformer(config.model)
-            self._vectors = lambda texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+    async def open(self, context: AdapterContext) -> None:  # noqa: ARG002 - the contract's
+        """Load the model, in a thread: its package takes seconds to be imported."""
+        self._vectors = await asyncio.to_thread(_vectors_of, self.config)
 
     def process_batch(self, contexts: Sequence[PipelineContext]) -> list[AdapterResult]:
         """Embed."""
@@ -91,3 +82,15 @@ class Embed(BatchAdapter[EmbedConfig]):
             AdapterResult(into.put(context.message, [float(number) for number in vector]))
             for context, vector in zip(contexts, vectors)
         ]
+
+
+def _vectors_of(config: EmbedConfig) -> Callable[[list[str]], Any]:
+    if config.model == HASHING:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        pairs = (1, 2 if config.word_pairs else 1)
+        vectorizer: Any = HashingVectorizer(n_features=config.dimensions, norm="l2", ngram_range=pairs)
+        return lambda texts: vectorizer.transform(texts).toarray()
+    module: Any = importlib.import_module("sentence_transformers")
+    model = module.SentenceTransformer(config.model)
+    return lambda texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
