@@ -4,6 +4,7 @@ A route is one inbound queue, adapters in order, any number of outbound queues; 
 execution is one message and everything that comes of it. A pipeline compiles to a topology, so both runtimes run it.
 """
 
+from tupletree.errors import RetryAfter
 from tupletree.routes.adapters.contract import (
     Adapter,
     AdapterConfig,
@@ -13,7 +14,6 @@ from tupletree.routes.adapters.contract import (
     Emitted,
     PipelineContext,
     Release,
-    RetryAfter,
     RouteMessage,
     StatefulAdapter,
 )

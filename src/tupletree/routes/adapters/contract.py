@@ -13,8 +13,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from tupletree.errors import ProcessingError
-
 __all__ = [
     "Adapter",
     "AdapterConfig",
@@ -24,7 +22,6 @@ __all__ = [
     "Emitted",
     "PipelineContext",
     "Release",
-    "RetryAfter",
     "RouteMessage",
     "StatefulAdapter",
 ]
@@ -33,18 +30,6 @@ C = TypeVar("C", bound="AdapterConfig")
 
 Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[logging.Logger]"
 _LOGGER = logging.getLogger("tupletree.routes")
-
-
-class RetryAfter(ProcessingError):  # noqa: N818 - the name of the header that asks for it
-    """The attempt failed, and the next one is to come after a pause.
-
-    Attributes:
-        seconds: of the pause; that of the route's settings is made if it is longer.
-    """
-
-    def __init__(self, seconds: float, what: str = "", *, where: str = "", got: str = "") -> None:
-        super().__init__(what or f"try again in {seconds:g} s", where=where, got=got)
-        self.seconds = seconds
 
 
 class AdapterConfig(BaseModel):

@@ -18,7 +18,7 @@ import httpx
 from markupsafe import Markup
 from pydantic import Field, SecretStr, model_validator
 
-from tupletree.errors import ConnectorError, PermanentError, ProcessingError
+from tupletree.errors import ConnectorError, PermanentError, ProcessingError, RetryAfter
 from tupletree.routes.adapters.builtin.texts import TemplateText, Text
 from tupletree.routes.adapters.contract import (
     Adapter,
@@ -26,7 +26,6 @@ from tupletree.routes.adapters.contract import (
     AdapterContext,
     AdapterResult,
     PipelineContext,
-    RetryAfter,
 )
 from tupletree.routes.adapters.paths import Path, PathText, TargetText, value_at
 
@@ -212,7 +211,7 @@ class HttpRequest(Adapter[HttpConfig]):
             pause = _pause(response.headers, now_s)
             if pause is not None:
                 raise RetryAfter(
-                    min(pause, self.config.max_retry_after_s), "the service asks for a pause", where=where, got=got
+                    min(pause, self.config.max_retry_after_s), f"{where}: the service asks for a pause: {got}"
                 )
             raise ProcessingError("the service failed", where=where, got=got)
         raise PermanentError("the service refuses this request", where=where, got=got)
