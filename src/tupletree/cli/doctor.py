@@ -24,6 +24,9 @@ _EXTRAS = {
     "delta": (("deltalake",), "the sink `delta`"),
     "routes": (("duckdb", "httpx", "jinja2", "pydantic", "pyyaml", "sqlalchemy"), "`tupletree routes`"),
     "embed": (("scikit-learn",), "the adapter `embed`"),
+    "otel": (("opentelemetry-sdk",), "spans of routes"),
+    "openlineage": (("openlineage-python",), "run events of routes"),
+    "cloudevents": (("cloudevents",), "messages of routes as CloudEvents"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 
