@@ -182,6 +182,16 @@ def test_rule_7_an_extension_that_overtakes_its_opening_counts() -> None:
     assert acker.rotate(40.0) == [(SPOUT, [ROOT])]
 
 
+def test_rule_7_an_extension_before_the_opening_outlives_what_came_before_it() -> None:
+    acker = Acker(timeout_s=12.0)
+    moved(acker, A, [ROOT], now_s=10.0)
+    assert acker.extend(ROOT, 26.0)
+    assert acker.rotate(30.0) == []
+    acker.apply([(SPOUT, A ^ B, [ROOT], 0.0)], [], [], 37.0)
+    assert acker.rotate(37.0) == [], "extended 11 s ago"
+    assert acker.rotate(48.0) == [(SPOUT, [ROOT])]
+
+
 def test_rule_7_a_disabled_timeout_keeps_trees_and_still_drops_the_rest() -> None:
     acker = Acker(timeout_s=None)
     opened(acker, A, [ROOT, 2])

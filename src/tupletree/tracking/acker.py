@@ -170,7 +170,9 @@ class Acker:
             self.counters.late += 1
             return False
         else:
-            self._early(root, current).extended_s = now_s
+            early = self._take_early(root)  # it is kept from now on, or the opening would find no extension
+            early.extended_s = now_s
+            current.early[root] = early
         self.counters.extended += 1
         return True
 
