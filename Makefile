@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup demo test format nightly cluster stress bench bench-peers lock clean
+.PHONY: help setup demo test tests types format nightly cluster stress bench bench-peers lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -38,26 +38,31 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## Count words on Spark while some lines fail, and account for every line
 	@$(BIN)/tupletree demo
 
-test: setup ## Format, lint, types, layers, tests
+test: setup ## Format, lint, types, layers, tests; all of it on two cores
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/pytest
+	@$(MAKE) --no-print-directory --jobs=2 tests types
+
+tests: setup
+	$(BIN)/pytest -n 2
+
+# Its lines come together, for tests run beside it.
+types: setup
+	@said=$$($(BIN)/mypy && $(BIN)/lint-imports) || { printf '%s\n' "$$said"; exit 1; }; printf '%s\n' "$$said" | tail -n 3
 
 format: setup ## Format and mend what can be mended by itself
 	$(BIN)/ruff format $(CHECKED)
 	$(BIN)/ruff check --fix $(CHECKED)
 
 nightly: setup ## The long tests: kill loops, soak, large state
-	$(BIN)/pytest -m nightly
-	$(BIN)/pytest -m cluster tests/cluster
+	$(BIN)/pytest -m nightly --timeout 3600
+	$(BIN)/pytest -m cluster --timeout 900 tests/cluster
 
 cluster: setup ## Conformance on a standalone Spark cluster of two workers, and what losing one of them costs
-	$(BIN)/pytest -m cluster tests/cluster
+	$(BIN)/pytest -m cluster --timeout 900 tests/cluster
 
 stress: setup ## Thread storms and long loops: nothing is lost, and everything goes back to zero
-	$(BIN)/pytest -m stress
+	$(BIN)/pytest -m stress --timeout 1800
 
 bench: setup ## The benchmarks, ratio against the peer in one run
 	$(BIN)/python -m benchmarks

@@ -1,12 +1,43 @@
-"""What holds for every test: none leaves a module, or a place to find modules, to the tests after it."""
+"""What holds for every test: none leaves a module, or a place to find modules, to the tests after it.
+
+And where tests run side by side (`pytest -n 2`), those that start a JVM run one after another.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _starts_spark(file: str) -> bool:
+    return "mark.spark" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See to it that `SparkInOneProcess` knows each test that is marked `spark` by its file."""
+    files = {item.nodeid.partition("::")[0] for item in items if item.get_closest_marker("spark")}
+    unknown = [file for file in files if not _starts_spark(file)]
+    assert not unknown, f"write pytest.mark.spark in the files of such tests themselves: {unknown}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal tests out one by one, but those that start Spark to one process: they share a session, and its two cores."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SparkInOneProcess(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if starts_spark(nodeid.partition("::")[0]) else nodeid
+
+    starts_spark = functools.cache(_starts_spark)
+    return SparkInOneProcess(config, log)
 
 
 @pytest.fixture(autouse=True)

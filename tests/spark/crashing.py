@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.spark.counting import ROOT, SINKS, expected_rows, heard, rows_of
+from tests.spark.forking import Process, fork
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
 from tupletree.runtimes.crash_points import VARIABLE
@@ -58,9 +59,11 @@ class How:
     tasks: tuple[int, ...] = ()
 
 
-def start_process(folder: Path, how: How, crash: str = "") -> subprocess.Popen[bytes]:
+def start_process(folder: Path, how: How, crash: str = "") -> Process:
     """Start the count of a folder in a process and session of its own."""
     plan = {"folder": str(folder), **asdict(how), "options": {**OPTIONS, **how.options}}
+    if how.master.startswith("in-process"):
+        return fork("tests.spark.counting:main", plan, folder / "said", {VARIABLE: crash} if crash else {})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     # These processes live for seconds: the second compiler would never pay for itself.
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
@@ -96,7 +99,7 @@ def die_at(folder: Path, crash: str, how: How | None = None, *, alone: bool = Fa
     assert process.returncode == -signal.SIGKILL, f"it did not die at {crash}:\n{said(folder)}"
 
 
-def sleep_at(folder: Path, crash: str, how: How) -> subprocess.Popen[bytes]:
+def sleep_at(folder: Path, crash: str, how: How) -> Process:
     """Start a process and wait until it sleeps at a crash point. Let go of the lock, as another machine would."""
     process = start_process(folder, replace(how, asleep=True), crash)
     until = time.monotonic() + HANG_S
@@ -107,7 +110,7 @@ def sleep_at(folder: Path, crash: str, how: How) -> subprocess.Popen[bytes]:
     return process
 
 
-def wait_for_settle(folder: Path, process: subprocess.Popen[bytes], epoch: int) -> None:
+def wait_for_settle(folder: Path, process: Process, epoch: int) -> None:
     """Wait until a process has settled an epoch, or a later one."""
     until = time.monotonic() + HANG_S
     while newest_settle(folder) < epoch:
@@ -115,7 +118,7 @@ def wait_for_settle(folder: Path, process: subprocess.Popen[bytes], epoch: int) 
         assert time.monotonic() < until, f"it did not settle epoch {epoch}"
 
 
-def _ended(process: subprocess.Popen[bytes]) -> bool:
+def _ended(process: Process) -> bool:
     """Whether a process ends within a moment."""
     try:
         process.wait(0.02)
@@ -139,7 +142,7 @@ def kill_in_session(session: int, part: str) -> int:
     return killed
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: Process) -> None:
     """Kill a process and its session, as often as it takes: Spark's workers are in process groups of their own."""
     until = time.monotonic() + HANG_S
     while members := [member for member, session in _sessions().items() if session == process.pid]:
