@@ -104,8 +104,14 @@ def _joined(tests: Sequence[Test], how: Callable[[Any], bool]) -> Test:
     return lambda message: how(test(message) for test in tests)
 
 
-def _negated(test: Test) -> Test:
-    return lambda message: not test(message)
+def _negated(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda given: not test(given)
+
+
+def _equals(value: Any) -> Callable[[Any], bool]:
+    if type(value) is str:
+        return lambda found: bool(found == value)  # no other JSON value equals text
+    return lambda found: same(found, value)
 
 
 def _comparison(condition: Condition) -> Test:
@@ -119,16 +125,18 @@ def _comparison(condition: Condition) -> Test:
     get = Path(condition.field).get
     compare = _COMPARISONS[operator](value)
 
+    is_for_missing = operator == "exists"
+
     def test(message: RouteMessage) -> bool:
         found = get(message, _MISSING)
+        if found is _MISSING and not is_for_missing:
+            return False
         try:
             return compare(found)
         except (TypeError, ValueError, ArithmeticError, RecursionError):
             return False  # what cannot be compared
 
-    if operator == "exists":
-        return test
-    return lambda message: get(message, _MISSING) is not _MISSING and test(message)
+    return test
 
 
 def _wrong(operator: str, expected: str, value: Any) -> ValueError:
@@ -190,8 +198,8 @@ def _matches(value: Any) -> Callable[[Any], bool]:
 
 
 _COMPARISONS: dict[str, Callable[[Any], Callable[[Any], bool]]] = {
-    "equals": lambda value: lambda found: same(found, value),
-    "not_equals": lambda value: lambda found: not same(found, value),
+    "equals": _equals,
+    "not_equals": lambda value: _negated(_equals(value)),
     "matches": _matches,
     "in": _in,
     "exists": _exists,

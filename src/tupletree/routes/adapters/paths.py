@@ -66,7 +66,11 @@ class Path:
             return _OF_MESSAGE[str(self.steps[0])](message)
         value: Any = message.payload if self.root == "payload" else message.headers
         for step in self.steps:
-            if type(step) is int:
+            if type(value) is dict:  # the usual case, and quicker than what follows
+                value = value.get(step, _MISSING)
+                if value is _MISSING:
+                    return default
+            elif type(step) is int:
                 if not (isinstance(value, list | tuple) and -len(value) <= step < len(value)):
                     return default
                 value = value[step]
