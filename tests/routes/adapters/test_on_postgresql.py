@@ -69,6 +69,16 @@ def test_a_wrong_setup_is_a_fault_of_the_settings(server: Postgres) -> None:
             asyncio.run(writer(server, "wrong", **config))
 
 
+def test_tasks_that_open_at_the_same_time_make_the_table_once(server: Postgres) -> None:
+    async def work() -> None:
+        for name in ("one", "two", "three"):
+            adapters = await asyncio.gather(*(writer(server, f"together_{name}") for _ in range(6)))
+            for adapter in adapters:
+                await closed(adapter)
+
+    asyncio.run(work())
+
+
 def test_a_store_of_seen_keys_is_shared_by_processes(server: Postgres) -> None:
     async def sent(name: str) -> bool:
         adapter = await opened("dedupe", key="payload", store=server.url)

@@ -186,8 +186,15 @@ class _Store:
             raise ConfigError(
                 "the store is no database that can be used here", where="dedupe: store", got=type(error).__name__
             ) from None
-        with self._connected():
-            _METADATA.create_all(engine)
+        try:
+            with self._connected():
+                try:
+                    _METADATA.create_all(engine)
+                except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError):
+                    _METADATA.create_all(engine)  # another task may have made it at the same time
+        except BaseException:
+            engine.dispose()
+            raise
 
     def add(self, key: str, message: str, seen_s: float) -> None:
         """Save it with the next call; lost with the process if none comes, and then a copy passes."""

@@ -95,7 +95,11 @@ class WriteSql(BatchAdapter[SqlConfig]):
             ConnectorError: the database cannot be reached.
             RuntimeUnavailableError: its driver is not installed.
         """
-        await asyncio.to_thread(self._prepare)
+        try:
+            await asyncio.to_thread(self._prepare)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Close the connections."""
@@ -143,10 +147,10 @@ class WriteSql(BatchAdapter[SqlConfig]):
             )
         try:
             self._engine = sa.create_engine(url, pool_pre_ping=True)
-            with self._engine.begin() as connection:
-                for text in config.setup:
-                    connection.exec_driver_sql(text)
-                self._check(sa.inspect(connection))
+            try:
+                self._set_up(self._engine)
+            except (exc.IntegrityError, exc.ProgrammingError):
+                self._set_up(self._engine)  # another task may have made the same table at the same time
         except (ImportError, exc.NoSuchModuleError) as error:
             raise RuntimeUnavailableError(
                 "the database's driver is not installed", where=self._where, got=str(error), next_step="install it"
@@ -161,6 +165,12 @@ class WriteSql(BatchAdapter[SqlConfig]):
         else:
             self._statement = insert.on_conflict_do_update(index_elements=config.key_columns, set_=others)
         self._is_sqlite = url.get_backend_name() == "sqlite"
+
+    def _set_up(self, engine: sa.Engine) -> None:
+        with engine.begin() as connection:
+            for text in self.config.setup:
+                connection.exec_driver_sql(text)
+            self._check(sa.inspect(connection))
 
     def _check(self, inspector: sa.Inspector) -> None:
         schema, _, name = self.config.table.rpartition(".")
