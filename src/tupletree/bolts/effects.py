@@ -155,7 +155,7 @@ class TaskPlace:
     `frame` is the one whose tuples are given to calls one by one, or the last such; None where calls have tuples of
     several. `ids_of` finds the message ids of roots, when user code asks; None where they are not known. `named` are
     those of a tuple that is settled while its call goes on. `retry` is what the topology says about failures of the
-    component.
+    component. `before_call` waits until the next call may be made; None: at once.
     """
 
     topology: str
@@ -183,6 +183,7 @@ class TaskPlace:
     ids_of: Callable[[Sequence[int]], tuple[MessageId, ...]] | None = None
     named: tuple[Root, tuple[MessageId, ...]] | None = None
     retry: Retry | None = None
+    before_call: Callable[[], None] | None = None
 
     @property
     def wants_roots(self) -> bool:

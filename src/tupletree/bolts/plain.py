@@ -257,8 +257,10 @@ class BoltTask:
         """Do around each call what this run asks for beyond it: mostly nothing."""
         self._is_wrapped = True
         state, before = self._state, self._call
+        if self._place.before_call is not None:
+            self._call = _waiting_call(before, self._place.before_call)
         if self._place.calls > 1 and self._retries_calls and self._collector_call is None:
-            call = to_its_end(before) if self._spec.returns == "many" else before
+            call = to_its_end(self._call) if self._spec.returns == "many" else self._call
             self._call = retrying_call(call, self._place, state.savepoint if state is not None else None)
         if state is not None and state.check is not None:
             self._call = checking(self._call, state, state.check)
@@ -605,6 +607,17 @@ def _adding(out: list[Any], *, several: bool) -> tuple[Callable[[Any], None], Ca
         given = len(out)
 
     return add, lambda: given
+
+
+def _waiting_call(call: Callable[[Any], Any], wait: Callable[[], None]) -> Callable[[Any], Any]:
+    """The call, after a wait. A tick is not one of the calls that are counted."""
+
+    def called(value: Any) -> Any:
+        if type(value) is not Tick:
+            wait()
+        return call(value)
+
+    return called
 
 
 def _not_open(_: Any) -> None:

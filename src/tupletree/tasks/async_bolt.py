@@ -30,6 +30,7 @@ from tupletree.tasks.mail import Drop, Finished, Mail, Now
 from tupletree.tasks.orders import carried
 from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import LogNote, Outbox
+from tupletree.tasks.pace import limit_of
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.states import view_of
@@ -95,6 +96,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._probe = 0  # the call that probes whether an outage is over
         self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
         self._renew_at_s = 0.0
+        self._limit = limit_of(plan, component)
         self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
         if spec.style == "function":
             injected = {name: self._injected(what) for name, what in spec.inject.items()}
@@ -175,6 +177,9 @@ class AsyncBoltMachine(EmittingMachine):
         if self.wait.current is not None:
             dues += [] if self._is_probing else [self.wait.due_s]
             dues += [] if self._renewal_s is None else [self._renew_at_s]
+        elif self._limit is not None and self._ready:
+            dues += [self._limit.due_s] if len(self._running) < self._spec.concurrency else []
+            dues += [] if self._renewal_s is None else [self._renew_at_s]
         return min(dues, default=None)
 
     def held_roots(self) -> list[int]:
@@ -250,12 +255,14 @@ class AsyncBoltMachine(EmittingMachine):
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Reset the timeouts that calls have reset, and those of tuples that wait; try again what met an outage."""
         self._looked_s = now.monotonic_s
-        if self.wait.current is not None:
+        is_limited = self._limit is not None and bool(self._ready)
+        if self.wait.current is not None or is_limited:
             self._begin(now)
             if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
                 self._renew_at_s = now.monotonic_s + self._renewal_s
                 out.extend(self._waiting_roots())
-            if self.wait.due_s <= now.monotonic_s and not self._is_probing:
+            may_start = self._limit is None or self._limit.due_s <= now.monotonic_s
+            if self.wait.due_s <= now.monotonic_s and not self._is_probing and may_start:
                 self._go_on(Worked(), out)
         asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
         return self._renew(out) or asked
@@ -302,6 +309,8 @@ class AsyncBoltMachine(EmittingMachine):
                 self._start(*self._ready.popleft(), worked, out)
                 self._probe = self._started
             while self.wait.current is None and len(self._running) < self._spec.concurrency and self._is_next_wanted():
+                if self._limit is not None and not self._limit.take(1, self._now_s):
+                    break
                 self._start(*self._ready.popleft(), worked, out)
         self.carry_out(worked, out)
 

@@ -28,9 +28,10 @@ from tupletree.tasks.mail import Drop, Mail, Now
 from tupletree.tasks.orders import Numbers, carried
 from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import LogNote, Outbox
-from tupletree.tasks.pace import Pace
+from tupletree.tasks.pace import Pace, limit_of
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.rate_limit import RateLimit
 from tupletree.tracking.tree import draw_edges
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class BoltMachine(EmittingMachine):
         self._owes_for_outage = False
         self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
         self._renew_at_s = 0.0
+        self._limit = limit_of(plan, component)
         is_keyed = cell is not None or component.body.is_keyed
         keys = key_functions(plan.spec, component, task.index) if is_keyed else None
         self._holder = holder_of(component, self.place, keys)
@@ -191,7 +193,7 @@ class BoltMachine(EmittingMachine):
         self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
         self._cut_failed: set[int] = set()
         self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
-        self.is_timed = self._holder is not None or self._orphan_check is not None
+        self.is_timed = self._holder is not None or self._orphan_check is not None or self._limit is not None
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the bolt. One that cannot be opened fails its messages, and is tried again with each frame."""
@@ -238,10 +240,26 @@ class BoltMachine(EmittingMachine):
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Work a frame, or let it wait for the end of an outage behind those that came before it."""
-        if self.is_waiting:
+        if self.is_waiting or self._limit is not None:
             self._waiting.append(frame)
-            return
-        self._work(frame, now, out)
+            if self._limit is not None and self.wait.current is None:
+                self._work_allowed(self._limit, now, out)
+        else:
+            self._work(frame, now, out)
+
+    def _work_allowed(self, limit: RateLimit, now: Now, out: Outbox) -> bool:
+        """Work of the first frame that waits what the rate allows, for a few milliseconds; whether that was any."""
+        frame = self._waiting.popleft()
+        if self.live is not None:
+            frame = self.live.still_wanted(frame)
+        size = len(frame.values)
+        taken = limit.take(size if self.pace is None else min(size, self.pace.limit), now.monotonic_s) if size else 0
+        if taken < size:
+            frame, rest = self.cut(frame, taken, out) if taken else (frame, frame)
+            self._waiting.appendleft(rest)
+        if taken or not size:
+            self._work(frame, now, out)
+        return bool(taken) or not size
 
     def _work(self, frame: Frame, now: Now, out: Outbox) -> None:
         self.place.begin(now.wall_s)
@@ -351,6 +369,8 @@ class BoltMachine(EmittingMachine):
             if self.wait.current.tries > tries:
                 return False
             out.notes.append(LogNote(self.task.component, self.wait.over(now.monotonic_s)))
+        elif self._waiting and self._limit is not None:
+            return self._work_allowed(self._limit, now, out)
         elif self._waiting:
             self._work(self._waiting.popleft(), now, out)
         if self._owes_for_outage and not self.is_waiting and not self._deferred:
@@ -365,7 +385,7 @@ class BoltMachine(EmittingMachine):
     def tick(self, now: Now, out: Outbox) -> None:
         """Tell the bolt that time passed."""
         self.place.begin(now.wall_s)
-        if self._is_open and not self.is_waiting:
+        if self._is_open and not (self.is_waiting if self._limit is None else self.wait.current is not None):
             self.carry_out(self._bolt.tick(now.wall_s), out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
@@ -390,7 +410,7 @@ class BoltMachine(EmittingMachine):
     def next_due_s(self) -> float | None:
         """When something is due with what is held, or a call is to be made again."""
         if self.is_waiting:
-            again_s = self.wait.due_s
+            again_s = self.wait.due_s if self._limit is None else max(self.wait.due_s, self._limit.due_s)
             return again_s if self._renewal_s is None else min(again_s, self._renew_at_s)
         due_s = self._holder.due_s if self._holder is not None else None
         dues = [] if due_s is None else [due_s + self._from_epoch_time_s + EPOCH_TIME_GRAIN_S]

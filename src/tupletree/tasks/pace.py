@@ -2,12 +2,16 @@
 
 Owns the size of a slice. What a call acked, failed, emitted or renewed leaves when the slice is over, so a slice holds
 a few milliseconds of work: a whole frame where calls are quick, one tuple where they are slow. It does not know
-clocks: the driver of the task says how long a slice took.
+clocks: the driver of the task says how long a slice took. And which share of a bolt's `max_rate` a task has.
 """
 
 from __future__ import annotations
 
-__all__ = ["SLICE_S", "Pace"]
+from tupletree.routing.plan import Plan
+from tupletree.topology.model import ComponentSpec
+from tupletree.tracking.rate_limit import RateLimit
+
+__all__ = ["SLICE_S", "Pace", "limit_of"]
 
 SLICE_S = 0.005
 """Work in one slice."""
@@ -58,3 +62,10 @@ class Pace:
         self._tuples = kept = kept + tuples
         self.limit = limit = max(1, int(SLICE_S * kept / self._seconds)) if self._seconds > 0.0 else MEMORY
         self.whole = SLACK * limit if limit > 1 else 1
+
+
+def limit_of(plan: Plan, component: ComponentSpec) -> RateLimit | None:
+    """The rate at which one task of a bolt may be called: an equal share. A task that stands for others has theirs."""
+    if component.max_rate is None:
+        return None
+    return RateLimit(component.max_rate / len({*plan.deputies_of(component.name)}))

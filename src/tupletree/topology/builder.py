@@ -27,7 +27,7 @@ from tupletree.topology.model import (
     TopologySpec,
 )
 from tupletree.topology.render import to_mermaid, to_text
-from tupletree.topology.retry import Retry, policy_faults
+from tupletree.topology.retry import Retry, policy_faults, rate_faults
 from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
 from tupletree.topology.splits import SplitSpout, split_faults
 from tupletree.topology.streams import Schema
@@ -53,6 +53,7 @@ class _Draft:
     inputs: list[tuple[Any, Grouping]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     retry: Retry | None = None
+    max_rate: float | None = None
 
     @property
     def place(self) -> str:
@@ -267,6 +268,7 @@ class Topology:
         unconsumed: type | tuple[type, ...] = (),
         resources: Mapping[str, Any] | None = None,
         retry: Retry | None = None,
+        max_rate: float | None = None,
     ) -> BoltHandle:
         """Add a bolt. Say where its tuples come from on the handle that is returned.
 
@@ -280,14 +282,16 @@ class Topology:
             unconsumed: classes of output that no bolt reads, which is intended.
             resources: what `Resource[T]` parameters get, by name.
             retry: how messages are tried again that failed in this bolt; None: as the options say.
+            max_rate: calls per second at most, of all its tasks together; each gets an equal share. None: no limit.
         """
         draft = self._declare(name, "bolt", bolt, parallelism, executors)
-        draft.retry = retry
+        draft.retry, draft.max_rate = retry, max_rate
         draft.findings += policy_faults(retry, draft.place)
         draft.resources = dict(resources or {})
         described = self._describe(draft, bolt)
         if described is not None:
             draft.body, draft.outputs = described.spec, described.outputs
+            draft.findings += rate_faults(max_rate, described.spec.style, draft.place)
             draft.findings += [
                 dataclasses.replace(finding, where=f"bolt {name!r}: {finding.where}") for finding in described.findings
             ]
@@ -405,6 +409,7 @@ class Topology:
                 resources=draft.resources,
                 where=draft.where,
                 retry=draft.retry,
+                max_rate=draft.max_rate,
             )
             for draft in self.drafts
         ]

@@ -167,6 +167,7 @@ class ComponentSpec:
         where: `file:line` of the call that declared it, for errors.
         executors: threads of their own for these tasks on the local runtime; None leaves it to the plan.
         retry: bolts only; how messages are tried again that failed here. None: by the options.
+        max_rate: bolts only; calls per second of all its tasks together. None: no limit.
     """
 
     name: str
@@ -180,6 +181,7 @@ class ComponentSpec:
     where: str = ""
     executors: int | None = None
     retry: Retry | None = None
+    max_rate: float | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from tupletree.errors import Finding, PermanentError, is_outage
 
-__all__ = ["Retry", "policy_faults"]
+__all__ = ["Retry", "policy_faults", "rate_faults"]
 
 LONGEST_S = 31_536_000.0
 """A year: a longer pause is a mistake."""
@@ -106,6 +106,21 @@ def policy_faults(retry: object, where: str) -> Iterator[Finding]:
             yield Finding(f"retry= has wrong settings for {cls.__name__}", where, repr(settings), expected)
         else:
             yield from _range_faults(settings, f"{where}, on {cls.__name__}")
+
+
+def rate_faults(max_rate: object, style: str, where: str) -> Iterator[Finding]:
+    """All that is wrong with what a bolt is given as `max_rate=`."""
+    if max_rate is None:
+        return
+    if isinstance(max_rate, bool) or not isinstance(max_rate, int | float) or not 1e-6 <= max_rate <= 1e9:
+        yield Finding("max_rate= is out of range", where, repr(max_rate), "calls per second, above 0")
+    elif style not in {"function", "class"}:
+        yield Finding(
+            "max_rate= counts calls of one tuple each, and this bolt's calls have several",
+            where,
+            got=f"a bolt of the kind {style!r}",
+            next_step="give it to a bolt on single tuples, in front of this one or in its place",
+        )
 
 
 def _range_faults(retry: Retry, where: str) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_outage
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
+from tupletree.runtimes.spark.driver.epoch_size import EpochSize
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
 from tupletree.runtimes.spark.format.wire import PlannedSplit
@@ -34,7 +35,6 @@ from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.splits import SplitSpout, storable_split
 from tupletree.topology.window_check import max_pending
-from tupletree.tracking.dead_limit import DeadLimit
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import AlreadySettled, Emission
@@ -74,9 +74,7 @@ class Intake:
         self._tracked = options.acker_tasks > 0
         self._max_messages = options.epoch_max_messages
         self._max_bytes = options.epoch_max_bytes
-        # Where dead letters are limited, epochs begin small and double while messages live (`loop`): an epoch of which
-        # all die would exceed the limit by far.
-        self.limit = min(options.epoch_max_messages, DeadLimit.of(options).first_look or options.epoch_max_messages)
+        self.size = EpochSize(frame_maker.plan.spec, options)
         self._bytes_per_message = 0.0
         self._delivered: set[tuple[int, Hashable]] = set()
 
@@ -130,7 +128,7 @@ class Intake:
         return any(spout.ended and task not in self._accounts.ended for task, spout in self._spouts.items())
 
     def _epoch_limit(self) -> int:
-        limit = min(self.limit, self._max_messages)
+        limit = min(self.size.limit, self._max_messages)
         if self._bytes_per_message:
             limit = min(limit, int(self._max_bytes / self._bytes_per_message))
         return max(1, limit)

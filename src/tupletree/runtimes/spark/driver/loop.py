@@ -49,9 +49,6 @@ logger = logging.getLogger("tupletree.spark")
 BUSY_POLL_S = 0.002
 """Pause of the loop while messages come: a source without a blocking wait is asked this often."""
 
-STEP_BACK = 4
-"""After an epoch that had to be split, epochs start at this fraction of their limit, and double while they settle."""
-
 
 class Loop:
     """See the module docstring.
@@ -325,9 +322,8 @@ class Loop:
             if record.header.drain:
                 self._last_drained = verdicts.drained
             del self._records[verdicts.epoch]
-            self._intake.limit = _next_limit(
-                self._intake.limit, self._options.epoch_max_messages, shrunk=verdicts.shrunk
-            )
+            messages = record.header.messages + len(record.rows)
+            self._intake.size.settled(messages, record.steps.ms.get("run", 0.0) / 1000.0, shrunk=verdicts.shrunk)
             self._look_ahead()
             self._settling.calls_made(verdicts.epoch)
             if verdicts.wrote_base:
@@ -388,11 +384,6 @@ class Loop:
             needed = {tree.epoch for tree in self._accounts.trees.all()}
         sweep_epochs(self._directory, base, needed, self._options.history_max_bytes)
         self.sweep_orphans()
-
-
-def _next_limit(limit: int, most: int, *, shrunk: bool) -> int:
-    """The limit of the next epoch: a fraction after an epoch that had to be split, doubled after each that had not."""
-    return max(1, limit // STEP_BACK) if shrunk else min(most, limit * 2)
 
 
 def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:

@@ -22,6 +22,7 @@ from tupletree.bolts.effects import IN_HAND, Outlet, StateCell, TaskPlace, Worke
 from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame, Root, all_failed, roots_of
 from tupletree.errors import ProcessingTimeoutError
+from tupletree.runtimes.spark.worker.pacing import Pacing
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["AsyncBoltTask"]
@@ -64,6 +65,7 @@ class AsyncBoltTask(BoltTask):
     Args:
         component, place, state, key_functions: as for `BoltTask`.
         limit_s: how long one call may take; None: without limit.
+        pacing: makes calls wait for each other; None: they need not.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class AsyncBoltTask(BoltTask):
         key_functions: Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]] | None = None,
         *,
         limit_s: float | None = None,
+        pacing: Pacing | None = None,
     ) -> None:
         self._limit_s = limit_s
+        self._pacing = pacing
         spec: BoltSpec = component.body
         self._name = component.name
         self._asked: Callable[..., Any] = spec.target
@@ -183,6 +187,8 @@ class AsyncBoltTask(BoltTask):
 
     async def _come(self, value: Any, root: Root) -> _Outcome:
         """Make a call, and again while it raises, as often as allowed."""
+        if self._pacing is not None:
+            await self._pacing.come()
         for _ in range(self._place.calls - 1 if roots_of(root) else 0):
             outcome = await self._limited(lambda: self._asked(value, **self._resources))
             if outcome.error is None or not may_pass(outcome.error, self._place):
@@ -226,13 +232,25 @@ class AsyncBoltTask(BoltTask):
         outcomes = self._ahead.get((id(value), self._place.root))
         if outcomes:
             return outcomes.popleft().give()
+        self._wait_for_turn()
         return self._call_and_wait(lambda: self._asked(*arguments, **named))
+
+    def _wait_for_turn(self) -> None:
+        if self._pacing is not None:
+            self._pacing.wait()
 
     def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """See `BoltTask`; an async method is awaited."""
         if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
             return method
-        return lambda *arguments: self._call_and_wait(lambda: method(*arguments))
+        if method.__name__ != "process":
+            return lambda *arguments: self._call_and_wait(lambda: method(*arguments))
+
+        def process(*arguments: Any) -> Any:
+            self._wait_for_turn()
+            return self._call_and_wait(lambda: method(*arguments))
+
+        return process
 
 
 def _alone(place: TaskPlace, root: Root) -> TaskPlace:

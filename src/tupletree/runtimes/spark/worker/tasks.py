@@ -8,6 +8,7 @@ from tupletree.bolts.plain import BoltTask
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.worker.async_bolts import AsyncBoltTask
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
+from tupletree.runtimes.spark.worker.pacing import Pacing
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["TASKS", "BoltWork", "task_of"]
@@ -21,9 +22,12 @@ def task_of(
     plan: Plan, component: ComponentSpec, place: TaskPlace, state: StatefulTask | None, limit_s: float | None
 ) -> BoltWork:
     """A task of a bolt that is no holder; `limit_s` is how long one of its calls may take."""
+    rate = component.max_rate
+    pacing = None if rate is None else Pacing(rate / plan.parallelism(component.name))
     cell, keys = (state.cell, state.key_functions) if state is not None else (None, None)
     if component.body.style == "arrow":
         return ArrowTask(plan.spec, component, place, cell, keys)
     if component.body.is_async:
-        return AsyncBoltTask(component, place, cell, keys, limit_s=limit_s)
+        return AsyncBoltTask(component, place, cell, keys, limit_s=limit_s, pacing=pacing)
+    place.before_call = pacing.wait if pacing is not None else None
     return BoltTask(component, place, cell, keys)

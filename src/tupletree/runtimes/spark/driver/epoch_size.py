@@ -1,0 +1,57 @@
+"""How many messages the next epoch may have.
+
+Owns what makes epochs smaller than `epoch_max_messages`: one had to be split, too many dead letters would come of one
+at once, or the calls of one take too long because of a `max_rate`. Each epoch that had no such trouble doubles it.
+"""
+
+from __future__ import annotations
+
+from tupletree.config import Options
+from tupletree.topology.model import TopologySpec
+from tupletree.tracking.dead_limit import DeadLimit
+
+__all__ = ["PACED_S", "EpochSize"]
+
+STEP_BACK = 4
+"""After an epoch that had to be split, epochs start at this fraction of their limit."""
+
+PACED_S = 10.0
+"""How long the run of an epoch may take where calls wait for a rate: verdicts are told when it is settled."""
+
+
+class EpochSize:
+    """The limit of a run's epochs.
+
+    Args:
+        topology, options: of the run.
+
+    Attributes:
+        limit: messages in the next epoch at most.
+    """
+
+    def __init__(self, topology: TopologySpec, options: Options) -> None:
+        self._most = options.epoch_max_messages
+        rates = [one.max_rate for one in topology.components.values() if one.max_rate is not None]
+        self._is_paced = bool(rates)
+        first = [self._most]
+        if rates:
+            first.append(max(1, int(min(rates) * PACED_S)))
+        dead_limit = DeadLimit.of(options).first_look
+        if dead_limit is not None:
+            first.append(dead_limit)
+        self.limit = min(first)
+
+    def settled(self, messages: int, run_s: float, *, shrunk: bool) -> None:
+        """Note an epoch that was settled.
+
+        Args:
+            messages: how many it had.
+            run_s: how long its runs took.
+            shrunk: it had to be split.
+        """
+        if shrunk:
+            self.limit = max(1, self.limit // STEP_BACK)
+        elif self._is_paced and run_s > PACED_S:
+            self.limit = max(1, min(self.limit, int(messages * PACED_S / run_s)))
+        else:
+            self.limit = min(self._most, self.limit * 2)
