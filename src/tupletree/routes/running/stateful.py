@@ -296,6 +296,10 @@ class BatchBolt(_AdapterBolt):
         adapter: BatchAdapter[Any] = self._adapter
         return adapter
 
+    def _setting(self, name: str) -> Any:
+        """What the document says of batches, or else the adapter."""
+        return getattr(self._spec.config, name, getattr(self._batches, name))
+
     def take(self, tuples: Sequence[Held[Work]]) -> Iterable[Release]:
         """Add to the batch; work those that are full."""
         members, released = self._admit(tuples, self._members)
@@ -309,7 +313,9 @@ class BatchBolt(_AdapterBolt):
 
     def due_s(self) -> float | None:
         """When the oldest member has waited for long enough."""
-        return min(member.held.since_s for member in self._members) + self._batches.max_age_s if self._members else None
+        return (
+            min(member.held.since_s for member in self._members) + self._setting("max_age_s") if self._members else None
+        )
 
     def check(self, time_s: float) -> Iterable[Release]:
         """Work what is old enough."""
@@ -330,15 +336,15 @@ class BatchBolt(_AdapterBolt):
         self._bytes = sum(len(member.work.body) for member in members)
 
     def _is_full(self) -> bool:
-        adapter = self._batches
-        return len(self._members) >= adapter.size or bool(adapter.max_bytes and self._bytes >= adapter.max_bytes)
+        max_bytes = self._setting("max_bytes")
+        return len(self._members) >= self._spec.batch_size or bool(max_bytes and self._bytes >= max_bytes)
 
     def _full(self) -> list[_Member]:
         """The members of the next full batch, at least one."""
-        adapter = self._batches
+        max_bytes = self._setting("max_bytes")
         count, size = 0, 0
-        for member in self._members[: adapter.size]:
-            if count and adapter.max_bytes and size + len(member.work.body) > adapter.max_bytes:
+        for member in self._members[: self._spec.batch_size]:
+            if count and max_bytes and size + len(member.work.body) > max_bytes:
                 break
             count, size = count + 1, size + len(member.work.body)
         return self._members[:count]

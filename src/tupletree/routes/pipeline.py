@@ -1,0 +1,318 @@
+"""Pipelines from Python: load one, run it, give it messages, and know when each execution is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from tupletree.config import Options
+from tupletree.errors import ConfigError
+from tupletree.routes.document.loading import load
+from tupletree.routes.document.spec import InitMessage, PipelineSpec
+from tupletree.routes.ledger.values import Completed, NewMessage
+from tupletree.routes.payloads import encode
+from tupletree.routes.running.compile import topology_of
+from tupletree.routes.running.services import RunSpec, Services, services
+
+if TYPE_CHECKING:
+    from tupletree.routes.ledger.values import Execution
+    from tupletree.runtimes.api import RunHandle, Summary
+    from tupletree.topology.builder import Topology
+
+__all__ = ["ExecutionHandle", "Pipeline", "PipelineRun"]
+
+HOME = Path(".tupletree") / "routes"
+POLL_S = 0.2
+"""How often the ledger is asked about an execution that another process may complete."""
+
+SPARK_LEASES = 20_000
+"""Messages that a route leases at a time on Spark: those of two epochs."""
+
+
+class Pipeline:
+    """A pipeline, loaded and checked.
+
+    Args:
+        spec: what its document says.
+        home: folder of its queue file, ledger and runs; None: `.tupletree/routes/NAME`.
+    """
+
+    def __init__(self, spec: PipelineSpec, *, home: str | os.PathLike[str] | None = None) -> None:
+        self.spec = spec
+        self.home = Path(home) if home is not None else HOME / spec.name
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        home: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Pipeline:
+        """Read a document.
+
+        Args:
+            source: path of the YAML file.
+            home: see the class.
+            environ: for `${NAME}`; None: the process's.
+
+        Raises:
+            DocumentError: with every fault.
+        """
+        return cls(load(source, environ=environ), home=home)
+
+    def run_spec(self, *, key: str, lease_limit: int | None = None, only: Sequence[str] = ()) -> RunSpec:
+        """A run of it, as its parts know it.
+
+        Raises:
+            ConfigError: `only` names what is no route.
+        """
+        unknown = [name for name in only if name not in self.spec.routes]
+        if unknown:
+            raise ConfigError(
+                "the pipeline has no such route",
+                where=self.spec.name,
+                got=unknown[0],
+                expected=", ".join(self.spec.routes),
+            )
+        queue_file = self.spec.queue_file or f"sqlite:///{self.home.absolute() / 'pipeline.db'}"
+        return RunSpec(
+            spec=self.spec,
+            key=key,
+            queue_file=queue_file,
+            ledger=self.spec.ledger or queue_file,
+            lease_limit=lease_limit,
+            only=tuple(only),
+        )
+
+    def topology(self, run: RunSpec, *, tasks: int = 1, resources: Mapping[str, Any] | None = None) -> Topology:
+        """The topology that it compiles to."""
+        from tupletree.routes.lineage.sink import LineageSink
+
+        lineage = None
+        if self.spec.lineage.level != "off":
+            lineage = LineageSink(self.spec.lineage.store or run.ledger, self.spec.name, level=self.spec.lineage.level)
+        return topology_of(run, tasks=tasks, resources=resources, lineage=lineage)
+
+    def run(
+        self,
+        *,
+        runtime: str = "local",
+        only: Sequence[str] = (),
+        resources: Mapping[str, Any] | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        master: str = "local[2]",
+        tasks: int | None = None,
+    ) -> PipelineRun:
+        """Start it, and return at once. It works what its queues hold, until it is stopped.
+
+        Args:
+            runtime: "local" or "spark".
+            only: routes to run here; empty: all. Other processes may run the others, or the same.
+            resources: objects for adapters, by name; on Spark they must be such as can be sent to workers.
+            options: of the runtime, as for `tupletree.run`.
+            master: Spark master, where no session exists yet.
+            tasks: of each bolt; None: 1 locally, 2 on Spark.
+        """
+        from tupletree.runtimes.run import run as run_topology
+
+        is_spark = runtime == "spark"
+        self.home.mkdir(parents=True, exist_ok=True)
+        run = self.run_spec(key=secrets.token_hex(8), lease_limit=SPARK_LEASES if is_spark else None, only=only)
+        state_dir = self.home / "-".join(["spark", *sorted(only)]) if is_spark else _fresh(self.home / "runs")
+        shared = services.acquire(run)
+        try:
+            topology = self.topology(run, tasks=tasks or (2 if is_spark else 1), resources=resources)
+            handle = run_topology(topology, runtime=runtime, options=options, state_dir=state_dir, master=master)
+        except BaseException:
+            services.release(run)
+            raise
+        return PipelineRun(self.spec, run, shared, handle)
+
+    def open(self) -> PipelineRun:
+        """Connect without running anything: to give it messages that other processes work, and to ask."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        run = self.run_spec(key=secrets.token_hex(8))
+        return PipelineRun(self.spec, run, services.acquire(run), None)
+
+
+class PipelineRun:
+    """A pipeline that runs, or that is only connected to. Close it, or use `with`.
+
+    Attributes:
+        spec: the pipeline.
+        handle: of its topology; None if it does not run here.
+        services: brokers, ledger and gates.
+    """
+
+    def __init__(self, spec: PipelineSpec, run: RunSpec, shared: Services, handle: RunHandle | None) -> None:
+        self.spec = spec
+        self.handle = handle
+        self.services = shared
+        self._run = run
+        self._is_closed = False
+        self._ended: dict[str, Completed] = {}
+        self._changed = threading.Condition()
+        shared.notice(self._note)
+
+    def execute(
+        self,
+        payload: Any = None,
+        *,
+        route: str = "",
+        headers: Mapping[str, str] | None = None,
+        execution: str = "",
+        init: InitMessage | None = None,
+    ) -> ExecutionHandle:
+        """Begin an execution: its message is in its queue when this returns.
+
+        Args:
+            payload: of its message.
+            route: that gets it; empty: the one of the document's `init_message`, or the only one.
+            headers: of its message.
+            execution: an id for it; one that is there already is that execution, and nothing is begun. Empty: random.
+            init: instead of payload, route and headers.
+
+        Raises:
+            ConfigError: no such route.
+            PayloadError: the payload cannot be published.
+        """
+        chosen = init or InitMessage(self._route_of(route), payload, headers or {})
+        reader = self.spec.routes.get(chosen.route)
+        if reader is None:
+            raise ConfigError(
+                "the pipeline has no such route",
+                where=self.spec.name,
+                got=chosen.route,
+                expected=", ".join(self.spec.routes),
+            )
+        message = NewMessage(queue=reader.inbound.queue, body=encode(chosen.payload), headers=chosen.headers)
+        started = self.services.start(message, execution)
+        return ExecutionHandle(self, started)
+
+    def _route_of(self, route: str) -> str:
+        if route:
+            return route
+        if self.spec.init_message is not None:
+            return self.spec.init_message.route
+        if len(self.spec.routes) == 1:
+            return next(iter(self.spec.routes))
+        raise ConfigError(
+            "which route gets the message?",
+            where=self.spec.name,
+            expected=", ".join(self.spec.routes),
+            next_step="name it: execute(payload, route=...), or say `init_message:` in the document",
+        )
+
+    def execution(self, execution: str) -> ExecutionHandle:
+        """An execution by its id."""
+        return ExecutionHandle(self, execution)
+
+    def on_completed(self, listener: Callable[[Completed], None]) -> None:
+        """Call this with completed executions, in any thread: each is told once, by one process, also after a restart."""
+        self.services.on_completed(listener)
+
+    def wait(self, timeout_s: float | None = None) -> Summary:
+        """Wait until the topology ends. See `RunHandle.wait`."""
+        if self.handle is None:
+            raise ConfigError(
+                "the pipeline does not run here", where=self.spec.name, next_step="Pipeline.run() runs it"
+            )
+        return self.handle.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Stop leasing, settle what is in flight, and let go of the connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self.handle is not None:
+                self.handle.stop()
+                self.handle.wait()
+        finally:
+            services.release(self._run)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _note(self, completed: Completed) -> None:
+        with self._changed:
+            self._ended[completed.execution] = completed
+            self._changed.notify_all()
+
+    def wait_for(self, execution: str, timeout_s: float | None) -> Execution:
+        """See `ExecutionHandle.wait`."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.services.ledger.execution(execution)
+            if found is None:
+                raise ConfigError("no such execution", where=self.spec.name, got=execution)
+            if found.ended_s:
+                return found
+            left_s = POLL_S if until_s is None else min(POLL_S, until_s - time.monotonic())
+            if left_s <= 0:
+                raise TimeoutError(f"execution {execution} is not complete after {timeout_s:g} s: {found.open} open")
+            if self.handle is not None:
+                with suppress(TimeoutError):
+                    self.handle.wait(0.0)  # raises what ended the topology
+            with self._changed:
+                if execution not in self._ended:
+                    self._changed.wait(left_s)
+                else:
+                    del self._ended[execution]
+
+
+def _fresh(runs: Path) -> Path:
+    return runs / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+class ExecutionHandle:
+    """An execution: one message and everything that comes of it.
+
+    Attributes:
+        id: its id.
+    """
+
+    def __init__(self, run: PipelineRun, execution: str) -> None:
+        self.id = execution
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"ExecutionHandle({self.id!r})"
+
+    def status(self) -> Execution:
+        """How it stands. Raises ConfigError if there is none."""
+        found = self._run.services.ledger.execution(self.id)
+        if found is None:
+            raise ConfigError("no such execution", where=self._run.spec.name, got=self.id)
+        return found
+
+    def wait(self, timeout_s: float | None = None) -> Execution:
+        """Wait until it has ended.
+
+        Raises:
+            TimeoutError: it has not, after that time.
+            TupletreeError: the topology that runs it here has failed.
+        """
+        return self._run.wait_for(self.id, timeout_s)
+
+    async def completed(self) -> Execution:
+        """As `wait`, for async code."""
+        return await asyncio.to_thread(self.wait)
+
+    def cancel(self, reason: str = "") -> None:
+        """End it: none of its messages is worked any more."""
+        self._run.services.ledger.cancel(self.id, reason)

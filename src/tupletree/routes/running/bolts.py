@@ -1,0 +1,110 @@
+"""The bolt of consecutive adapters, and the sink that settles: thin shells around `chain` and `services`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tupletree.routes.messages import CallRecord, Settlement, Work
+from tupletree.routes.running.chain import Chain, Surroundings
+from tupletree.routes.running.services import RunSpec, Services, services
+from tupletree.topology.components import Bolt, Sink, SinkBatch, SinkContext, TaskContext
+
+__all__ = ["ChainBolt", "InProcess", "SettlingSink"]
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """What adapters ask of the process that they run in: it has the run's services, or knows nothing of them.
+
+    Attributes:
+        key: of the run.
+    """
+
+    key: str
+
+    def is_cancelled(self, execution: str) -> bool:
+        """Whether an execution was cancelled."""
+        found = services.find(self.key)
+        return found is not None and found.is_cancelled(execution)
+
+    def hold(self, route: str, messages: Sequence[str]) -> None:
+        """Adapters hold these messages of a route."""
+        found = services.find(self.key)
+        if found is not None:
+            found.gates.hold(route, messages)
+
+
+class ChainBolt(Bolt[Work]):
+    """Walks consecutive adapters of a route.
+
+    Args:
+        run: the run.
+        route: name of the route.
+        start, stop: positions of the adapters: see `Chain`.
+        resources: for adapters.
+    """
+
+    input_types = (Work,)
+
+    def __init__(
+        self, run: RunSpec, route: str, start: int, stop: int, resources: Mapping[str, Any] | None = None
+    ) -> None:
+        self._run = run
+        self._route = run.spec.routes[route]
+        self._start, self._stop = start, stop
+        self._resources = resources or {}
+        records = run.spec.lineage.level != "off"
+        outputs: tuple[type, ...] = (Settlement,) if stop == len(self._route.adapters) else (Settlement, Work)
+        self.output_types = (*outputs, CallRecord) if records and stop > start else outputs
+        most = self._route.backpressure.max_concurrency if self._route.backpressure.target_latency_ms else 0
+        self.concurrency = max(1, self._route.inbound.in_flight, most)
+
+    async def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
+        """Open the adapters."""
+        surroundings = surroundings_of(self._run, self._resources)
+        self._chain = Chain(self._route, self._start, self._stop, surroundings)
+        await self._chain.open()
+
+    async def process(self, value: Work) -> list[Any]:
+        """Walk them with one message."""
+        return await self._chain.work(value)
+
+    async def close(self) -> None:
+        """Close the adapters."""
+        await self._chain.close()
+
+
+def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
+    """What the adapters of a run see."""
+    return Surroundings(
+        settings=run.spec.settings,
+        resources=resources,
+        now_s=time.time,
+        is_cancelled=InProcess(run.key).is_cancelled,
+        records=run.spec.lineage.level != "off",
+    )
+
+
+class SettlingSink(Sink[Settlement]):
+    """Settles attempts: the ledger, then what is published, then the brokers.
+
+    A batch may come again, after a crash: the ledger finds that its messages are settled, and nothing happens twice.
+    """
+
+    def __init__(self, run: RunSpec) -> None:
+        self._run = run
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the contract's
+        """Connect."""
+        self._services: Services = services.acquire(self._run)
+
+    def write(self, batch: SinkBatch[Settlement]) -> None:
+        """Settle. Raises ConnectorError while the ledger or a broker is away."""
+        self._services.settle(batch.rows)
+
+    def close(self) -> None:
+        """Disconnect."""
+        services.release(self._run)

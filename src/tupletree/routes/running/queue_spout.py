@@ -1,0 +1,185 @@
+"""The spout of a route: it leases messages from the route's queue, as many as the gates allow.
+
+Owns which deliveries are out and their leases. Refuses to judge them: the ledger says which are to be worked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tupletree.errors import ConnectorError
+from tupletree.queues import Delivery
+from tupletree.routes.messages import Settlement, Work
+from tupletree.routes.running.outcomes import delivered
+from tupletree.routes.running.services import RunSpec, Services, services
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, TaskContext
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["QueueSpout"]
+
+IDLE_S = 0.05
+"""How often an empty queue is looked at; what this process publishes is seen at once."""
+
+FULL_S = 0.2
+"""How often a route looks whether its outbound queues have room again."""
+
+KEEP_PART = 1 / 3
+"""Of a lease: how often it is extended, and cancelled executions are looked for."""
+
+CANCEL_S = 1.0
+
+NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
+"""What is no failure of the message: the run stopped, or lost track of it."""
+
+logger = logging.getLogger("tupletree.routes")
+
+
+class QueueSpout(AsyncSpout[Work]):
+    """Leases the messages of one route.
+
+    Args:
+        run: the run.
+        route: name of the route.
+    """
+
+    def __init__(self, run: RunSpec, route: str) -> None:
+        self._run = run
+        self._route = run.spec.routes[route]
+        self._exempt = run.spec.queues_in_cycles()[route]
+
+    async def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
+        """Connect, and keep leases alive from now on."""
+        self._services: Services = await asyncio.to_thread(services.acquire, self._run)
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._out: dict[str, Delivery] = {}  # message → the delivery that is worked
+        self._again: dict[str, list[str]] = {}  # message → handles of deliveries that came while it was
+        self._executions: dict[str, tuple[str, ...]] = {}
+        self._works: dict[str, Work] = {}
+        self._is_active = True
+        self._services.gates.listen(self._route.name, self._awake)
+        self._services.listen(self._route.inbound.queue, self._awake)
+        self._keeper = self._loop.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Give back what is out, and let go of the connections."""
+        self._keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._keeper
+        self._services.gates.leave(self._route.name)
+        self._services.leave(self._route.inbound.queue, self._awake)
+        left, self._out = self._out, {}
+        try:
+            await self._give_back([work for message, work in self._works.items() if message in left])
+        finally:
+            for message in left:
+                self._services.gates.release(self._route.name, message)
+            await asyncio.to_thread(services.release, self._run)
+
+    async def _give_back(self, works: Sequence[Work]) -> None:
+        """What was not worked to its end, through no fault of its own: that is no attempt."""
+        settlements = [Settlement(messages=work.messages, outcome="cancelled") for work in works]
+        if settlements:
+            await asyncio.to_thread(self._services.settle, settlements)
+
+    def activate(self) -> None:
+        """Lease (again)."""
+        self._is_active = True
+        self._wake.set()
+
+    def deactivate(self) -> None:
+        """Lease nothing."""
+        self._is_active = False
+
+    async def next(self) -> Sequence[Emit[Work]] | None:
+        """Wait for messages. Slots are taken before anything is leased, and none is held while waiting."""
+        gates, name = self._services.gates, self._route.name
+        while True:
+            self._wake.clear()
+            pause_s = IDLE_S
+            slots = gates.take(name) if self._is_active else 0
+            if slots:
+                works: list[Work] = []
+                try:
+                    full = await asyncio.to_thread(self._services.is_above_high_water, self._route, self._exempt)
+                    if full:
+                        pause_s = FULL_S
+                    else:
+                        works = await self._lease(slots)
+                finally:
+                    # Also when this is cancelled, or the broker is away.
+                    gates.fill(name, slots, [work.messages[0].id for work in works])
+                if works:
+                    return [Emit(work, work.messages[0].id) for work in works]
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause_s)
+
+    async def _lease(self, limit: int) -> list[Work]:
+        works, leased = await asyncio.to_thread(self._services.lease, self._route, limit)
+        new = []
+        for work in works:
+            message = work.messages[0].id
+            if message in self._out:
+                self._again.setdefault(message, []).append(leased[message].handle)
+                continue  # its lease ended too early: the one that is worked counts
+            self._out[message] = leased[message]
+            self._works[message] = work
+            new.append(work)
+        return new
+
+    async def ack(self, message_id: MessageId) -> None:
+        """The sink has settled it."""
+        message = str(message_id)
+        self._out.pop(message, None)
+        self._works.pop(message, None)
+        self._services.gates.release(self._route.name, message)
+        if again := self._again.pop(message, None):
+            await asyncio.to_thread(self._services.ack, self._route, again)
+
+    async def fail(self, message_id: MessageId, failure: Failure) -> None:
+        """No settlement came of it: the run stopped, or a worker died of it."""
+        message = str(message_id)
+        self._out.pop(message, None)
+        work = self._works.pop(message, None)
+        self._services.gates.release(self._route.name, message)
+        if work is None:
+            return
+        if failure.kind in NO_ATTEMPT:
+            await self._give_back([work])
+            return
+        settlement = Settlement(
+            messages=delivered(work),
+            outcome="failed",
+            reason=failure.error or failure.kind.value,
+            error=failure.error_type or failure.kind.name.title(),
+            traceback=failure.traceback,
+            permanent=True,  # the runtime has tried it as often as it does
+            adapter=failure.component,
+        )
+        await asyncio.to_thread(self._services.settle, [settlement])
+
+    def _awake(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _keep(self) -> None:
+        """Extend the leases of what is out, and look for executions that were cancelled."""
+        lease_s = self._route.lease_seconds
+        extended_s = self._loop.time()
+        while True:
+            await asyncio.sleep(min(CANCEL_S, lease_s * KEEP_PART))
+            executions = [one for work in self._works.values() for one in work.messages[0].executions]
+            if not self._out:
+                continue
+            try:
+                if executions:
+                    await asyncio.to_thread(self._services.look_for_cancelled, executions)
+                if self._loop.time() - extended_s >= lease_s * KEEP_PART:
+                    extended_s = self._loop.time()
+                    handles = [one.handle for one in self._out.values()]
+                    await asyncio.to_thread(self._services.extend, self._route, handles)
+            except ConnectorError as error:
+                logger.warning("route %s: leases cannot be extended now: %s", self._route.name, error.what)

@@ -1,0 +1,417 @@
+"""What spouts and sink of a running pipeline share in one process: brokers, ledger, gates, and who waits for what.
+
+Owns the connections, and the order of settling: the ledger first, then what is published, then the brokers. Refuses to
+know topologies and event loops: its calls block, and any thread may make them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tupletree.errors import ConnectorError
+from tupletree.queues import Broker, Delivery, Failure, Letter, Message, connect
+from tupletree.queues.sqlite import SqliteBroker
+from tupletree.routes.document.spec import PipelineSpec, RouteSpec
+from tupletree.routes.ledger.ledger import Ledger
+from tupletree.routes.ledger.values import Arrival, Completed, LedgerRules, NewMessage, SettleEffects, ToDeadLetter
+from tupletree.routes.messages import Settlement, Standing, Work
+from tupletree.routes.running.gates import Gates
+
+__all__ = ["RunSpec", "Services", "services"]
+
+PAUSED_DELAY_S = 5.0
+"""How long a message of a paused execution is given back for."""
+
+OUTBOX_CHUNK = 500
+
+TRACE_HEADER = "traceparent"
+
+logger = logging.getLogger("tupletree.routes")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run of a pipeline, as all its parts know it. It can be sent to another process.
+
+    Attributes:
+        spec: the pipeline.
+        key: names the run within a process: its parts share `Services` by it.
+        queue_file: URL of the embedded queue.
+        ledger: URL of the ledger's database; that of the queue file: one transaction settles all.
+        lease_limit: see `Gates`.
+        only: routes that are run here; empty: all.
+    """
+
+    spec: PipelineSpec
+    key: str
+    queue_file: str
+    ledger: str
+    lease_limit: int | None = None
+    only: tuple[str, ...] = ()
+
+    @property
+    def routes(self) -> Sequence[RouteSpec]:
+        """The routes that are run here."""
+        return [route for name, route in self.spec.routes.items() if not self.only or name in self.only]
+
+    def url_of(self, queue: str) -> str:
+        """The URL of the broker that has this queue."""
+        return self.spec.queues.get(queue, self.queue_file)
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """All queues of the pipeline, each once."""
+        named: dict[str, None] = {}
+        for route in self.spec.routes.values():
+            named |= dict.fromkeys([route.inbound.queue, *route.outbound])
+            if route.error_handling.dead_letter_queue:
+                named[route.error_handling.dead_letter_queue] = None
+        if self.spec.on_complete:
+            named[self.spec.on_complete] = None
+        return [*named]
+
+    def rules(self) -> LedgerRules:
+        """What the ledger must know of the pipeline."""
+        routes = self.spec.routes
+        return LedgerRules(
+            pipeline=self.spec.name,
+            readers={route.inbound.queue: name for name, route in routes.items()},
+            error_handling={name: route.error_handling for name, route in routes.items()},
+            document=self.spec.source,
+            versions={
+                f"{name}/{adapter.name}": adapter.adapter.version
+                for name, route in routes.items()
+                for adapter in route.adapters
+            },
+            on_complete=self.spec.on_complete,
+        )
+
+
+class Services:
+    """See the module. Made by `services`.
+
+    Args:
+        run: the run.
+        monotonic_s: for gates.
+    """
+
+    def __init__(self, run: RunSpec, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self.run = run
+        self.gates = Gates(run.spec, monotonic_s, run.lease_limit)
+        self._brokers: dict[str, Broker] = {}
+        self._lock = threading.Lock()
+        self._published: dict[str, list[Callable[[], None]]] = {}
+        self._noticing: list[Callable[[Completed], None]] = []
+        self._telling: list[Callable[[Completed], None]] = []
+        self._cancelled: frozenset[str] = frozenset()
+        self.rules = run.rules()
+        for queue in run.queues:
+            self.broker(queue).declare(queue)
+        self.ledger = self._open_ledger()
+
+    def _open_ledger(self) -> Ledger:
+        embedded = self._connect(self.run.queue_file)
+        if self.run.ledger != self.run.queue_file or not isinstance(embedded, SqliteBroker):
+            return Ledger.open(self.run.ledger)
+        own = [queue for queue in self.run.queues if self.run.url_of(queue) == self.run.queue_file]
+        return Ledger.within(embedded, queues=own)
+
+    def broker(self, queue: str) -> Broker:
+        """The broker that has a queue."""
+        return self._connect(self.run.url_of(queue))
+
+    def _connect(self, url: str) -> Broker:
+        with self._lock:
+            broker = self._brokers.get(url)
+            if broker is None:
+                broker = self._brokers[url] = connect(url)
+            return broker
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.ledger.close()
+        for broker in self._brokers.values():
+            broker.close()
+
+    # --- listeners --------------------------------------------------------------------------------------------
+
+    def listen(self, queue: str, listener: Callable[[], None]) -> None:
+        """Call this, in any thread, when something was published to a queue by this process."""
+        with self._lock:
+            self._published.setdefault(queue, []).append(listener)
+
+    def leave(self, queue: str, listener: Callable[[], None]) -> None:
+        """Call it no longer."""
+        with self._lock:
+            if listener in self._published.get(queue, ()):
+                self._published[queue].remove(listener)
+
+    def notice(self, listener: Callable[[Completed], None]) -> None:
+        """Call this, in any thread, with each execution that this process completes."""
+        with self._lock:
+            self._noticing.append(listener)
+
+    def on_completed(self, listener: Callable[[Completed], None]) -> None:
+        """Call this, in any thread, with executions whose completion nobody was told of yet; each is told once.
+
+        Those that were complete before, and whose process ended before it could tell, are told now.
+        """
+        with self._lock:
+            self._telling.append(listener)
+        while untold := self.ledger.completed_untold():
+            self._tell_completed(untold)
+
+    def _tell_published(self, queues: Iterable[str]) -> None:
+        with self._lock:
+            listeners = [one for queue in queues for one in self._published.get(queue, ())]
+        for listener in listeners:
+            listener()
+
+    def start(self, message: NewMessage, execution: str = "") -> str:
+        """Begin an execution; its message is published when this returns. Returns its id."""
+        started = self.ledger.start(self.rules, message, on_complete=self.run.spec.on_complete, execution=execution)
+        self.drain_outbox()
+        self._tell_published([message.queue])
+        return started
+
+    # --- leasing ----------------------------------------------------------------------------------------------
+
+    def lease(self, route: RouteSpec, limit: int) -> tuple[list[Work], dict[str, Delivery]]:
+        """Lease messages of a route's queue, and find out which of them are to be worked.
+
+        Returns:
+            The work, and by message id the deliveries that it is of. Others were acked or given back.
+        """
+        queue = route.inbound.queue
+        broker = self.broker(queue)
+        deliveries = broker.lease(queue, limit, lease_s=route.lease_seconds)
+        if not deliveries:
+            return [], {}
+        arrivals = [
+            Arrival(id=one.message.id, queue=queue, route=route.name, headers=one.message.headers) for one in deliveries
+        ]
+        verdicts = self.ledger.arrive(arrivals, self.rules)
+        works: list[Work] = []
+        leased: dict[str, Delivery] = {}
+        acks: list[str] = []
+        back: list[Failure] = []
+        letters: list[Letter] = []
+        for delivery, verdict in zip(deliveries, verdicts, strict=True):
+            if verdict.action == "work":
+                leased[verdict.id] = delivery
+                standing = Standing(
+                    id=verdict.id,
+                    route=route.name,
+                    queue=queue,
+                    handle=delivery.handle,
+                    executions=verdict.executions,
+                    attempt=verdict.attempt,
+                )
+                message = delivery.message
+                works.append(
+                    Work(
+                        messages=[standing],
+                        body=message.body,
+                        headers=message.headers,
+                        parents=verdict.parents,
+                        trace=_trace_of(message.headers),
+                    )
+                )
+            elif verdict.action == "ack":
+                acks.append(delivery.handle)
+            elif verdict.action == "dead_letter":
+                letters.append(Letter(handle=delivery.handle, reason=verdict.reason))
+            else:
+                back.append(
+                    Failure(handle=delivery.handle, delay_s=PAUSED_DELAY_S, reason=verdict.reason, counts=False)
+                )
+        if acks:
+            broker.ack(acks)
+        if back:
+            broker.fail(back)
+        if letters:
+            self._dead_letter(broker, route, letters)
+        return works, leased
+
+    def is_above_high_water(self, route: RouteSpec, exempt: frozenset[str]) -> bool:
+        """Whether an outbound queue of a route holds more ready messages than it may.
+
+        Args:
+            route: the route.
+            exempt: queues that lead back to the route: to wait for these would be to wait for itself.
+        """
+        most = route.backpressure.high_water
+        return any(self.broker(queue).depth(queue).ready > most for queue in route.outbound if queue not in exempt)
+
+    def extend(self, route: RouteSpec, handles: Sequence[str]) -> None:
+        """Let leases of a route's messages last."""
+        broker = self.broker(route.inbound.queue)
+        if handles and broker.capabilities.extend:
+            broker.extend(handles, route.lease_seconds)
+
+    def ack(self, route: RouteSpec, handles: Sequence[str]) -> None:
+        """Ack deliveries of messages that are settled."""
+        if handles:
+            self.broker(route.inbound.queue).ack(handles)
+
+    # --- settling ---------------------------------------------------------------------------------------------
+
+    def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Settle attempts: see ROUTES §4 in docs/routes_ledger.md. May be repeated with the same settlements.
+
+        Raises:
+            ConnectorError: the ledger or a broker is not available. What was done stays done.
+        """
+        effects = self.ledger.settle(settlements, self.rules)
+        self._publish(effects)
+        self._tell_published(dict.fromkeys(child.queue for one in settlements for child in one.children))
+        by_broker: dict[str, _Told] = {}
+        for standing in effects.acks:
+            self._told(by_broker, standing.queue).acks.append(standing.handle)
+        for retry in effects.retries:
+            self._told(by_broker, retry.standing.queue).failures.append(
+                Failure(
+                    handle=retry.standing.handle, delay_s=retry.delay_s, reason=retry.reason[:500], counts=retry.counts
+                )
+            )
+        for url, told in by_broker.items():
+            broker = self._connect(url)
+            if told.acks:
+                broker.ack(told.acks)
+            if told.failures:
+                broker.fail(told.failures)
+        for letter in effects.letters:
+            self._letter(letter)
+        self._tell_completed(effects.completed)
+
+    def _told(self, by_broker: dict[str, _Told], queue: str) -> _Told:
+        return by_broker.setdefault(self.run.url_of(queue), _Told([], []))
+
+    def _publish(self, effects: SettleEffects) -> None:
+        """Publish what was registered, at most as many at a time as the fan-out gate allows."""
+        most = self.run.spec.limits.max_fanout_pending
+        for queue, messages in effects.publish.items():
+            self._publish_to(queue, messages, most)
+        if effects.outbox:
+            self.ledger.published(effects.outbox)
+
+    def _publish_to(self, queue: str, messages: Sequence[Message], most: int) -> None:
+        broker = self.broker(queue)
+        for start in range(0, len(messages), most):
+            broker.publish(queue, messages[start : start + most])
+
+    def drain_outbox(self) -> int:
+        """Publish what an earlier process registered and did not publish; how many messages."""
+        drained = 0
+        while rows := self.ledger.outbox(OUTBOX_CHUNK):
+            queues: dict[str, list[Message]] = {}
+            for row in rows:
+                queues.setdefault(row.queue, []).append(row.message)
+            for queue, messages in queues.items():
+                self._publish_to(queue, messages, self.run.spec.limits.max_fanout_pending)
+            self.ledger.published([row.id for row in rows])
+            self._tell_published(queues)
+            drained += len(rows)
+        return drained
+
+    def _letter(self, letter: ToDeadLetter) -> None:
+        route = self.run.spec.routes[letter.standing.route]
+        one = Letter(handle=letter.standing.handle, reason=letter.reason[:2000])
+        self._dead_letter(self.broker(letter.standing.queue), route, [one])
+
+    def _dead_letter(self, broker: Broker, route: RouteSpec, letters: Sequence[Letter]) -> None:
+        """Make dead letters at the broker; one that keeps none has them acked: the ledger has their reasons."""
+        if broker.capabilities.dead_letters:
+            broker.dead_letter(letters)
+        else:
+            logger.warning(
+                "route %s: %s keeps no dead letters, so %d are acked; the ledger has them",
+                route.name,
+                broker.where,
+                len(letters),
+            )
+            broker.ack([one.handle for one in letters])
+
+    def _tell_completed(self, completed: Sequence[Completed]) -> None:
+        for one in completed:
+            logger.info(
+                "execution %s of %s is %s: %d messages, %d dead, %.1f s",
+                one.execution,
+                one.pipeline,
+                one.state.replace("_", " "),
+                one.total,
+                one.dead,
+                one.ended_s - one.created_s,
+            )
+            with self._lock:
+                noticing, telling = [*self._noticing], [*self._telling]
+            for listener in noticing:
+                listener(one)
+            if telling and self.ledger.told(one.execution, one.run):
+                for listener in telling:
+                    listener(one)
+
+    # --- cancelling -------------------------------------------------------------------------------------------
+
+    def is_cancelled(self, execution: str) -> bool:
+        """Whether an execution was cancelled, as far as this process knows."""
+        return execution in self._cancelled
+
+    def look_for_cancelled(self, executions: Iterable[str]) -> None:
+        """Ask the ledger which of these were cancelled."""
+        try:
+            self._cancelled = frozenset(self.ledger.cancelled([*dict.fromkeys(executions)]))
+        except ConnectorError as error:
+            logger.warning("whether executions are cancelled cannot be told now: %s", error.what)
+
+
+@dataclass(slots=True)
+class _Told:
+    acks: list[str]
+    failures: list[Failure]
+
+
+def _trace_of(headers: Mapping[str, str]) -> str:
+    """The trace id of a W3C `traceparent`: version-trace-parent-flags."""
+    parts = headers.get(TRACE_HEADER, "").split("-")
+    return parts[1] if len(parts) == 4 else ""
+
+
+class _Registry:
+    """The services of this process's runs, each with the number of its users."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Services, int]] = {}
+
+    def acquire(self, run: RunSpec) -> Services:
+        """The services of a run, made when they are first asked for. Release them."""
+        with self._lock:
+            found, users = self._open.get(run.key, (None, 0))
+            if found is None:
+                found = Services(run)
+                found.drain_outbox()
+            self._open[run.key] = found, users + 1
+            return found
+
+    def release(self, run: RunSpec) -> None:
+        """One user less; the last one closes them."""
+        with self._lock:
+            found, users = self._open.pop(run.key)
+            if users > 1:
+                self._open[run.key] = found, users - 1
+                return
+        found.close()
+
+    def find(self, key: str) -> Services | None:
+        """The services of a run, if this process has them."""
+        with self._lock:
+            found = self._open.get(key)
+        return found[0] if found is not None else None
+
+
+services = _Registry()
