@@ -20,6 +20,7 @@ from tupletree.routes.adapters.contract import (
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import PayloadError
+from tupletree.routes.pipeline import ExecutionHandle, Pipeline, PipelineRun
 
 __all__ = [
     "Adapter",
@@ -30,8 +31,11 @@ __all__ = [
     "CallRecord",
     "Child",
     "Emitted",
+    "ExecutionHandle",
     "PayloadError",
+    "Pipeline",
     "PipelineContext",
+    "PipelineRun",
     "PipelineSpec",
     "Release",
     "RetryAfter",

@@ -95,11 +95,13 @@ class Pipeline:
 
     def topology(self, run: RunSpec, *, tasks: int = 1, resources: Mapping[str, Any] | None = None) -> Topology:
         """The topology that it compiles to."""
-        from tupletree.routes.lineage.sink import LineageSink
+        from tupletree.routes.lineage import LineageSink, store_beside
 
         lineage = None
         if self.spec.lineage.level != "off":
-            lineage = LineageSink(self.spec.lineage.store or run.ledger, self.spec.name, level=self.spec.lineage.level)
+            lineage = LineageSink(
+                self.spec.lineage.store or store_beside(run.ledger), self.spec.name, level=self.spec.lineage.level
+            )
         return topology_of(run, tasks=tasks, resources=resources, lineage=lineage)
 
     def run(
@@ -217,7 +219,7 @@ class PipelineRun:
         return ExecutionHandle(self, execution)
 
     def on_completed(self, listener: Callable[[Completed], None]) -> None:
-        """Call this with completed executions, in any thread: each is told once, by one process, also after a restart."""
+        """Call this, in any thread, with completed executions: each is told once, also after a restart."""
         self.services.on_completed(listener)
 
     def wait(self, timeout_s: float | None = None) -> Summary:

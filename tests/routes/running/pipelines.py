@@ -116,7 +116,7 @@ class Plain(Adapter[Config]):
 class Batch(BatchAdapter[Config]):
     """Gives what the first payload's `do` says."""
 
-    max_age_s = 5.0
+    max_age_s = 0.4
     batches: list[list[Any]] = []  # noqa: RUF012 - shared on purpose
 
     def __init__(self, config: Config) -> None:

@@ -107,9 +107,9 @@ def test_a_full_batch_is_worked_and_its_members_end_one_by_one() -> None:
 def test_a_batch_that_is_not_full_goes_out_when_its_oldest_member_has_waited_long_enough() -> None:
     b = bench(BATCHES)
     assert b.give(*numbered(1)) == []
-    assert b.later(3.0) == []
+    assert b.later(0.3) == []
     assert b.give(*numbered(1)) == []
-    assert len(b.later(2.0)) == 2
+    assert len(b.later(0.2)) == 2
 
 
 def test_it_goes_by_bytes_too() -> None:

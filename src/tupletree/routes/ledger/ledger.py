@@ -414,6 +414,10 @@ class Ledger:
         """An execution by its id."""
         return self._store.read(lambda session: queries.find(session, execution))
 
+    def cancelled(self, executions: Sequence[str]) -> list[str]:
+        """Those of these executions that were cancelled."""
+        return self._store.read(lambda session: queries.cancelled(session, executions)) if executions else []
+
     def executions(
         self, pipeline: str = "", *, state: ExecutionState | Literal[""] = "", limit: int = 100
     ) -> list[Execution]:

@@ -6,6 +6,7 @@ Only reads. Owns how rows become the classes of `values`.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,6 +40,7 @@ TELL = st.Statement(
     .values(told=1),
     "id_", "run_",
 )  # fmt: skip
+_CANCELLED = st.Statement(sa.select(_e.id).where(st.Among(_e.id, "ids"), _e.state == "cancelled"), "ids")
 _UNTOLD = st.Statement(
     sa.select(_e.id, _e.pipeline, _e.state, _e.run, _e.total, _e.dead, _e.created_s, _e.ended_s)
     .where(_e.ended_s.is_not(None), sa.text("told = 0"))
@@ -49,6 +51,11 @@ _UNTOLD = st.Statement(
 _OUTBOX = st.Statement(
     sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_")), "limit_"
 )
+
+
+def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
+    """See `Ledger.cancelled`."""
+    return [name for (name,) in session.rows(_CANCELLED, [*executions])]
 
 
 def untold(session: Session, limit: int) -> list[Completed]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,9 @@ from tupletree.routes.running.outcomes import (
 
 __all__ = ["Chain", "Surroundings", "adapter_logger"]
 
+LOOK_S = 1.0
+"""How often a call that takes long is looked at: whether it has taken too long, or is not needed any more."""
+
 GRACE_S = 5.0
 """How long a cancelled call may take to end before it is left behind."""
 
@@ -60,7 +64,7 @@ class Surroundings:
     settings: Mapping[str, Any] = field(default_factory=dict)
     resources: Mapping[str, Any] = field(default_factory=dict)
     now_s: Callable[[], float] = float
-    is_cancelled: Callable[[str], bool] = bool
+    is_cancelled: Callable[[str], bool] = lambda _: False
     records: bool = True
     grace_s: float = GRACE_S
 
@@ -132,20 +136,20 @@ class Chain:
             outcome = task.result()
         else:
             await self._give_up(walk, task)
-            outcome = walk.timed_out()
+            outcome = walk.cancelled() if walk.is_cancelled else walk.timed_out()
             for step in walk.called:
                 step.ended(walk, outcome.outcome)
         return [*walk.records, outcome]
 
     async def _until_ended(self, walk: _Walk, task: asyncio.Task[Any]) -> bool:
-        """Wait for the walk; False if a call took too long."""
+        """Wait for the walk; False if a call took too long, or its execution was cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            left_s = None if walk.deadline_s is None else walk.deadline_s - loop.time()
-            if left_s is not None and left_s <= 0:
+            # Without a call in hand the deadline is yet to come.
+            left_s = math.inf if walk.deadline_s is None else walk.deadline_s - loop.time()
+            if left_s <= 0 or walk.is_cancelled:
                 return False
-            # Without a call in hand the deadline is yet to come; look again when there may be one.
-            done, _ = await asyncio.wait({task}, timeout=self.route.timeout_seconds if left_s is None else left_s)
+            done, _ = await asyncio.wait({task}, timeout=min(left_s, LOOK_S))
             if done:
                 return True
 
@@ -417,6 +421,18 @@ class _Walk:
             position=position,
             emitted=self._emitted,
         )
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether all executions of the message were cancelled."""
+        executions = self.message.executions
+        return bool(executions) and all(map(self._surroundings.is_cancelled, executions))
+
+    def cancelled(self) -> Settlement:
+        """The execution was cancelled while a call was in hand."""
+        if self.step is not None:
+            self.record(self.step, "cancelled", error="the execution was cancelled")
+        return Settlement(messages=self.work.messages, outcome="cancelled", reason="the execution was cancelled")
 
     def timed_out(self) -> Settlement:
         """The call in hand took too long."""

@@ -67,7 +67,10 @@ def topology_of(
         source: Source = topology.spout(route.name, QueueSpout(run, route.name))
         for number, segment in enumerate(segments_of(route), 1):
             name = f"{route.name}.{number}"
-            bolt = topology.bolt(name, _factory(run, route, segment, resources or {}), parallelism=tasks)
+            # What accumulates over messages sees all of them.
+            one_task = segment[2] and issubclass(route.adapters[segment[0]].adapter, StatefulAdapter)
+            factory = _factory(run, route, segment, resources or {})
+            bolt = topology.bolt(name, factory, parallelism=1 if one_task else tasks)
             bolt.shuffle(source)
             settle.shuffle(bolt.stream(Settlement))
             if records is not None and segment[1] > segment[0]:
