@@ -24,6 +24,7 @@ _EXTRAS = {
     "delta": (("deltalake",), "the sink `delta`"),
     "routes": (("duckdb", "httpx", "jinja2", "pydantic", "pyyaml", "sqlalchemy"), "`tupletree routes`"),
     "embed": (("scikit-learn",), "the adapter `embed`"),
+    "sentences": (("sentence-transformers",), "the adapter `embed` with a sentence model"),
     "otel": (("opentelemetry-sdk",), "spans of routes"),
     "openlineage": (("openlineage-python",), "run events of routes"),
     "cloudevents": (("cloudevents",), "messages of routes as CloudEvents"),

@@ -32,7 +32,9 @@ _NUMBERS: dict[str, Any] = {
 _CALLS = pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in COLUMNS])
 _EDGES = pa.schema([pa.field(name, pa.string()) for name in Edge._fields])
 _NAME = re.compile(r"(calls|edges)-(\d+)-\w+\.parquet")
-_IN = re.compile(r"\bIN :(\w+)")
+_LIST = re.compile(r"\bIN :(\w+)")
+_ROWS_IN_GROUP = 4_096
+_SORTED_BY = {"calls": ("message", "started_s"), "edges": ("parent", "child")}
 _PARAMETER = re.compile(r":(\w+)")
 
 
@@ -72,7 +74,10 @@ class ParquetStore:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema)]
         unfinished = self._folder / f".{name}.unfinished"
         try:
-            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), unfinished, compression="zstd")
+            table = pa.Table.from_arrays(arrays, schema=schema)
+            table = table.sort_by([(column, "ascending") for column in _SORTED_BY[name.partition("-")[0]]])
+            # Sorted, and in small groups: a message is found by what the file says of its groups.
+            pq.write_table(table, unfinished, compression="zstd", row_group_size=_ROWS_IN_GROUP)
             unfinished.rename(self._folder / name)
         except BaseException:
             with suppress(OSError):
@@ -113,6 +118,8 @@ class ParquetStore:
 class ParquetReader:
     """A reader of a folder, through DuckDB. See `Reader`."""
 
+    calls_once = "tupletree_lineage_calls_once"
+
     def __init__(self, folder: Path) -> None:
         try:
             import duckdb
@@ -132,14 +139,16 @@ class ParquetReader:
             )
         self._errors = duckdb.Error
         self._connection = duckdb.connect(":memory:")
-        calls = f"FROM read_parquet({_quoted(folder / 'calls-*.parquet')}, filename = true)"
+        self._connection.execute("SET parquet_metadata_cache = true")
+        calls = f"FROM read_parquet({_quoted(folder / 'calls-*.parquet')})"
         edges = "SELECT '' AS child, '' AS parent WHERE false"
         if any(folder.glob("edges-*.parquet")):
-            edges = f"SELECT DISTINCT child, parent FROM read_parquet({_quoted(folder / 'edges-*.parquet')})"  # noqa: S608 - a quoted path
-        # A batch may be written again, after a crash or in place of pending calls: the latest counts.
-        latest = "row_number() OVER (PARTITION BY message, position, attempt, started_s ORDER BY filename DESC) = 1"
+            edges = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'edges-*.parquet')})"  # noqa: S608 - a quoted path
+        # A call may be there again, after a crash or in place of a pending one: the latest counts.
+        latest = "row_number() OVER (PARTITION BY message, position, attempt, started_s ORDER BY ended_s DESC) = 1"
         for name, statement in (
-            ("calls", f"SELECT * {calls} QUALIFY {latest}"),
+            ("calls", f"SELECT * {calls}"),
+            ("calls_once", f"SELECT * {calls} QUALIFY {latest}"),
             ("edges", edges),
             ("steps", f"SELECT DISTINCT cell >> 14 AS step, pipeline, route, adapter, position {calls}"),
         ):
@@ -147,7 +156,13 @@ class ParquetReader:
 
     def rows(self, statement: str, **parameters: Any) -> Sequence[Sequence[Any]]:
         """See `Reader`."""
-        statement = _PARAMETER.sub(r"$\1", _IN.sub(r"IN (SELECT unnest($\1))", statement))
+        for name in _LIST.findall(statement):
+            # One by one, as only then DuckDB leaves out groups of rows that hold none of them.
+            values = parameters.pop(name)
+            named = {f"{name}_{number}": value for number, value in enumerate(values)}
+            parameters |= named
+            statement = statement.replace(f"IN :{name}", f"IN ({', '.join(f':{one}' for one in named)})")
+        statement = _PARAMETER.sub(r"$\1", statement)
         try:
             return self._connection.execute(statement, parameters).fetchall()
         except self._errors as error:

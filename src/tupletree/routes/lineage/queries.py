@@ -125,6 +125,7 @@ class Lineage:
             statement = f"SELECT {_CALL} FROM {_CALLS} WHERE {condition}{where} {order}"  # noqa: S608 - our own text
             route_of = {"route": route} if route else {}
             found += _to_calls(self._reader.rows(statement, limit=limit, **route_of, **parameters))
+        found = list({(call.message, call.position, call.attempt, call.started_s): call for call in found}.values())
         return sorted(found, key=lambda call: -call.started_s)[:limit]
 
     def stats(self, asked: str = "", *, since_s: float = 0.0) -> list[StepStats]:
@@ -147,7 +148,8 @@ class Lineage:
             statement = (
                 "SELECT cell, sum(calls), min(first_s), max(last_s) FROM ("  # noqa: S608 - our own text
                 "SELECT cell, count(*) AS calls, min(started_s) AS first_s, max(started_s) AS last_s "
-                f"FROM {_CALLS} WHERE 1 = 1{where}{since} GROUP BY execution, cell) AS of_execution GROUP BY cell"
+                f"FROM {self._reader.calls_once} WHERE 1 = 1{where}{since} GROUP BY execution, cell"
+                ") AS of_execution GROUP BY cell"
             )
             for cell, count, first, last in self._reader.rows(statement, **parameters):
                 cells[cell] += int(count)
@@ -206,12 +208,12 @@ class Lineage:
         return parents, roots or list(start)
 
     def _edges_up(self, ids: Sequence[str]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = defaultdict(list)
+        found: dict[str, dict[str, None]] = defaultdict(dict)
         for part in _parts(ids):
             statement = f"SELECT child, parent FROM {_EDGES} WHERE child IN :ids ORDER BY child, parent"  # noqa: S608 - our own text
             for child, parent in self._reader.rows(statement, ids=part):
-                found[child].append(parent)
-        return dict(found)
+                found[child][parent] = None
+        return {child: list(parents) for child, parents in found.items()}
 
     def _below(self, start: Sequence[str], limit: int) -> tuple[dict[str, list[str]], dict[str, int]]:
         """The children of these, of their children, and so on; and how many are left out, by parent."""
@@ -228,7 +230,7 @@ class Lineage:
                 )
                 room = max(left, 0)
                 rows = self._reader.rows(statement, ids=part, limit=room + 1)
-                for parent, child in rows[:room]:
+                for parent, child in dict.fromkeys(map(tuple, rows[:room])):
                     children[parent].append(child)
                     if child not in children and child not in following:
                         following[child] = None
@@ -240,7 +242,7 @@ class Lineage:
         return children, more
 
     def _left_out(self, ids: Sequence[str], shown: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        statement = f"SELECT parent, count(*) FROM {_EDGES} WHERE parent IN :ids GROUP BY parent"  # noqa: S608 - our own text
+        statement = f"SELECT parent, count(DISTINCT child) FROM {_EDGES} WHERE parent IN :ids GROUP BY parent"  # noqa: S608 - our own text
         counts = self._reader.rows(statement, ids=list(ids))
         return {parent: count - len(shown[parent]) for parent, count in counts if count > len(shown[parent])}
 
@@ -248,7 +250,13 @@ class Lineage:
         found: dict[str, list[Call]] = defaultdict(list)
         for part in _parts(ids):
             statement = f"SELECT {_CALL} FROM {_CALLS} WHERE message IN :ids ORDER BY started_s, position"  # noqa: S608 - our own text
+            calls: dict[tuple[object, ...], Call] = {}
             for call in _to_calls(self._reader.rows(statement, ids=part)):
+                key = call.message, call.position, call.attempt, call.started_s
+                # In a folder a call may be there again, and pending before it ended.
+                if key not in calls or call.ended_s >= calls[key].ended_s:
+                    calls[key] = call
+            for call in calls.values():
                 found[call.message].append(call)
         return dict(found)
 

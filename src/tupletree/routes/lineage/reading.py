@@ -26,6 +26,10 @@ class Reader(Protocol):
     def where(self) -> str:
         """The store, without secrets, for errors."""
 
+    @property
+    def calls_once(self) -> str:
+        """The table of calls, for counting: each is there once. In `tupletree_lineage_calls` it may be again."""
+
     def rows(self, statement: str, **parameters: Any) -> Sequence[Sequence[Any]]:
         """What a statement gives.
 
@@ -53,6 +57,8 @@ def open_reader(url: str) -> Reader:
 
 class DatabaseReader:
     """A reader of a database. See `Reader`."""
+
+    calls_once = "tupletree_lineage_calls"
 
     def __init__(self, url: str) -> None:
         from tupletree.routes.lineage.database import connect
