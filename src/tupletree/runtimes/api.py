@@ -191,3 +191,4 @@ class RunRequest:
     redact: Redact | None
     active: bool = True
     state_snapshot: Path | None = None
+    on_dead: Callable[[DeadLetter], None] | None = None

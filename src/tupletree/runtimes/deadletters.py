@@ -29,8 +29,10 @@ __all__ = [
     "is_local_run",
     "letters_of",
     "read",
+    "read_letters",
     "request_replay",
     "requests",
+    "stored_numbers",
     "write_letters",
 ]
 
@@ -64,6 +66,21 @@ def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) ->
         for position, letter in enumerate(letters)
     ]
     write_once(directory / f"{epoch:010d}.jsonl", lines)
+
+
+def stored_numbers(directory: Path) -> list[int]:
+    """The numbers under which letters are stored, in order."""
+    return sorted(int(path.stem) for path in directory.glob("[0-9]*.jsonl"))
+
+
+def read_letters(directory: Path, number: int) -> list[DeadLetter]:
+    """The letters that are stored under a number, replayed ones among them. Raises CheckpointError if damaged."""
+    path = directory / f"{number:010d}.jsonl"
+    try:
+        with open_file(path) as lines:
+            return [msgspec.json.decode(line, type=_Line).letter for line in lines]
+    except (OSError, *DECODE_ERRORS) as error:
+        raise CheckpointError("dead letters cannot be read", where=str(path), got=str(error)) from error
 
 
 def is_local_run(state_dir: Path) -> bool:

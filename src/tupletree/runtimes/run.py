@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tupletree.tracking.message_ids import id_text
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
     from tupletree.topology.reference import TargetRef
+    from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["run", "stored_state", "why"]
 
@@ -33,6 +34,7 @@ def run(
     redact: Redact | None = None,
     active: bool = True,
     state_snapshot: str | os.PathLike[str] | None = None,
+    on_dead: Callable[[DeadLetter], None] | None = None,
 ) -> RunHandle:
     """Start a topology and return at once.
 
@@ -48,6 +50,8 @@ def run(
         active: False opens everything and asks no spout for anything until `resume`.
         state_snapshot: local runtime: a file with the state of bolts. It is read at the start if it is there, and
             replaced when the run ends without an error. Spark keeps state in the state directory.
+        on_dead: called with each dead letter once it is durable, at least once, in a thread of its own; what it raises
+            is logged. On Spark a later start also calls it for those that no earlier one did.
 
     Raises:
         TopologyError, ConfigError: this cannot run.
@@ -80,7 +84,7 @@ def run(
             expected="the local runtime, and a file in a folder that exists",
             next_step="on Spark the state is in the state directory" if runtime != "local" else "make the folder",
         )
-    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot))
+    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot, on_dead))
 
 
 def why(state_dir: Path, message: str) -> list[HistoryEvent]:

@@ -236,6 +236,8 @@ def directories_of(spec: TopologySpec) -> dict[str, Path]:
         for component in spec.components.values()
         if isinstance(component.body, FileSink)
     }
+    if spec.dead_letters is not None and isinstance(spec.dead_letters.body, FileSink):
+        folders["dead letters"] = spec.dead_letters.body.directory.absolute()
     shared = [name for name, folder in folders.items() if list(folders.values()).count(folder) > 1]
     if shared:
         raise ConfigError(

@@ -195,6 +195,7 @@ class Topology:
         self.name = name
         self._options = dict(options or {})
         self._allow_cycle = allow_cycle
+        self._dead_letters: ComponentSpec | None = None
         self.drafts: list[_Draft] = []
 
     def __repr__(self) -> str:
@@ -315,6 +316,15 @@ class Topology:
         self._is_object(draft, Sink)
         return SinkHandle(draft)
 
+    def dead_letters(self, sink: Sink[Any]) -> Self:
+        """Give each `DeadLetter` to a sink, too, at least once, when it is durable; returns the topology.
+
+        Args:
+            sink: `jsonl(…)`, `foreach(…)` or a sink of your own. Its rows are `DeadLetter` objects.
+        """
+        self._dead_letters = ComponentSpec("dead_letters", "sink", sink, where=hints.caller_place())
+        return self
+
     def build(self) -> TopologySpec:
         """Check everything and describe it.
 
@@ -329,9 +339,14 @@ class Topology:
             allow_cycle=self._allow_cycle,
             incomplete=incomplete,
         )
+        letters = self._dead_letters
+        if letters is not None and not isinstance(letters.body, Sink):
+            where, got = f"dead_letters ({letters.where})", repr(letters.body)
+            findings.append(Finding("this is no sink", where, got, "a Sink object, such as jsonl('dead')"))
         if findings:
             raise TopologyError(f"topology {self.name!r} cannot be built", findings=findings)
-        return TopologySpec(self.name, {component.name: component for component in components}, dict(self._options))
+        named = {component.name: component for component in components}
+        return TopologySpec(self.name, named, dict(self._options), letters)
 
     def _declare(
         self,

@@ -186,11 +186,15 @@ class ComponentSpec:
 
 @dataclass(frozen=True)
 class TopologySpec:
-    """A whole, checked topology: components by name, in declaration order."""
+    """A whole, checked topology: components by name, in declaration order.
+
+    `dead_letters` is the sink that dead letters go to, beside the store; it is no component of the plan.
+    """
 
     name: str
     components: Mapping[str, ComponentSpec]
     options: Mapping[str, Any] = field(default_factory=dict)
+    dead_letters: ComponentSpec | None = None
 
     def consumers(self, component: str, stream: str) -> tuple[tuple[ComponentSpec, InputSpec], ...]:
         """Who subscribes to this stream, in declaration order."""

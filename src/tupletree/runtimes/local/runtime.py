@@ -24,6 +24,7 @@ from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_
 from tupletree.runtimes.control import RunControl
 from tupletree.runtimes.dead_guard import DeadGuard
 from tupletree.runtimes.deadletters import write_letters
+from tupletree.runtimes.letter_delivery import LetterDelivery, refuse_columns
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver, assemble
 from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.event_loop import CallRunner
@@ -59,6 +60,7 @@ def start(request: RunRequest) -> RunHandle:
     """Check the request, claim the sinks' folders and the state directory, and start. See `runtimes.run.run`."""
     spec = request.topology.build()
     refuse_unsupported(spec)
+    refuse_columns(spec)
     refuse_stuck(spec, request.options, max_pending(spec, request.options, DEFAULT_MAX_PENDING))
     plan = Plan.of(spec, request.options, deputies=True)
     cells: dict[int, ValueCell[Any]] = {}
@@ -96,6 +98,9 @@ class LocalRun(RunHandle):
         self._random = Random(SystemRandom().getrandbits(128))
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._control = RunSignals()
+        self._delivery = LetterDelivery(
+            spec, request.on_dead, directory.run_id, directory.dead, request.options, self._clock, resumes=False
+        )
         self._dead_guard = DeadGuard(spec.name, request.options, self._stop_at_once, self.pause)
         self._assembly: Assembly | None = None
         self._counts = RunCounts(spec, self._carried_over, self._clock, lambda: self._assembly)
@@ -135,7 +140,7 @@ class LocalRun(RunHandle):
     def progress(self) -> Progress:
         """See `RunHandle.progress`."""
         totals, open_now = self._counts.totals()
-        outages = self._counts.outages()
+        outages = (*self._counts.outages(), *self._delivery.shown())
         return Progress(
             emitted=totals.acked + totals.dead + open_now,
             acked=totals.acked,
@@ -148,7 +153,7 @@ class LocalRun(RunHandle):
             latency_p95_ms=self._rates.latency_ms(0.95),
             seconds=self._elapsed_s(),
             outputs=self._counts.rows(),
-            state=self._state(waits=bool(outages)),
+            state=self._state(waits=bool(self._counts.outages())),
             outages=outages,
             outage_counts=self._counts.outage_counts(),
             untracked=totals.untracked,
@@ -274,6 +279,7 @@ class LocalRun(RunHandle):
                     got=f"{type(error).__name__}: {error}",
                     next_step="make room there, or fix the folder; until then no source is told of its dead messages",
                 ) from error
+            self._delivery.put(self._letters)
             self._letters += 1
         totals, _ = self._counts.totals()
         self._dead_guard.look(totals.acked, totals.dead)
@@ -328,10 +334,12 @@ class LocalRun(RunHandle):
 
     def _main(self) -> None:
         try:
+            self._delivery.begin()
             with rarer_collections(self._options.local_gc_threshold):
                 while not self._run_one_life():
                     pass
             self._save_state()
+            self._delivery.finish(lambda: self._control.stop_at_s, failed=False)
             self._control.state = "stopped"
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
@@ -341,6 +349,7 @@ class LocalRun(RunHandle):
                 self._counts.note_left()
             self._name_left()
             self._calls.close()
+            self._delivery.finish(lambda: self._control.stop_at_s, failed=True)
             self._seconds = self._clock.monotonic() - self._started_s
             self.reports.finish()
             self._run_control.finish(self._error)

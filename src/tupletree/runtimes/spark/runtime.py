@@ -28,6 +28,7 @@ from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_
 from tupletree.runtimes.control import RunControl
 from tupletree.runtimes.dead_guard import DeadGuard
 from tupletree.runtimes.instances import own_instance
+from tupletree.runtimes.letter_delivery import LetterDelivery, refuse_columns
 from tupletree.runtimes.open_messages import open_messages
 from tupletree.runtimes.progress import Reporter, progress_file
 from tupletree.runtimes.rates import Rates
@@ -82,6 +83,7 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
     spec = request.topology.build()
     backend = backend or SparkBackend(spec.name, request.master)
     refuse_unsupported(spec)
+    refuse_columns(spec)
     refuse_stuck(spec, request.options, max_pending(spec, request.options, 2 * request.options.epoch_max_messages))
     backend.check()
     path = request.state_dir or fresh_state_dir(spec.name)
@@ -142,6 +144,9 @@ class SparkRun(RunHandle):
         self._was_up = False
         self._answered: set[int] = set()  # spouts, in any life of this start
         self._outages = Outages(self._clock, request.options.outage_limit_s)
+        self._delivery = LetterDelivery(
+            spec, request.on_dead, directory.run_id, directory.dead, request.options, self._clock, resumes=True
+        )
         self._dead_guard = DeadGuard(
             spec.name, request.options, lambda: self._hold(self.stop), lambda: self._hold(self.pause)
         )
@@ -188,7 +193,7 @@ class SparkRun(RunHandle):
             untracked=counters.untracked,
             untracked_failed=counters.untracked_failed,
             joined=self._accounts.joined,
-            outages=outages,
+            outages=(*outages, *self._delivery.shown()),
             outage_counts=self._outages.counts(),
             reason=self._dead_guard.reason,
         )
@@ -286,14 +291,17 @@ class SparkRun(RunHandle):
 
     def _main(self) -> None:
         try:
+            self._delivery.begin()
             while not self._run_once():
                 self._directory.claim_again()
+            self._delivery.finish(lambda: self._stop_at_s, failed=False)
             self._state = "stopped"
         except BaseException as error:
             self._state = "failed"
             self._fault = reason(error, self._directory.path)
             logger.debug("the run failed", exc_info=error)
         finally:
+            self._delivery.finish(lambda: self._stop_at_s, failed=True)
             self.reports.finish()
             self._run_control.finish(self._fault)
             self._directory.close()
@@ -344,7 +352,8 @@ class SparkRun(RunHandle):
         slow_s = self._options.processing_timeout_s
         spools, outages = self._directory.spools, self._outages
         called = SinkDelivery(plan, self._directory.run_id, spools, retry_policy, slow_s, outages)
-        publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, self._request.redact)
+        redact, stored = self._request.redact, self._delivery.put
+        publisher = Publisher(self._directory, accounts, codecs, self._clock, self._sinks, called, redact, stored)
         search_path = [self._request.target.search_path] if self._request.target else []
         group = f"tupletree-{self._directory.run_id[:8]}-{self._directory.generation}"
         runner = self._backend.runner(plan, pack_program(plan, search_path), group)

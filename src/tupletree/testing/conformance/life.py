@@ -82,10 +82,10 @@ class Ticking(Bolt[Item]):
         self.held.append(value)
 
     def tick(self, collector: Collector[Note]) -> None:
-        """Count, and ack at the third tick with messages held."""
+        """Count, and ack from the third tick with messages held on."""
         collector.emit(Note("tick", self.ticks))
         self.ticks += bool(self.held)
-        if self.ticks == 3:
+        if self.ticks >= 3:
             for item in self.held:
                 collector.emit(Note("item", item.number), anchors=[item])
                 collector.ack(item)

@@ -7,7 +7,7 @@ the entry, are dead, before their source is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class Publisher:
         sinks: sink → absolute folder.
         called: the sinks that are called, open.
         redact: see `api.Redact`.
+        stored: told of each epoch whose dead letters are durable.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Publisher:
         sinks: Mapping[str, str],
         called: SinkDelivery,
         redact: Redact | None,
+        stored: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._stored = stored
         self._directory = directory
         self._accounts = accounts
         self._codecs = codecs
@@ -101,6 +104,7 @@ class Publisher:
                 entry, died = self._amend(entry, refusals)
         if entry.dead:
             write_letters(self._directory.dead, entry.epoch, [dead.letter for dead in entry.dead])
+            self._stored(entry.epoch)
         crash_point("publish.after_dead")
         self._called.forget(entry.epoch, calls)
         return entry, died
