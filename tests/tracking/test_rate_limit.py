@@ -29,7 +29,7 @@ def test_no_time_has_more_calls_than_the_rate_allows(
 
 
 @given(per_s=st.floats(0.01, 10_000.0), wanted=st.integers(1, 1_000))
-def test_whoever_comes_when_a_call_is_due_gets_one(per_s: float, wanted: int) -> None:
+def test_a_caller_that_comes_when_a_call_is_due_gets_one(per_s: float, wanted: int) -> None:
     limit, now_s = RateLimit(per_s, 0.0), 0.0
     for _ in range(20):
         assert limit.take(wanted, now_s) >= 1
