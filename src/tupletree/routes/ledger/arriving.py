@@ -97,7 +97,7 @@ def register(
     for chunk in in_chunks([one[0] for one in new]):
         numbers.update((name, number) for name, number in session.rows(st.EXECUTION_NUMBERS, chunk))
     rows = [
-        (message, numbers[execution], None, 0, route, queue, PENDING, "", now_s, now_s, name)
+        (message, numbers[execution], None, 0, route, queue, PENDING, name, "", now_s, now_s)
         for execution, message, queue, route, name in new
     ]
     if session.run(st.INSERT_MESSAGE, rows) != len(rows):

@@ -188,7 +188,9 @@ class Changes:
 
     def live(self, entry: MessageEntry) -> list[int]:
         """Those of them that are not cancelled."""
-        return [number for number in self.executions_of(entry) if self.executions[number].state != "cancelled"]
+        if not entry.merged:
+            return [] if self.executions[entry.execution].state == "cancelled" else [entry.execution]
+        return [number for number in self._members[entry.seq] if self.executions[number].state != "cancelled"]
 
     # Moving.
 
@@ -263,10 +265,10 @@ class Changes:
 
     # Children.
 
-    def add_child(self, child: NewChild) -> None:
-        """Register a message; once, however often it is added."""
+    def add_child(self, child: NewChild) -> bool:
+        """Register a message; once: False if it was added before."""
         if child.id in self._children:
-            return
+            return False
         self._children[child.id] = child
         state = child.state
         for number in child.executions:
@@ -279,6 +281,7 @@ class Changes:
         if state == UNROUTED:
             key = "", STATE_NAMES[UNROUTED]
             self.settled[key] = self.settled.get(key, 0) + 1
+        return True
 
     # Writing.
 
@@ -315,7 +318,7 @@ class Changes:
                     merged.append(child)
                 rows.append(
                     (child.id, child.executions[0], parent, int(many), child.route, child.queue, child.state,
-                     child.reason, now, now, "")
+                     "", child.reason, now, now)
                 )  # fmt: skip
             if session.run(st.INSERT_MESSAGE, rows) != len(rows):
                 raise RaceError

@@ -190,7 +190,7 @@ def copy(
         for chunk in in_chunks(rows):
             session.run(
                 st.INSERT_MESSAGE,
-                [(name, number, seq, 0, route, to, PENDING, "", now_s, now_s, "") for name, seq, route, to in chunk],
+                [(name, number, seq, 0, route, to, PENDING, "", "", now_s, now_s) for name, seq, route, to in chunk],
             )
         session.run(st.COUNT, [(number, route, new, *[0] * 10) for route, new in sorted(counted.items())])
     return done

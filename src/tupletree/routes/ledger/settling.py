@@ -114,14 +114,18 @@ class Settling:
 
     def _register(self, children: Sequence[Child], parents: Sequence[MessageEntry]) -> None:
         changes = self._changes
-        executions = tuple(dict.fromkeys(number for parent in parents for number in changes.live(parent)))
+        if len(parents) == 1:
+            executions = changes.live(parents[0])
+        else:
+            executions = list(dict.fromkeys(number for parent in parents for number in changes.live(parent)))
         readers, known, publish = self._rules.readers, self._known, self.effects.publish
         for child in children:
             if child.id in known:
                 continue
             route = readers.get(child.queue, "")
             reason = "" if route else NO_READER
-            changes.add_child(NewChild(child.id, child.queue, route, reason, parents, executions))
+            if not changes.add_child(NewChild(child.id, child.queue, route, reason, parents, executions)):
+                continue
             message = Message(id=child.id, body=child.body, headers=child.headers, delay_s=child.delay_s)
             publish.setdefault(child.queue, []).append(message)
 

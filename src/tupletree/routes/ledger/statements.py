@@ -101,9 +101,9 @@ class Statement:
 
 
 def insert_or_ignore(table: sa.Table, *columns: str) -> Statement:
-    """Insert a row, unless one of its key is there."""
+    """Insert a row, unless one of its key is there; quickest with the columns in the table's order."""
     values: dict[str, Any] = {name: param(name) for name in columns}
-    return Statement(lambda insert: insert(table).values(values).on_conflict_do_nothing(), *columns)
+    return Statement(lambda insert: insert(table).values(values).on_conflict_do_nothing().inline(), *columns)
 
 
 def _count(insert: Callable[[sa.Table], Insert]) -> sa.Executable:
@@ -155,17 +155,7 @@ IDS = Statement(sa.select(_m.seq, _m.id).where(Among(_m.seq, "seqs")), "seqs")
 
 INSERT_MESSAGE = insert_or_ignore(
     messages,
-    "id",
-    "execution",
-    "parent",
-    "merged",
-    "route",
-    "queue",
-    "state",
-    "reason",
-    "created_s",
-    "changed_s",
-    "name",
+    *("id", "execution", "parent", "merged", "route", "queue", "state", "name", "reason", "created_s", "changed_s"),
 )
 INSERT_EXECUTION = insert_or_ignore(
     executions, "id", "pipeline", "document", "state", "open", "total", "init", "on_complete", "created_s"

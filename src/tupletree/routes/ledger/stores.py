@@ -148,7 +148,7 @@ class _Connected(Session):
 
     def fetch(self, text: str, values: Row) -> list[Row]:
         result = self._connection.exec_driver_sql(text, values or None)
-        return [tuple(row) for row in result] if result.returns_rows else []
+        return list(result.cursor.fetchall()) if result.returns_rows else []
 
     def execute(self, text: str, rows: Sequence[Row]) -> int:
         if len(rows) == 1:
