@@ -75,7 +75,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         position: of the adapter that is next, from 0.
         emitted: children that adapters before it have made.
         batch: id of the batch that it came of; empty: none.
-        trace: id of the trace that its headers name; empty: none.
+        trace: what its header `traceparent` names: TRACE-SPAN; empty: none.
     """
 
     messages: Sequence[Standing]
@@ -131,7 +131,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
         error: class and text of what it raised, or the reason for filtering.
         started_s, ended_s: Unix time.
         batch: id of the batch, for batch adapters.
-        trace: id of the trace, if the message's headers name one.
+        trace: what the message's header `traceparent` names: TRACE-SPAN; empty: none.
     """
 
     execution: str

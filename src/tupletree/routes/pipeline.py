@@ -24,6 +24,7 @@ from tupletree.routes.running.services import RunSpec, Services, services
 
 if TYPE_CHECKING:
     from tupletree.routes.ledger.values import Execution
+    from tupletree.routes.lineage import LineageSink
     from tupletree.runtimes.api import RunHandle, Summary
     from tupletree.topology.builder import Topology
 
@@ -95,14 +96,26 @@ class Pipeline:
 
     def topology(self, run: RunSpec, *, tasks: int = 1, resources: Mapping[str, Any] | None = None) -> Topology:
         """The topology that it compiles to."""
-        from tupletree.routes.lineage import LineageSink, store_beside
-
-        lineage = None
-        if self.spec.lineage.level != "off":
-            lineage = LineageSink(
-                self.spec.lineage.store or store_beside(run.ledger), self.spec.name, level=self.spec.lineage.level
-            )
+        lineage = self._lineage(run) if self.spec.lineage.needs_records else None
         return topology_of(run, tasks=tasks, resources=resources, lineage=lineage)
+
+    def _lineage(self, run: RunSpec) -> LineageSink:
+        from tupletree.routes.lineage import Export, LineageSink, RunEventExport, SpanExport, store_beside
+
+        told, routes = self.spec.lineage, self.spec.routes
+        exports: list[Export] = []
+        if told.spans:
+            queues = {name: route.inbound.queue for name, route in routes.items()}
+            exports.append(SpanExport(queues, {name: len(route.adapters) for name, route in routes.items()}))
+        if told.run_events:
+            exports.append(RunEventExport({name: (one.inbound.queue, one.outbound) for name, one in routes.items()}))
+        return LineageSink(
+            told.store or store_beside(run.ledger),
+            self.spec.name,
+            level=told.level,
+            keep_s=told.keep_days * 86_400,
+            exports=exports,
+        )
 
     def run(
         self,

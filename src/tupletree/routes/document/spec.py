@@ -183,6 +183,11 @@ class LineageSpec:
     run_events: bool = False
     cloudevents: bool = False
 
+    @property
+    def needs_records(self) -> bool:
+        """Whether anything is made of records of calls."""
+        return self.level != "off" or self.spans or self.run_events
+
 
 @dataclass(frozen=True)
 class PipelineSpec:

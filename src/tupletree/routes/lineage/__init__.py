@@ -6,7 +6,7 @@ certain is in the ledger.
 """
 
 from tupletree.routes.lineage.answers import Call, StepStats, Tree, TreeMessage
-from tupletree.routes.lineage.exports import RunEventExport, SpanExport, tell_completed
+from tupletree.routes.lineage.exports import Export, RunEventExport, SpanExport, tell_completed
 from tupletree.routes.lineage.interop.headers import ChildHeaders
 from tupletree.routes.lineage.levels import Level
 from tupletree.routes.lineage.queries import Lineage
@@ -18,6 +18,7 @@ __all__ = [
     "Call",
     "ChildHeaders",
     "Counts",
+    "Export",
     "Level",
     "Lineage",
     "LineageSink",

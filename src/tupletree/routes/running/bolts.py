@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tupletree.routes.lineage import ChildHeaders
 from tupletree.routes.messages import CallRecord, Settlement, Work
 from tupletree.routes.running.chain import Chain, Surroundings
 from tupletree.routes.running.services import RunSpec, Services, services
@@ -56,7 +57,7 @@ class ChainBolt(Bolt[Work]):
         self._route = run.spec.routes[route]
         self._start, self._stop = start, stop
         self._resources = resources or {}
-        records = run.spec.lineage.level != "off"
+        records = run.spec.lineage.needs_records
         outputs: tuple[type, ...] = (Settlement,) if stop == len(self._route.adapters) else (Settlement, Work)
         self.output_types = (*outputs, CallRecord) if records and stop > start else outputs
         most = self._route.backpressure.max_concurrency if self._route.backpressure.target_latency_ms else 0
@@ -84,7 +85,7 @@ def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
         resources=resources,
         now_s=time.time,
         is_cancelled=InProcess(run.key).is_cancelled,
-        records=run.spec.lineage.level != "off",
+        records=run.spec.lineage.needs_records,
     )
 
 
@@ -96,6 +97,8 @@ class SettlingSink(Sink[Settlement]):
 
     def __init__(self, run: RunSpec) -> None:
         self._run = run
+        told = run.spec.lineage
+        self._headers = ChildHeaders(run.spec.name, trace=told.spans, cloudevents=told.cloudevents)
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the contract's
         """Connect."""
@@ -103,7 +106,7 @@ class SettlingSink(Sink[Settlement]):
 
     def write(self, batch: SinkBatch[Settlement]) -> None:
         """Settle. Raises ConnectorError while the ledger or a broker is away."""
-        self._services.settle(batch.rows)
+        self._services.settle(self._headers.set_in(batch.rows, time.time))
 
     def close(self) -> None:
         """Disconnect."""

@@ -18,6 +18,7 @@ from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Arrival, Completed, LedgerRules, NewMessage, SettleEffects, ToDeadLetter
+from tupletree.routes.lineage import tell_completed
 from tupletree.routes.messages import Settlement, Standing, Work
 from tupletree.routes.running.gates import Gates
 
@@ -347,6 +348,7 @@ class Services:
                 one.dead,
                 one.ended_s - one.created_s,
             )
+            tell_completed(one.pipeline, one.execution, one.state, one.ended_s)
             with self._lock:
                 noticing, telling = [*self._noticing], [*self._telling]
             for listener in noticing:
@@ -376,9 +378,9 @@ class _Told:
 
 
 def _trace_of(headers: Mapping[str, str]) -> str:
-    """The trace id of a W3C `traceparent`: version-trace-parent-flags."""
+    """What a W3C `traceparent` (version-trace-span-flags) names."""
     parts = headers.get(TRACE_HEADER, "").split("-")
-    return parts[1] if len(parts) == 4 else ""
+    return f"{parts[1]}-{parts[2]}" if len(parts) == 4 else ""
 
 
 class _Registry:

@@ -19,7 +19,7 @@ from tupletree.routes.lineage import ChildHeaders, LineageSink, RunEventExport, 
 from tupletree.routes.lineage.exports import Export
 from tupletree.routes.lineage.interop.cloudevents import attributes_of
 from tupletree.routes.lineage.interop.traces import parse
-from tupletree.routes.messages import Child, Standing
+from tupletree.routes.messages import Child, Settlement, Standing
 from tupletree.topology.components import SinkBatch, SinkContext
 
 
@@ -82,7 +82,8 @@ def test_children_carry_the_span_of_the_delivery_that_they_came_of_and_attribute
     outer = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     child = Child(id="piece", queue="q2", body=b"1", headers={"lang": "en", "ce_id": "doc", "traceparent": outer})
     setting = pickle.loads(pickle.dumps(ChildHeaders("ingest", trace=True, cloudevents=True)))
-    [made] = setting.of([child], [parent], outer, 0.0)
+    settled = Settlement(messages=[parent], outcome="done", children=[child])
+    [[made]] = [one.children for one in setting.set_in([settled], lambda: 0.0)]
     context = parse(made.headers["traceparent"])
     assert context is not None
     assert f"{context.trace:032x}" == "0af7651916cd43dd8448eb211c80319c"
@@ -94,4 +95,4 @@ def test_children_carry_the_span_of_the_delivery_that_they_came_of_and_attribute
         *("piece", "/ingest/convert"),
         *("e1", "doc"),
     )
-    assert ChildHeaders("ingest").of([child], [parent], outer, 0.0) == [child]
+    assert ChildHeaders("ingest").set_in([settled], lambda: 0.0) == [settled]

@@ -5,14 +5,14 @@ Pure. Owns that children of an attempt get headers of their own, instead of thos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from tupletree.routes.lineage.interop.cloudevents import event_headers
 from tupletree.routes.lineage.interop.traces import HEADER, delivery_context
-from tupletree.routes.messages import Child, Standing
+from tupletree.routes.messages import Child, Settlement, Standing
 
 __all__ = ["ChildHeaders"]
 
@@ -31,25 +31,31 @@ class ChildHeaders:
     trace: bool = False
     cloudevents: bool = False
 
-    def of(self, children: Sequence[Child], messages: Sequence[Standing], trace: str, now_s: float) -> Sequence[Child]:
-        """The children with these headers.
+    def set_in(self, settlements: Sequence[Settlement], now_s: Callable[[], float]) -> Sequence[Settlement]:
+        """The settlements, with these headers in their children.
 
         Args:
-            children: that an attempt made.
-            messages: whose attempt it was; of a batch the first one counts.
-            trace: what these say of their own trace.
+            settlements: whose children have the headers of the messages that they came of.
             now_s: Unix time.
         """
-        if not children or not (self.trace or self.cloudevents):
-            return children
+        if not (self.trace or self.cloudevents):
+            return settlements
+        at_s = now_s()
+        return [
+            msgspec.structs.replace(one, children=self._of(one.children, one.messages, at_s)) if one.children else one
+            for one in settlements
+        ]
+
+    def _of(self, children: Sequence[Child], messages: Sequence[Standing], now_s: float) -> list[Child]:
+        """Of a batch the first message counts."""
         first = messages[0]
         execution = first.executions[0] if first.executions else ""
-        carried = {}
-        if self.trace:
-            carried[HEADER] = delivery_context(first.id, first.attempt, execution, trace).header()
         made = []
         for child in children:
-            headers = {**child.headers, **carried}
+            headers = dict(child.headers)
+            if self.trace:
+                trace = headers.get(HEADER, "")
+                headers[HEADER] = delivery_context(first.id, first.attempt, execution, trace).header()
             if self.cloudevents:
                 headers = event_headers(
                     headers,
