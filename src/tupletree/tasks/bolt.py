@@ -168,7 +168,8 @@ class BoltMachine(EmittingMachine):
         is_keyed = cell is not None or component.body.is_keyed
         keys = key_functions(plan.spec, component, task.index) if is_keyed else None
         self._holder = holder_of(component, self.place, keys)
-        if self._holder is not None or not (component.body.auto_ack and component.body.auto_fail):
+        is_cut = self._limit is not None  # parts of a frame are worked in different steps
+        if self._holder is not None or is_cut or not (component.body.auto_ack and component.body.auto_fail):
             self._deferred = DeferredDeltas()
         self._from_epoch_time_s = 0.0
         self._holding = component.body.holding

@@ -169,6 +169,9 @@ class Recorder:
         for root, failure in worked.failures.items():
             self._failed.setdefault((task, root), failure)
 
+    def cut(self, head: Frame, rest: Frame) -> None:
+        """See `Probe.cut`."""
+
     def written(self, sink_task: int, rows: Sequence[Any], made: Sequence[int] | None) -> None:  # noqa: ARG002 - rows do
         """See `Watch`."""
         self._rows[self.plan.tasks[sink_task].component] += rows

@@ -242,7 +242,6 @@ class Simulation:
         copy = Frame(frame.task, frame.component, frame.stream, [*frame.values], *fields)
         if machine.pace is not None and len(copy.values) > 1 and self.random.random() < CUT_SHARE:
             copy, rest = machine.cut(copy, self.random.randrange(1, len(copy.values)), self.out)
-            self.oracle.cut(copy, rest)
             self._call(frame.task, lambda now, out: machine.work(copy, now, out))
             self._work(rest)
             return

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tupletree.bolts.effects import Worked
+from tupletree.data.frames import Frame
 from tupletree.ids import RandomBits
 from tupletree.tasks.async_bolt import AsyncBoltMachine
 from tupletree.tasks.bolt import BoltMachine, EmittingMachine
@@ -64,6 +65,9 @@ class Probe(Protocol):
 
     def worked(self, task: int, worked: Worked) -> None:
         """A bolt's call ended with this; its frames are in the outbox."""
+
+    def cut(self, head: Frame, rest: Frame) -> None:
+        """A frame is worked in two parts."""
 
     def written(self, sink_task: int, rows: Sequence[Any], made: Sequence[int] | None) -> None:
         """A sink wrote rows; `made`: see `SinkBatch`."""
@@ -262,6 +266,12 @@ class _Probed(EmittingMachine):
 
 class ProbedBolt(_Probed, BoltMachine):
     """See `BoltMachine`."""
+
+    def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:
+        """See `Machine.cut`."""
+        head, rest = super().cut(frame, tuples, out)
+        self.probe.cut(head, rest)
+        return head, rest
 
 
 class ProbedAsyncBolt(_Probed, AsyncBoltMachine):
