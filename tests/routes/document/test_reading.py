@@ -250,8 +250,8 @@ def test_included_files_are_relative_to_the_file_that_includes_them(tmp_path: Pa
 def test_what_a_document_says_itself_wins_over_what_it_includes_key_by_key(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        doc=f"include: base.yaml\n{HEAD}{ROUTE}limits: {{max_handlers: 7}}\ntests: [{{name: own}}]\n",
-        base="limits: {max_handlers: 3, max_fanout_pending: 9}\npipeline: other\ntests: [{name: base}]\n",
+        doc=f"include: base.yaml\n{HEAD}{ROUTE}limits: {{max_handlers: 7}}\ntests: [{{name: own, input: {{}}, expect: {{}}}}]\n",
+        base="limits: {max_handlers: 3, max_fanout_pending: 9}\npipeline: other\ntests: [{name: base, input: {}, expect: {}}]\n",
     )
     spec = load(path, {})
     assert (spec.limits.max_handlers, spec.limits.max_fanout_pending, spec.name) == (7, 9, "shop")

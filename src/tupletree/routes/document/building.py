@@ -44,7 +44,7 @@ def spec_of(
         settings=document.settings,
         init_message=InitMessage(start.route, start.payload, start.headers) if start is not None else None,
         on_complete=document.on_complete or "",
-        tests=tuple(document.tests),
+        tests=tuple(test.model_dump(exclude_unset=True) for test in document.tests),
         source=source,
         description=document.description,
         search_path=search_path,

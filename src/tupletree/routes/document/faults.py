@@ -53,6 +53,8 @@ CODES: dict[str, str] = {
     "R406": "a dead letter queue that its own route reads",
     "R407": "a completion event that would start an execution",
     "R408": "a route names an outbound queue twice",
+    "R409": "a test names a route, an adapter or a queue that is not there, or as many outcomes as it has no inputs",
+    "R410": "two tests have one name",
 }
 """Code → what it stands for. R1: reading, R2: keys and values, R3: adapters, R4: the pipeline as a whole."""
 

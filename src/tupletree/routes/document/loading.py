@@ -20,7 +20,7 @@ from tupletree.routes.document.reading import Reading, read_document
 from tupletree.routes.document.spec import PipelineSpec
 from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of
 from tupletree.routes.document.typed import inherited, typed_document
-from tupletree.routes.document.whole import check_fit, check_whole
+from tupletree.routes.document.whole import check_fit, check_tests, check_whole
 
 __all__ = ["Document", "load", "read"]
 
@@ -82,6 +82,8 @@ def read(
     check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
     spec = spec_of(typed.model, adapters, _source(reading), folder)
     check_fit(typed.model, spec, root, faults)
+    if typed.complete:
+        check_tests(typed.model, spec, root, faults)
     faults.refuse()
     return Document(spec, typed.model, root)
 

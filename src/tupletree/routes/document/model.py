@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from tupletree.routes.document.cases import TestModel
+from tupletree.routes.document.parts import Count, Name, Part, QueueName, Seconds, SomeSeconds
 from tupletree.routes.document.spec import Backpressure, ErrorHandling, Limits, LineageSpec, RouteSpec
 
 __all__ = [
@@ -33,25 +35,9 @@ __all__ = [
 UNKNOWN = "<unknown>"
 """Stands where a name was faulty, so that the rest can be judged."""
 
-LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-MAX_QUEUE_NAME = 200
 LEVEL = re.compile(r"off|failures|full|sampled:(?P<share>0?\.[0-9]+|1(?:\.0*)?)")
 LEVEL_SCHEMA = r"^(off|failures|full|sampled:(0?\.[0-9]+|1(\.0*)?))$"
 """The same for JSON Schema, whose expressions have no named groups."""
-
-
-def _legal_name(text: str) -> str:
-    if LEGAL_NAME.fullmatch(text):
-        return text
-    expected = "a letter or digit, then letters, digits, '.', '_' or '-', at most 100 in all"
-    raise PydanticCustomError("name", "this name is not allowed", {"expected": expected})
-
-
-def _legal_queue(text: str) -> str:
-    if text.strip() == text and text.isprintable() and 0 < len(text) <= MAX_QUEUE_NAME:
-        return text
-    expected = f"1 to {MAX_QUEUE_NAME} characters, no control characters, no spaces around it"
-    raise PydanticCustomError("name", "this name of a queue is not allowed", {"expected": expected})
 
 
 def _level(text: str) -> str:
@@ -71,30 +57,17 @@ def _level_alone(value: Any) -> Any:
     return {"level": value} if isinstance(value, str) else value
 
 
-Name = Annotated[
-    str, AfterValidator(_legal_name), WithJsonSchema({"type": "string", "pattern": f"^{LEGAL_NAME.pattern}$"})
-]
-QueueName = Annotated[str, AfterValidator(_legal_queue), WithJsonSchema({"type": "string", "minLength": 1})]
 Level = Annotated[str, AfterValidator(_level), WithJsonSchema({"type": "string", "pattern": LEVEL_SCHEMA})]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
-SomeSeconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
-class _Part(BaseModel):
-    """A part of the document: unknown keys are faults, nothing is converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class QueueModel(_Part):
+class QueueModel(Part):
     """A queue that is not (only) one of the pipeline's own. A URL alone stands for `{url: …}`."""
 
     url: str = Field(default="", description="of its broker; empty: the pipeline's embedded queue file")
     sink: bool = Field(default=False, description="others read it, no route does")
 
 
-class InboundModel(_Part):
+class InboundModel(Part):
     """What a route reads."""
 
     queue: QueueName = Field(description="its name")
@@ -105,7 +78,7 @@ class InboundModel(_Part):
     )
 
 
-class AdapterModel(_Part):
+class AdapterModel(Part):
     """A step of a route."""
 
     type: str = Field(min_length=1, description="name of an adapter, `module:Class` or `module:function`")
@@ -118,13 +91,13 @@ class AdapterModel(_Part):
     )
 
 
-class OutboundModel(_Part):
+class OutboundModel(Part):
     """Where a route's messages go."""
 
     queue: QueueName = Field(description="its name")
 
 
-class ErrorHandlingModel(_Part):
+class ErrorHandlingModel(Part):
     """What becomes of failed attempts."""
 
     max_retries: int = Field(default=ErrorHandling.max_retries, ge=0, le=10_000, description="attempts after the first")
@@ -143,7 +116,7 @@ class ErrorHandlingModel(_Part):
     )
 
 
-class BackpressureModel(_Part):
+class BackpressureModel(Part):
     """How a route adapts."""
 
     target_latency_ms: float | None = Field(
@@ -160,7 +133,7 @@ class BackpressureModel(_Part):
     )
 
 
-class RouteModel(_Part):
+class RouteModel(Part):
     """One inbound queue, adapters in order, any number of outbound queues."""
 
     description: str = Field(default="", description="for readers")
@@ -177,14 +150,14 @@ class RouteModel(_Part):
     backpressure: BackpressureModel = Field(default_factory=BackpressureModel, description="how it adapts")
 
 
-class DefaultInboundModel(_Part):
+class DefaultInboundModel(Part):
     """What routes read, without the queue."""
 
     concurrency: Count = Field(default=1, description="messages that are worked at a time")
     prefetch: Count | None = Field(default=None, description="messages that may be leased at a time")
 
 
-class DefaultsModel(_Part):
+class DefaultsModel(Part):
     """What every route inherits, key by key; a route's own keys win."""
 
     inbound: DefaultInboundModel | None = None
@@ -194,7 +167,7 @@ class DefaultsModel(_Part):
     backpressure: BackpressureModel | None = None
 
 
-class LimitsModel(_Part):
+class LimitsModel(Part):
     """The gates that are not a route's own."""
 
     max_handlers: Count = Field(default=Limits.max_handlers, description="messages that one process works at a time")
@@ -204,7 +177,7 @@ class LimitsModel(_Part):
     )
 
 
-class InitMessageModel(_Part):
+class InitMessageModel(Part):
     """What an execution starts with."""
 
     route: str = Field(description="the route that gets it")
@@ -212,7 +185,7 @@ class InitMessageModel(_Part):
     headers: dict[str, str] = Field(default_factory=dict, description="text by name")
 
 
-class LineageModel(_Part):
+class LineageModel(Part):
     """What is kept of adapter calls. A level alone stands for `{level: …}`."""
 
     level: Level = Field(default=LineageSpec.level, description="`off`, `failures`, `sampled:0.01`, `full`")
@@ -229,7 +202,7 @@ class LineageModel(_Part):
     )
 
 
-class DocumentModel(_Part):
+class DocumentModel(Part):
     """A pipeline."""
 
     version: Literal[1] = Field(description="of the format")
@@ -253,4 +226,4 @@ class DocumentModel(_Part):
     on_complete: QueueName | None = Field(
         default=None, description="a queue that gets a message when an execution is complete; null: none"
     )
-    tests: list[dict[str, Any]] = Field(default_factory=list, description="unit tests")
+    tests: list[TestModel] = Field(default_factory=list, description="unit tests")

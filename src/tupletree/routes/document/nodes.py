@@ -139,6 +139,8 @@ def node_at(node: Node, path: Sequence[Any]) -> tuple[Node, tuple[Step, ...], Pl
         elif isinstance(node, ListNode) and isinstance(step, int) and step < len(node.items):
             node = node.items[step]
             place = node.place
+        elif isinstance(node, MappingNode) and step == 0:
+            continue  # one thing that stands for a list of it
         else:
             break
         walked.append(step)

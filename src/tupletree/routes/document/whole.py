@@ -6,15 +6,17 @@ Pure: the checked parts and their places in, faults out.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from tupletree.errors import TupletreeError
 from tupletree.queues.urls import parse_url
+from tupletree.routes.document.cases import TestModel
 from tupletree.routes.document.faults import Faults, nearest
 from tupletree.routes.document.model import UNKNOWN, DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
 from tupletree.routes.document.spec import MOST_HELD, AdapterSpec, PipelineSpec, RouteSpec
 
-__all__ = ["check_fit", "check_whole"]
+__all__ = ["check_fit", "check_tests", "check_whole", "tested_route"]
 
 
 def check_whole(
@@ -44,6 +46,60 @@ def check_fit(document: DocumentModel, spec: PipelineSpec, root: MappingNode, fa
         whole = len(route.adapters) == len(document.routes[route.name].adapters) and UNKNOWN not in route.outbound
         for position, adapter in enumerate(route.adapters if whole else ()):
             _fits(route, adapter, ("routes", route.name, "adapters", position, "config"), root, faults)
+
+
+def check_tests(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
+    """Judge the names that unit tests use."""
+    named: dict[str, int] = {}
+    queues = {route.inbound.queue for route in spec.routes.values()}
+    queues |= {queue for route in spec.routes.values() for queue in route.outbound}
+    queues |= {route.error_handling.dead_letter_queue for route in spec.routes.values()}
+    for number, test in enumerate(document.tests):
+        path: tuple[Step, ...] = ("tests", number)
+
+        def unknown(at: tuple[Step, ...], what: str, got: str, known: Collection[str], path: Any = path) -> None:
+            node, _, key_place = node_at(root, (*path, *at))
+            place = key_place if at[-1] == got else node.place
+            expected = f"one of {', '.join(sorted(filter(None, known)))}"
+            faults.add("R409", place, (*path, *at), what, got=got, expected=expected, nearest=nearest(got, known))
+
+        if named.setdefault(test.name, number) != number:
+            at = (*path, "name")
+            hint = f"tests[{named[test.name]}] has it already"
+            faults.add("R410", node_at(root, at)[0].place, at, "two tests have one name", got=test.name, next_step=hint)
+        name = tested_route(test, spec)
+        route = spec.routes.get(name)
+        if route is None:
+            unknown(("route",), "there is no such route", name or "no route", spec.routes)
+            continue
+        followed = spec.routes.values() if test.follow else (route,)
+        adapters = {adapter.name for one in followed for adapter in one.adapters}
+        for mock in test.mocks:
+            if mock not in adapters and _is_whole(document, spec):
+                unknown(("mocks", mock), "there is no adapter of this name", mock, adapters)
+        for queue in test.expect.outputs or ():
+            if queue not in queues:
+                unknown(("expect", "outputs", queue), "no route sends to this queue", queue, queues)
+        outcomes = test.expect.outcomes
+        if outcomes is not None and len(outcomes) != len(test.input):
+            at = (*path, "expect", "outcomes")
+            expected = f"{len(test.input)}, one for each input"
+            place = node_at(root, at)[0].place
+            faults.add("R409", place, at, "outcomes without inputs", got=f"{len(outcomes)}", expected=expected)
+
+
+def tested_route(test: TestModel, spec: PipelineSpec) -> str:
+    """The name of the route that gets a test's input; empty if the document does not say which one."""
+    if test.route is not None:
+        return test.route
+    if spec.init_message is not None:
+        return spec.init_message.route
+    return next(iter(spec.routes)) if len(spec.routes) == 1 else ""
+
+
+def _is_whole(document: DocumentModel, spec: PipelineSpec) -> bool:
+    """Whether no adapter had to be left out."""
+    return all(len(route.adapters) == len(document.routes[name].adapters) for name, route in spec.routes.items())
 
 
 def _fits(route: RouteSpec, adapter: AdapterSpec, path: tuple[Step, ...], root: MappingNode, faults: Faults) -> None:
