@@ -50,6 +50,7 @@ PUBLIC_MODULES: dict[str, str] = {
     "tupletree": "what users import",
     "tupletree.testing": "what users import in their tests",
     "tupletree.testing.in_process": "what tests import, whose topologies are to meet the Spark runtime without Spark",
+    "tupletree.routes.testing.pytest_plugin": "pytest -p, for tests that stand in documents",
     "tupletree.__main__": "python -m tupletree",
 }
 """Modules that nothing in the package imports, and who does instead."""

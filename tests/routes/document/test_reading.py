@@ -248,10 +248,11 @@ def test_included_files_are_relative_to_the_file_that_includes_them(tmp_path: Pa
 
 
 def test_what_a_document_says_itself_wins_over_what_it_includes_key_by_key(tmp_path: Path) -> None:
+    case = "tests: [{{name: {}, input: {{}}, expect: {{}}}}]\n"
     path = written(
         tmp_path,
-        doc=f"include: base.yaml\n{HEAD}{ROUTE}limits: {{max_handlers: 7}}\ntests: [{{name: own, input: {{}}, expect: {{}}}}]\n",
-        base="limits: {max_handlers: 3, max_fanout_pending: 9}\npipeline: other\ntests: [{name: base, input: {}, expect: {}}]\n",
+        doc=f"include: base.yaml\n{HEAD}{ROUTE}limits: {{max_handlers: 7}}\n{case.format('own')}",
+        base=f"limits: {{max_handlers: 3, max_fanout_pending: 9}}\npipeline: other\n{case.format('base')}",
     )
     spec = load(path, {})
     assert (spec.limits.max_handlers, spec.limits.max_fanout_pending, spec.name) == (7, 9, "shop")

@@ -1,4 +1,4 @@
-"""`tupletree routes validate|explain|schema|graph|new`: documents are checked and shown, and begun."""
+"""`tupletree routes validate|explain|test|schema|graph|new`: documents are checked and shown, and begun."""
 
 from __future__ import annotations
 
@@ -67,6 +67,29 @@ def explain_command(pipeline: Pipeline, as_json: Json = False) -> None:
         return
     rows = [value.as_dict() for value in values(document)]
     _print_json({"pipeline": document.spec.name, "values": rows, "notes": notes(document)})
+
+
+@app.command("test")
+def run_tests_command(
+    pipelines: Pipelines,
+    only: Annotated[str, typer.Option("--only", metavar="TEXT", help="Tests whose names hold this text.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Run the unit tests of documents, on virtual time. Exit code 0 if all pass, 1 otherwise."""
+    documents = {pipeline: _read(pipeline) for pipeline in pipelines}
+    from tupletree.routes.testing import run_tests
+
+    trials = [trial for document in documents.values() for trial in run_tests(document, only)]
+    failed = sum(not trial.passed for trial in trials)
+    if as_json:
+        _print_json({"ok": not failed, "tests": [trial.as_dict() for trial in trials]})
+    else:
+        for trial in trials:
+            print(f"{'ok    ' if trial.passed else 'FAILED'}  {escape(trial.name)}  ({trial.place})")
+            for problem in trial.problems:
+                print("  " + problem.replace("\n", "\n  "))
+        print(f"{_count(len(trials), 'test')}, {failed} failed")
+    raise typer.Exit(1 if failed else 0)
 
 
 @app.command("schema")

@@ -29,6 +29,16 @@ routes:
     outbound: [{{queue: /queue/greetings}}]
 
 init_message: {{route: greet, payload: {{name: World}}}}
+
+tests:  # tupletree routes test pipeline.yaml
+  - name: a name becomes a greeting
+    input: {{payload: {{name: Ada}}}}
+    expect:
+      outputs: {{/queue/greetings: [{{payload: {{name: Ada, greeting: "Hello, Ada!"}}}}]}}
+  - name: a name that cannot be greeted is dead after its last attempt
+    input: {{payload: {{name: Ada}}}}
+    mocks: {{greet: {{raises: no words}}}}
+    expect: {{outcome: dead, attempts: 4, reason: no words}}
 """
 
 _ADAPTERS = '''\
@@ -66,6 +76,7 @@ _README = """\
     tupletree routes validate pipeline.yaml
     tupletree routes explain pipeline.yaml
     tupletree routes graph pipeline.yaml
+    tupletree routes test pipeline.yaml
     pytest
 
 `pipeline.yaml` says which queues are read and what happens to each message; `{module}.py` has the adapters.

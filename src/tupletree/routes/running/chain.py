@@ -59,6 +59,8 @@ class Surroundings:
         is_cancelled: whether an execution was cancelled.
         records: whether calls are recorded.
         grace_s: how long a cancelled call may take to end before it is left behind.
+        threads: name → where plain functions run. Tests have their own.
+        new_loop: makes the event loop of an adapter that holds messages. Tests have loops on virtual time.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,6 +69,8 @@ class Surroundings:
     is_cancelled: Callable[[str], bool] = lambda _: False
     records: bool = True
     grace_s: float = GRACE_S
+    threads: Callable[[str], DaemonThreads] = DaemonThreads
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 
 
 class Chain:
@@ -82,7 +86,7 @@ class Chain:
         self.route = route
         self._surroundings = surroundings
         self._stop = stop
-        self._threads = DaemonThreads(f"tupletree-route-{route.name}")
+        self._threads = surroundings.threads(f"tupletree-route-{route.name}")
         self._steps = [
             _Step(route, position, route.adapters[position], surroundings, self._threads)
             for position in range(start, stop)

@@ -27,7 +27,6 @@ from tupletree.routes.ids import batch_id
 from tupletree.routes.messages import CallRecord, Child, Settlement, Work
 from tupletree.routes.payloads import decode, encode
 from tupletree.routes.running.chain import Surroundings, adapter_logger
-from tupletree.routes.running.daemon_threads import DaemonThreads
 from tupletree.routes.running.outcomes import call_records, delivered, failed, payload_hash, published, routed
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
@@ -80,14 +79,14 @@ class _AdapterBolt(HoldingBolt[Work]):
         self._logger = adapter_logger(route.name, self._spec.name)
         self._adapter: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads = DaemonThreads(f"tupletree-route-{route.name}")
+        self._threads = surroundings.threads(f"tupletree-route-{route.name}")
         # Work goes on where an adapter follows.
         outputs: tuple[type, ...] = (Settlement,) if self._is_last else (Settlement, Work)
         self.output_types = (*outputs, CallRecord) if surroundings.records else outputs
 
     def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
         """Make the adapter, and open it."""
-        self._loop = asyncio.new_event_loop()
+        self._loop = self._surroundings.new_loop()
         adapter: Adapter[Any] = self._spec.adapter(self._spec.config)
         surroundings = self._surroundings
         where = AdapterContext(
