@@ -107,7 +107,7 @@ def functions_of(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Fun
             yield from functions_of(child, f"{prefix}{child.name}.")
         elif isinstance(child, ast.ClassDef):
             yield from functions_of(child, f"{prefix}{child.name}.")
-        else:
+        elif not isinstance(child, ast.expr):  # no expression holds a function that has a name
             yield from functions_of(child, prefix)
 
 
