@@ -22,6 +22,9 @@ SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 120.0
 
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Environment of a JVM that lives for seconds: the second compiler would never pay for itself."""
+
 
 class Cluster:
     """A master and two workers of one core each; `stop` ends them all, executors included.
@@ -90,6 +93,7 @@ class Cluster:
             "JAVA_HOME": str(find_java().home),
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            **SHORT_LIVED,
             "PYTHONPATH": os.pathsep.join(map(str, self._search_path)),
         }
         self._spawned += 1

@@ -157,6 +157,7 @@ def test_the_summary_for_programs_is_one_line_with_the_promised_keys() -> None:
         "seconds": 1.235,
         "outputs": {"out": 12},
         "state_dir": ".tupletree/orders/1",
+        "reason": "",
     }
 
 

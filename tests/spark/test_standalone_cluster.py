@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import Cluster
+from tests.clusters import SHORT_LIVED, Cluster
 from tests.spark.counting import ROOT
 from tupletree.sinks import read_rows
 
 RUN_S = 240.0
+
+pytestmark = pytest.mark.spark  # so that no other test's Spark runs beside it
 
 
 @pytest.fixture
@@ -47,6 +50,7 @@ def test_a_standalone_cluster_of_two_workers_counts_the_same_words(cluster: Clus
             "--summary",
             "json",
         ],
+        env={**os.environ, **SHORT_LIVED},
         capture_output=True,
         text=True,
         timeout=RUN_S,
