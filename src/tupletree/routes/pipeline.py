@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -242,6 +242,30 @@ class PipelineRun:
                 "the pipeline does not run here", where=self.spec.name, next_step="Pipeline.run() runs it"
             )
         return self.handle.wait(timeout_s)
+
+    def serve_metrics(
+        self, port: int, host: str = "127.0.0.1", *, runtime: str = "local"
+    ) -> AbstractContextManager[int]:
+        """Serve metrics of the routes, and of the topology that they compile to, while it is entered.
+
+        Args:
+            port: 0 takes a free one.
+            host: an address of this machine; see `serve_metrics`.
+            runtime: a label.
+
+        Raises:
+            ConfigError: the pipeline does not run here, or the port is taken.
+            RuntimeUnavailableError: prometheus-client is not installed.
+        """
+        from tupletree.routes.running.metrics import RouteCollector
+        from tupletree.runtimes.metrics import serve_metrics
+
+        if self.handle is None:
+            raise ConfigError(
+                "the pipeline does not run here", where=self.spec.name, next_step="Pipeline.run() runs it"
+            )
+        collector = RouteCollector(self.services)
+        return serve_metrics(self.handle, self.spec.name, runtime, port, host, also=[collector])
 
     def stop(self) -> None:
         """Stop leasing, settle what is in flight, and let go of the connections."""

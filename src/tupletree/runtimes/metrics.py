@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -220,7 +220,15 @@ def _for_this_host(answer: Any) -> Any:
 
 
 @contextmanager
-def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int, host: str = LOOPBACK) -> Iterator[int]:
+def serve_metrics(
+    handle: RunHandle,
+    topology: str,
+    runtime: str,
+    port: int,
+    host: str = LOOPBACK,
+    *,
+    also: Sequence[Collector] = (),
+) -> Iterator[int]:
     """Serve the metrics of a run at http://HOST:PORT/metrics while it is entered.
 
     Args:
@@ -230,6 +238,7 @@ def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int, hos
         port: 0 takes a free one.
         host: an address of this machine. Every client that reaches it can read the metrics: there is no password, so
             any other than loopback is named in a warning.
+        also: further collectors.
 
     Yields:
         The port.
@@ -238,7 +247,8 @@ def serve_metrics(handle: RunHandle, topology: str, runtime: str, port: int, hos
         ConfigError: the port is taken, or this machine has no such address.
     """
     registry = CollectorRegistry()
-    registry.register(RunCollector(handle, topology, runtime))
+    for collector in (RunCollector(handle, topology, runtime), *also):
+        registry.register(collector)
     try:
         answer = make_wsgi_app(registry)
         server = make_server(host, port, _for_this_host(answer) if _is_loopback(host) else answer, _Server, _Handler)
