@@ -21,6 +21,7 @@ from tupletree.routes.ledger.values import Completed, NewMessage
 from tupletree.routes.payloads import encode
 from tupletree.routes.running.compile import topology_of
 from tupletree.routes.running.services import RunSpec, Services, services
+from tupletree.topology.reference import TargetRef
 
 if TYPE_CHECKING:
     from tupletree.routes.ledger.values import Execution
@@ -146,7 +147,11 @@ class Pipeline:
         shared = services.acquire(run)
         try:
             topology = self.topology(run, tasks=tasks or (2 if is_spark else 1), resources=resources)
-            handle = run_topology(topology, runtime=runtime, options=options, state_dir=state_dir, master=master)
+            # Workers import adapters from where the document's own are.
+            beside = TargetRef("", "", self.spec.search_path) if self.spec.search_path else None
+            handle = run_topology(
+                topology, runtime=runtime, options=options, target=beside, state_dir=state_dir, master=master
+            )
         except BaseException:
             services.release(run)
             raise

@@ -8,7 +8,8 @@ published goes out in calls that hold at most that many messages.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
@@ -21,15 +22,24 @@ MOST_HELD = 10_000
 DECREASE = 0.7
 WINDOW_S = 1.0
 LEAST_SAMPLES = 5
+RECENT = 500
 
 
 @dataclass(frozen=True)
 class GateStatus:
-    """One route's gate, for people: in flight, held by adapters, and the number of slots as it is now."""
+    """One route's gate, for people.
+
+    Attributes:
+        in_flight: messages that have a slot.
+        held: messages that adapters hold.
+        limit: slots as they are now.
+        p95_s: of the last messages, from lease to settlement, 95 % took at most this; None: none yet.
+    """
 
     in_flight: int
     held: int
     limit: int
+    p95_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -41,6 +51,7 @@ class _RouteGate:
     reserved: int = 0
     held: set[str] = field(default_factory=set)
     samples: list[float] = field(default_factory=list)
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     window_s: float = 0.0
     was_full: bool = False
 
@@ -139,15 +150,18 @@ class Gates:
             since_s = gate.in_flight.pop(message, None)
             gate.held.discard(message)
             if since_s is not None:
-                gate.samples.append(now_s - since_s)
-                gate.adapt(now_s)
+                gate.recent.append(now_s - since_s)
+                if gate.target_s is not None:
+                    gate.samples.append(now_s - since_s)
+                    gate.adapt(now_s)
         self._tell(route)
 
     def status(self) -> Mapping[str, GateStatus]:
         """Each route's gate."""
         with self._lock:
             return {
-                name: GateStatus(len(gate.in_flight), len(gate.held), gate.limit) for name, gate in self._routes.items()
+                name: GateStatus(len(gate.in_flight), len(gate.held), gate.limit, _p95(gate.recent))
+                for name, gate in self._routes.items()
             }
 
     def _tell(self, route: str = "") -> None:
@@ -157,6 +171,10 @@ class Gates:
             listeners = [self._listeners[one] for one in told if one in self._listeners]
         for listener in listeners:
             listener()
+
+
+def _p95(seconds: Collection[float]) -> float | None:
+    return sorted(seconds)[int(len(seconds) * 0.95)] if seconds else None
 
 
 def _gate_of(route: RouteSpec, lease_limit: int | None) -> _RouteGate:
