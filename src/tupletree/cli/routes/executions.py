@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -145,42 +145,60 @@ def resume_command(execution: ExecutionId, pipeline: PipelineName = None, ledger
 
 @app.command("replay")
 def replay_command(
-    document: Annotated[str, typer.Argument(metavar="PIPELINE", help="Path of its document.")],
     asked: Annotated[
         list[str], typer.Argument(metavar="MESSAGE|EXECUTION…", help="Dead messages, or executions: all dead of these.")
     ],
     route: Annotated[str, typer.Option(metavar="ROUTE", help="Only dead messages of this route.")] = "",
     into: Annotated[
-        str, typer.Option(metavar="FILE", help="Copy them into this pipeline, as a new execution. \\[default: none]")
+        str,
+        typer.Option(
+            metavar="FILE", help="Copy them into this pipeline, as a new execution; it needs the same ledger."
+        ),
     ] = "",
+    pipeline: PipelineName = None,
+    ledger: LedgerUrl = None,
     as_json: Json = False,
 ) -> None:
     """Try dead messages again, in their executions, or copied into another pipeline. A run of it works them."""
+    replayed = left = 0
+    executions: list[str] = []
+    for place in find_places(pipeline, ledger=ledger):
+        with _writable(place.ledger) as opened:
+            dead = [name for one in asked for name in _dead_of(opened, one, route)]
+            if not dead:
+                continue
+            if into:
+                execution, copies = _copy(dead, into, place.ledger)
+                executions.append(execution)
+            else:
+                copies = opened.replay(dead)
+                left += len(opened.outbox(limit=MOST_REPLAYED))
+            replayed += len(copies)
+    if not replayed:
+        raise ConfigError(
+            "none of these is dead", got=", ".join(asked), next_step="tupletree why MESSAGE says how a message stands"
+        )
+    if as_json:
+        print(json.dumps({"replayed": replayed, "executions": executions, "in_outbox": left}))
+        return
+    print(f"{replayed:,} messages are tried again" + "".join(f", in execution {one}" for one in executions))
+    if left:
+        print(f"  {left:,} are for other brokers: the next start of a run of the pipeline publishes them")
+
+
+def _copy(dead: Sequence[str], into: str, ledger: str) -> tuple[str, Sequence[object]]:
     from tupletree.routes.pipeline import Pipeline
 
-    with Pipeline.load(document).open() as run:
-        dead = [name for one in asked for name in _dead_of(run.services.ledger, one, route)]
-        if not dead:
+    with Pipeline.load(into).open() as run:
+        if run.services.run.ledger != ledger:
             raise ConfigError(
-                "none of these is dead", got=", ".join(asked), next_step="tupletree why MESSAGE says how it stands"
+                "the two pipelines have different ledgers",
+                got=f"{run.services.run.ledger} and {ledger}",
+                next_step="name one `ledger:` in both documents",
             )
-        if into:
-            with Pipeline.load(into).open() as other:
-                if other.services.run.ledger != run.services.run.ledger:
-                    raise ConfigError(
-                        "the two pipelines have different ledgers",
-                        got=f"{run.services.run.ledger} and {other.services.run.ledger}",
-                        next_step="name one `ledger:` in both documents",
-                    )
-                execution, replayed = other.services.ledger.replay_into(dead, other.services.rules)
-                other.services.drain_outbox()
-        else:
-            execution, replayed = "", run.services.ledger.replay(dead)
-            run.services.drain_outbox()
-    if as_json:
-        print(json.dumps({"replayed": len(replayed), "execution": execution}))
-    else:
-        print(f"{len(replayed):,} messages are tried again" + (f" in execution {execution}" if execution else ""))
+        execution, copies = run.services.ledger.replay_into(dead, run.services.rules)
+        run.services.drain_outbox()
+    return execution, copies
 
 
 def _dead_of(ledger: Ledger, asked: str, route: str) -> Iterator[str]:
@@ -198,6 +216,23 @@ def _opened(url: str) -> Iterator[Ledger]:
 
     with closing(Ledger.open(existing(url))) as opened:
         yield opened
+
+
+@contextmanager
+def _writable(url: str) -> Iterator[Ledger]:
+    """A ledger that publishes: in the queue file, where it lies there, and through the outbox elsewhere."""
+    from tupletree.queues import connect
+    from tupletree.queues.sqlite import SqliteBroker
+    from tupletree.routes.ledger import Ledger
+
+    if not existing(url).startswith("sqlite:///"):
+        with _opened(url) as opened:
+            yield opened
+        return
+    with connect(url) as broker:
+        assert isinstance(broker, SqliteBroker), "the embedded queue"
+        with closing(Ledger.within(broker)) as opened:
+            yield opened
 
 
 @contextmanager

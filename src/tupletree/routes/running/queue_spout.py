@@ -118,7 +118,14 @@ class QueueSpout(AsyncSpout[Work]):
                 await asyncio.wait_for(self._wake.wait(), pause_s)
 
     async def _lease(self, limit: int) -> list[Work]:
-        works, leased = await asyncio.to_thread(self._services.lease, self._route, limit)
+        leasing = asyncio.ensure_future(asyncio.to_thread(self._services.lease, self._route, limit))
+        try:
+            works, leased = await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            # The thread leases all the same, and nobody would give back what it gets before the leases end.
+            works, _ = await leasing
+            await self._give_back(works)
+            raise
         new = []
         for work in works:
             message = work.messages[0].id
