@@ -48,6 +48,7 @@ STORIES = [
     ["docs/queues.md"],
     ["docs/routes.md"],
     ["docs/routes_adapters.md"],
+    ["docs/routes_running.md"],
 ]
 """Documents whose blocks are run, in order, in one folder."""
 
