@@ -199,6 +199,22 @@ def test_modules_of_adapters_are_found_beside_the_document(tmp_path: Path, monke
     assert spec.routes["a"].adapters[0].config.model_dump() == {"loud": True}
 
 
+def test_a_module_that_another_one_hides_is_a_fault_and_not_the_wrong_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    text = adapter("{type: steps_of_two_documents:step}")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "steps_of_two_documents.py").write_text(
+            f"def step(payload): return '{name}'\n", encoding="utf-8"
+        )
+    assert codes_of(written(tmp_path / "one", doc=text)) == []
+    fault = only(written(tmp_path / "two", doc=text))
+    assert (fault.code, fault.path) == ("R302", "routes.a.adapters[0].type")
+    assert fault.got == str(tmp_path / "one" / "steps_of_two_documents.py")
+
+
 def test_settings_of_adapters_are_checked_at_every_depth() -> None:
     faults = faults_of(adapter(f"{{type: '{STEPS}:Needs', config: {{inner: {{retris: 1, retries: x}}}}}}"))
     assert sorted(

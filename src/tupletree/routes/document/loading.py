@@ -18,7 +18,7 @@ from tupletree.routes.document.model import DocumentModel
 from tupletree.routes.document.nodes import MappingNode
 from tupletree.routes.document.reading import Reading, read_document
 from tupletree.routes.document.spec import PipelineSpec
-from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of
+from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of, check_modules
 from tupletree.routes.document.typed import inherited, typed_document
 from tupletree.routes.document.whole import check_fit, check_tests, check_whole
 
@@ -79,6 +79,7 @@ def read(
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
     adapters = adapters_of(typed.model, root, lookup, faults)
+    check_modules(typed.model, root, folder, faults)
     check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
     spec = spec_of(typed.model, adapters, _source(reading), folder)
     check_fit(typed.model, spec, root, faults)

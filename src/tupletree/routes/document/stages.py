@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +22,7 @@ from tupletree.routes.document.nodes import MappingNode, Step, node_at, plain, s
 from tupletree.routes.document.spec import AdapterSpec
 from tupletree.routes.document.typing_faults import fit_variables, note_errors
 
-__all__ = ["REGISTRY", "Find", "Lookup", "adapters_of"]
+__all__ = ["REGISTRY", "Find", "Lookup", "adapters_of", "check_modules"]
 
 Find: TypeAlias = Callable[[str], type[Adapter[Any]]]
 
@@ -50,6 +52,38 @@ def adapters_of(
         name: tuple(_of_route(route.adapters, ("routes", name, "adapters"), root, lookup, faults))
         for name, route in document.routes.items()
     }
+
+
+def check_modules(document: DocumentModel, root: MappingNode, folder: str, faults: Faults) -> None:
+    """Note modules beside the document that another module of the same name hides.
+
+    Args:
+        document: whose adapters have been found.
+        root: its places.
+        folder: the document's; empty: it is no file.
+        faults: gets what is found.
+    """
+    if not folder:
+        return
+    for name, route in document.routes.items():
+        for position, adapter in enumerate(route.adapters):
+            module, mark, _ = adapter.type.partition(":")
+            top = module.partition(".")[0]
+            loaded = getattr(sys.modules.get(top), "__file__", None)
+            here = next(
+                (file for file in (Path(folder, f"{top}.py"), Path(folder, top, "__init__.py")) if file.is_file()), None
+            )
+            if mark and here is not None and loaded is not None and Path(loaded).resolve() != here.resolve():
+                path = ("routes", name, "adapters", position, "type")
+                faults.add(
+                    "R302",
+                    node_at(root, path)[0].place,
+                    path,
+                    f"another module {top!r} hides the one beside the document",
+                    got=loaded,
+                    expected=str(here),
+                    next_step="choose another name for the module, or check this document in a process of its own",
+                )
 
 
 def _of_route(
