@@ -193,7 +193,7 @@ class Services:
         if not deliveries:
             return [], {}
         arrivals = [
-            Arrival(id=one.message.id, queue=queue, route=route.name, headers=one.message.headers) for one in deliveries
+            Arrival(one.message.id, queue, route.name, one.message.body, one.message.headers) for one in deliveries
         ]
         verdicts = self.ledger.arrive(arrivals, self.rules)
         works: list[Work] = []
