@@ -141,7 +141,7 @@ class World:
             process = self.draw.choice(self.processes)
             step = self.draw.choices(
                 [self.start, self.publish, self.lease, self.settle, self.repeat, self.drain, self.wait, self.cancel],
-                [3, 2, 12, 14, 2, 3, 2, 0.7],
+                [3, 2, 14, 10, 2, 3, 5, 0.7],
             )[0]
             try:
                 step(process)
@@ -278,7 +278,7 @@ class World:
 
     def wait(self, _: Process) -> None:
         """Leases end, delays too."""
-        self.bench.host.advance(self.draw.choice([5, 35]))
+        self.bench.host.advance(self.draw.choice([5, 35, 35]))
 
     def cancel(self, process: Process) -> None:
         """Cancel an execution."""

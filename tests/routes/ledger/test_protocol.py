@@ -14,7 +14,7 @@ KINDS = ("database", "queue file")
 def play(kind: str, folder: Path, seed: int, *, merging: bool) -> None:
     world = World(kind, folder, seed, merging=merging)
     try:
-        world.run(60)
+        world.run(90)
         world.judge()
     finally:
         world.close()
