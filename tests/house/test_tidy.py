@@ -32,7 +32,6 @@ LONG_FILES: dict[str, str] = {
     "src/tupletree/runtimes/local/executor.py": "one loop: its parts share the outbox, the queue and the clock",
     "src/tupletree/bolts/collector.py": "the rules of verdicts are one class, over the tuples in one task's hands",
     "src/tupletree/routing/groupings.py": "the groupings are a class each, and share what deals tuples",
-    "src/tupletree/runtimes/spark/runtime.py": "one handle: what is asked of a run, and how its parts are made",
 }
 """Path → why this file may be longer than MAX_FILE_LINES."""
 
@@ -51,6 +50,7 @@ PUBLIC_MODULES: dict[str, str] = {
     "tupletree.testing": "what users import in their tests",
     "tupletree.testing.in_process": "what tests import, whose topologies are to meet the Spark runtime without Spark",
     "tupletree.routes.testing.pytest_plugin": "pytest -p, for tests that stand in documents",
+    "tupletree.testing.spark_protocol": "what the simulation of the Spark protocol imports, beside its topologies",
     "tupletree.__main__": "python -m tupletree",
 }
 """Modules that nothing in the package imports, and who does instead."""

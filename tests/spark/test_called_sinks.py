@@ -15,7 +15,7 @@ from tests.spark.helpers_semantics import HEARD, Feed, Result, finish
 from tupletree import Topology, batch_bolt, bolt
 from tupletree.errors import ConnectorError, PermanentError
 from tupletree.runtimes import deadletters
-from tupletree.runtimes.spark.settle import sink_delivery
+from tupletree.runtimes.spark.settle import sink_thread
 from tupletree.sinks import foreach, jsonl
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.testing.conformance.messages import numbered
@@ -291,7 +291,7 @@ def test_a_message_whose_row_is_refused_while_another_row_of_it_waits_dies_when_
 def test_a_stop_ends_although_a_sink_is_stuck_in_a_call_and_the_next_start_makes_it_again(
     start_topology: StartTopology, run_topology: RunTopology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_delivery, "_LEAVE_S", 0.1)
+    monkeypatch.setattr(sink_thread, "_LEAVE_S", 0.1)
     stuck, release = threading.Event(), threading.Event()
 
     def get_stuck(_: SinkBatch[Number]) -> None:

@@ -21,6 +21,7 @@ from tupletree.runtimes.spark.format.sidecars import sidecar_of, write_sidecar
 from tupletree.runtimes.spark.format.spool import Spool, lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.sink_delivery import SinkDelivery
+from tupletree.runtimes.spark.settle.sink_thread import SinkThread
 from tupletree.sinks import foreach, jsonl, parquet
 from tupletree.sources import items
 from tupletree.topology.components import Sink, SinkBatch
@@ -64,7 +65,7 @@ class Starts:
             "0123456789",
             self.spools,
             RetryPolicy.from_options(Options(max_attempts=1)),
-            self.slow_s,
+            SinkThread(self.slow_s),
             Outages(SystemClock(), None),
         )
         called.open(0.0, may_wait=False)
@@ -177,3 +178,19 @@ def test_a_sink_of_another_kind_is_a_difference_and_another_place_is_none(tmp_pa
     assert differences(called, files) == ["out: sink changed from calls to .jsonl files"]
     assert differences(files, described(parquet(tmp_path))) == ["out: sink changed from .jsonl files to .parquet files"]
     assert differences(files, described(jsonl(tmp_path / "other"))) == []
+
+
+def test_rows_that_a_sink_has_are_not_looked_for_when_a_part_of_their_files_is_there_again(starts: Starts) -> None:
+    """The machine crashed, and of the removals that were not synced some have happened."""
+    output = starts.candidate(1)
+    candidate = starts.spools / "out" / output.candidate
+    content = candidate.read_bytes()
+    first = starts.start()
+    assert first.deliver(7, output) is None
+    first.forget(7, [output])
+    first.close()
+    candidate.write_bytes(content)  # without its sidecar
+    second = starts.start()
+    assert second.deliver(7, output) is None
+    second.close()
+    assert starts.given == [1]

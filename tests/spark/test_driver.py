@@ -19,25 +19,26 @@ from tupletree.errors import CheckpointError, ConfigError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes import run as api_run
 from tupletree.runtimes.local.statedir import LocalStateDirectory
-from tupletree.runtimes.rates import Rates
 from tupletree.runtimes.spark.driver.archive import ArchivedEpoch, archive
+from tupletree.runtimes.spark.driver.callbacks import Callbacks, ask_again, tell_last
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, SpoutTask
 from tupletree.runtimes.spark.driver.history import all_events
 from tupletree.runtimes.spark.driver.intake import Intake
-from tupletree.runtimes.spark.driver.loop import Loop
+from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.recovery import Recovered
+from tupletree.runtimes.spark.driver.settling_thread import SettlingThread
 from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
 from tupletree.runtimes.spark.format.program import EpochControl, Program, codecs_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.runtime import SparkRun
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.worker.crash_markers import CrashMarker
 from tupletree.runtimes.spark.worker.stage import StageRun
 from tupletree.sinks import jsonl
@@ -76,24 +77,25 @@ class Source:
         intake = Intake(
             EpochFrameMaker(self.plan, [self.spout]), self.options, self.accounts, [self.spout], clock, told.append
         )
+        outages = Outages(clock, None)
         unused: Any = None
-        ticks = TickSchedule(self.accounts.spec, self.options, 0.0)
-        next_epoch = len(records)
+        parts = RunParts(self.plan, self.options, self.directory, self.accounts, {}, clock, outages)
         return Loop(
-            intake, self.accounts, unused, unused, unused, ticks, Rates(clock), [self.spout], records, next_epoch,
-            self.directory, {}, self.options, clock, told, lambda _, __: None, Outages(clock, None), active=True,
-        )  # fmt: skip
+            parts,
+            intake,
+            SettlingThread(unused, unused, self.accounts.settled),
+            Callbacks([self.spout], intake, self.accounts, outages, clock, told),
+            unused,
+            TickSchedule(self.accounts.spec, self.options, 0.0),
+            Recovered(records=[*records], next_epoch=len(records)),
+            LoopEvents(),
+            active=True,
+        )
 
     def record(self, epoch: int) -> EpochRecord:
         """An epoch without messages, cut when the input was over."""
         header = EpochHeader(epoch=epoch, generation=1, time_s=0.0, ended=[self.task])
         return EpochRecord(header, NOTHING, (NOTHING, NOTHING))
-
-    def run(self) -> SparkRun:
-        """As much of a run as callbacks need."""
-        run = object.__new__(SparkRun)
-        run._directory, run._accounts = self.directory, self.accounts
-        return run
 
 
 @pytest.fixture
@@ -123,10 +125,12 @@ def test_a_source_that_delivers_a_dead_message_again_is_told_that_this_is_final(
 
 def test_a_log_that_another_start_wrote_is_never_settled_as_if_it_were_ours(source: Source) -> None:
     loop = source.loop()
+    settling = loop._settling
+    assert isinstance(settling, SettlingThread)
     assert write_epoch(source.directory.epochs, source.record(0).header, [])
     with pytest.raises(CheckpointError, match="another start of this run has taken over"):
         loop._cut()
-    assert not loop._settling._records
+    assert not settling._records
 
 
 def test_a_start_asks_the_source_again_for_what_it_is_to_emit_again(source: Source) -> None:
@@ -134,7 +138,7 @@ def test_a_start_asks_the_source_again_for_what_it_is_to_emit_again(source: Sour
     assert isinstance(emitted, Emission)
     source.accounts.pending.fail(emitted.root, FAILURE, 1.0, 1.0)
     unsettled = source.record(3)
-    source.run()._ask_again(Recovered(records=[unsettled]), [source.spout])
+    ask_again(source.accounts, Recovered(records=[unsettled]), [source.spout])
     assert source.script.failed == [("m", FAILURE)]
     assert not source.spout.ended
     assert source.accounts.ended == set()
@@ -158,7 +162,7 @@ def test_a_start_repeats_the_callbacks_of_dead_messages_also_of_earlier_epochs(s
         counters=Counters(),
         pending=PendingChanges(),
     )
-    source.run()._tell_again(entry, {source.task: source.spout})
+    tell_last(source.directory, entry, [source.spout])
     ((message_id, failure),) = source.script.failed
     assert message_id == 1 << 70
     assert failure.permanent

@@ -14,7 +14,7 @@ import pytest
 from tupletree.errors import CheckpointError, ConnectorError, InternalError
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.pending_log import PendingChanges
+from tupletree.tracking.pending_log import PendingChanges, fold
 from tupletree.tracking.records import (
     Acked,
     AlreadySettled,
@@ -337,15 +337,43 @@ def test_deltas_name_only_what_changed() -> None:
     messages.fail(roots[0], FAILURE, 0.0, 0.0)
     messages.put_back(roots[1])
     messages.due(0.0, 1)  # 2 waited between two takes only: no news
+    messages.note_logged(messages.roots_in_flight())
     messages.mark_unconfirmed(SPOUT, "acked", Outcome.ACKED)
     first = messages.take_changes(encode, 0.0, 0.0)
     assert ([one.message_id for one in first.waiting], first.gone) == ([1], [])
     assert first.settled == [(SPOUT, "acked", Outcome.ACKED)]
     messages.due(1.0, 1)
+    messages.note_logged(messages.roots_in_flight())
     messages.confirm(SPOUT, "acked")
     second = messages.take_changes(encode, 0.0, 0.0)
     assert second == PendingChanges(gone=[(SPOUT, 1)], confirmed=[(SPOUT, "acked")])
     assert messages.take_changes(encode, 0.0, 0.0) == PendingChanges()
+
+
+@pytest.mark.parametrize("as_base", [False, True])
+@pytest.mark.parametrize("task", [SPOUT, QUEUE])
+def test_a_message_that_goes_out_again_waits_for_the_log_until_its_attempt_is_in_another(
+    task: int, *, as_base: bool
+) -> None:
+    messages = pending(record_changes=True)
+    write = messages.snapshot if as_base else messages.take_changes
+    messages.fail(emit(messages, "m", spout_task=task).root, FAILURE, 0.0, 0.0)
+    logged = [messages.snapshot(encode, 0.0, 0.0)]
+    if task == SPOUT:
+        messages.due(9.0, 1)
+    else:
+        emit(messages, "m", spout_task=task)
+    logged.append(write(encode, 9.0, 9.0))  # the process dies, and the attempt with it
+
+    after = pending()
+    after.restore(logged, decode, 0.0, 0.0)
+    assert (after.awaiting_source(task), after.open_count(task)) == ((1, 0) if task == QUEUE else (0, 1))
+    again = after.due(9.0, 9)[0] if task == SPOUT else emit(after, "m", spout_task=task)
+    assert (again.message_id, again.attempt) == ("m", 2)
+
+    messages.note_logged(messages.roots_in_flight())
+    logged.append(write(encode, 9.0, 9.0))
+    assert not fold(logged if not as_base else logged[-1:]).waiting
 
 
 def test_an_attempt_that_was_out_is_adopted_under_its_old_root() -> None:

@@ -38,6 +38,7 @@ def messages(seed: int) -> Pending:
     if chance.random() < 0.5:
         made.take_changes(encode, 30.0, 1030.0)
     made.due(31.0, chance.randrange(8))
+    made.note_logged(made.roots_in_flight())
     if chance.random() < 0.5:
         made.confirm(1, "old")
     return made

@@ -269,6 +269,7 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule(base=st.booleans())
     def write_log(self, base: bool) -> None:
+        self.pending.note_logged(self.pending.roots_in_flight())
         take = self.pending.snapshot if base else self.pending.take_changes
         changes = take(self.encode, self.clock_s, WALL_S + self.now_s)
         changes = msgspec.json.decode(msgspec.json.encode(changes), type=PendingChanges)

@@ -35,6 +35,7 @@ OUR_MODULES = (
     "tupletree.runtimes.local.event_loop",
     "tupletree.runtimes.spark.worker.async_bolts",
     "tupletree.runtimes.spark.settle.sink_delivery",
+    "tupletree.runtimes.spark.settle.sink_thread",
     "tupletree.sinks.foreach",
     "concurrent.futures._base",
     "tupletree.testing.",

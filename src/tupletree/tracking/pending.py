@@ -116,9 +116,12 @@ class Pending:
             message = Message(spout_task, key, message_id, value, 0, 0, now_s, wall_s, task.by_source)
         else:
             self.counters.retried += 1
-            self._log.note_waiting(message, was_there=True)
             message.ticket = 0
             message.value = value
+            task.messages[key] = message
+            launched = self._launch(message)
+            self._log.note_launched(message, by_runtime=False)
+            return launched
         task.messages[key] = message
         return self._launch(message)
 
@@ -159,10 +162,21 @@ class Pending:
             if message is None:
                 break
             self._tasks[message.spout_task].queued -= 1
-            self._log.note_waiting(message, was_there=True)
             self.counters.retried += message.attempt > 0
             emissions.append(self._launch(message))
+            self._log.note_launched(message, by_runtime=True)
         return emissions
+
+    def note_logged(self, roots: Iterable[int]) -> None:
+        """Note that these attempts, of messages that had waited, are in the caller's own log.
+
+        Until then `take_changes` and `snapshot` say that their messages wait still: an attempt that no log has is lost
+        with the process.
+        """
+        for root in roots:
+            message = self._in_flight.get(root)
+            if message is not None:
+                self._log.note_logged(message)
 
     def next_due_s(self) -> float | None:
         """When `due` will have something (monotonic; minus infinity: at once); None while nothing waits."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from copy import copy
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -102,6 +103,8 @@ class ChangeLog:
         # delta need not name it.
         self._waiting: dict[tuple[int, Hashable], bool] = {}
         self._settled: dict[tuple[int, Hashable], bool] = {}
+        # Messages that go out again, in an attempt that is in no log yet → its root, and whether the runtime makes it.
+        self._unlogged: dict[tuple[int, Hashable], tuple[int, bool]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._settled)
@@ -111,6 +114,23 @@ class ChangeLog:
         if self._enabled:
             self._waiting.setdefault((message.spout_task, message.key), was_there)
 
+    def note_launched(self, message: Message, *, by_runtime: bool) -> None:
+        """A message that waited goes out again. Until its attempt is logged, the log says that it waits."""
+        if self._enabled:
+            self.note_waiting(message, was_there=True)
+            self._unlogged[message.spout_task, message.key] = message.root, by_runtime
+
+    def note_logged(self, message: Message) -> None:
+        """The attempt that is out is in a log of the caller's."""
+        self._unlogged.pop((message.spout_task, message.key), None)
+
+    def _is_unlogged(self, place: tuple[int, Hashable]) -> bool:
+        """Whether an attempt of this message is out that is in no log."""
+        if place not in self._unlogged:
+            return False
+        message = self._tasks[place[0]].find(place[1])
+        return message is not None and not message.waits and message.root == self._unlogged[place][0]
+
     def note_settled(self, spout_task: int, key: Hashable, *, was_there: bool) -> None:
         """An id becomes unconfirmed, changes its outcome, or is confirmed."""
         if self._enabled:
@@ -118,7 +138,8 @@ class ChangeLog:
 
     def clear(self) -> None:
         """Count changes from here."""
-        self._waiting.clear()
+        self._unlogged = {place: one for place, one in self._unlogged.items() if self._is_unlogged(place)}
+        self._waiting = dict.fromkeys(self._unlogged, True)
         self._settled.clear()
 
     def base(
@@ -136,6 +157,10 @@ class ChangeLog:
             for one in (*task.messages.values(), *task.awaiting.values())
             if one.waits and (task.number, one.key) not in after
         ]
+        for (number, key), (_, by_runtime) in self._unlogged.items():
+            launched = self._tasks[number].find(key)
+            if launched is not None and self._is_unlogged((number, key)):
+                messages.append(_before_launch(launched, by_runtime=by_runtime))
         messages += [message for message in after.values() if message is not None]
         before = {
             (task.number, key): outcome for task in self._tasks.values() for key, outcome in task.unconfirmed.items()
@@ -171,6 +196,11 @@ class ChangeLog:
         # What is about to wait was in flight before, and what is about to wait no more was there.
         there = {key: message is None for key, message in after.items()}
         for (number, key), was_there in {**self._waiting, **there, **self._waiting}.items():
+            if self._is_unlogged((number, key)):
+                if not was_there:
+                    launched = self._tasks[number].messages[key]
+                    waiting.append(_before_launch(launched, by_runtime=self._unlogged[number, key][1]))
+                continue
             message = after[number, key] if (number, key) in after else self._tasks[number].find(key)
             if message is not None and message.waits:
                 waiting.append(message)
@@ -229,6 +259,14 @@ def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: floa
     else:
         message.due_s = -math.inf if record.due_s == AT_ONCE else now_s + record.due_s - wall_s
     return message
+
+
+def _before_launch(message: Message, *, by_runtime: bool) -> Message:
+    """A message that goes out again, as it was before."""
+    before = copy(message)
+    before.attempt -= 1
+    before.ticket, before.due_s = (1, -math.inf) if by_runtime else (AWAITING, 0.0)
+    return before
 
 
 def _key(spout_task: int, plain: PlainId) -> Hashable:

@@ -1,4 +1,4 @@
-"""The loop of a Spark run: pulls from the spouts, cuts epochs, and makes the callbacks of what was settled.
+"""The loop of a Spark run: pulls from the spouts, cuts epochs, and has the callbacks of what was settled made.
 
 It runs in the run's own thread, which is the only one that calls a spout. Epochs are settled in another
 (`settling_thread`). At most one epoch is being run and one more is logged ahead of it.
@@ -9,40 +9,26 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from msgspec.structs import replace
-
-from tupletree.clock import Clock
-from tupletree.config import Options
-from tupletree.errors import ConnectorError, is_outage
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.progress import Steps
-from tupletree.runtimes.rates import Rates
-from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
-from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
+from tupletree.runtimes.spark.driver.callbacks import Callbacks
 from tupletree.runtimes.spark.driver.intake import Intake
+from tupletree.runtimes.spark.driver.recovery import Recovered
 from tupletree.runtimes.spark.driver.replays import Replays
 from tupletree.runtimes.spark.driver.retention import sweep_epochs, sweep_orphans
-from tupletree.runtimes.spark.driver.settling_thread import SettlingThread
+from tupletree.runtimes.spark.driver.settling_thread import Settling
 from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format.entries import write_epoch
-from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochVerdicts
-from tupletree.runtimes.spark.settle.engine import Engine
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import Outages
-from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.shutdown import Closing
-from tupletree.topology.components import Spout
-from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
-from tupletree.tracking.records import Acked, AlreadySettled, Died
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "LoopEvents"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -50,71 +36,81 @@ BUSY_POLL_S = 0.002
 """Pause of the loop while messages come: a source without a blocking wait is asked this often."""
 
 
+@dataclass(frozen=True)
+class LoopEvents:
+    """What others hear of.
+
+    Attributes:
+        settled: an epoch is committed; called by the settling thread.
+        told: its callbacks are made, for its progress record.
+    """
+
+    settled: Callable[[EpochVerdicts], None] = lambda _: None
+    told: Callable[[EpochRecord, EpochVerdicts], None] = lambda _, __: None
+
+
+@dataclass
+class _NextTimes:
+    """When the accounts need an epoch next; `parked`: frames wait for another attempt."""
+
+    tree_s: float = math.inf
+    carryover_s: float = math.inf
+    parked: bool = False
+
+
 class Loop:
-    """See the module docstring.
+    """See the module docstring. Call `run`, or `begin` and then `step` until it returns None.
 
     Args:
-        intake, accounts, engine, runner, replays, ticking, rates, directory, options, clock, outages: of the run.
-        spouts: opened, in their positions.
-        records: epochs that were logged but not settled by an earlier start.
-        next_epoch: number of the next epoch to cut.
-        sinks: sink → absolute folder.
-        report: takes an epoch whose callbacks are made, for its progress record.
+        parts: of the run.
+        intake: pulls messages and cuts epochs.
+        settling: settles them.
+        callbacks: tells the spouts.
+        replays, ticking: more that epochs are cut for.
+        recovered: epochs that were logged but not settled by an earlier start, and the number of the next one.
+        events: what others hear of.
+        active: whether the spouts are active.
     """
+
+    # More than twelve attributes: the parts that it holds together, and what decides whether an epoch is due.
 
     def __init__(
         self,
+        parts: RunParts,
         intake: Intake,
-        accounts: Accounts,
-        engine: Engine,
-        runner: PlanRunner,
+        settling: Settling,
+        callbacks: Callbacks,
         replays: Replays,
         ticking: TickSchedule,
-        rates: Rates,
-        spouts: Sequence[SpoutTask],
-        records: Sequence[EpochRecord],
-        next_epoch: int,
-        directory: StateDirectory,
-        sinks: dict[str, str],
-        options: Options,
-        clock: Clock,
-        retold: deque[AlreadySettled],
-        report: Callable[[EpochRecord, EpochVerdicts], None],
-        outages: Outages,
+        recovered: Recovered,
+        events: LoopEvents,
         *,
         active: bool,
     ) -> None:
+        self._parts = parts
         self._intake = intake
-        self._accounts = accounts
-        self._engine = engine
+        self._settling = settling
+        self._callbacks = callbacks
         self._replays = replays
-        self._rates = rates
-        self._spouts = {spout.number: spout for spout in spouts}
-        self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
-        self._records = {record.epoch: record for record in records}
-        self._next_epoch = next_epoch
-        self._directory = directory
-        self._sinks = sinks
-        self._options = options
-        self._clock = clock
+        self._ticking = ticking
+        self._records = {record.epoch: record for record in recovered.records}
+        self._next_epoch = recovered.next_epoch
+        self._events = events
         self._verdicts: deque[EpochVerdicts] = deque()
-        self._retold = retold
-        self._report = report
-        self._outages = outages
         self._pulling = Steps()  # since the last epoch was cut
         self._wake = threading.Event()
-        self._awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AsyncSpoutAdapter)]
-        for spout in self._awaited:
-            spout.on_given = self._wake.set
-        self._settling = SettlingThread(engine, runner, accounts.settled, self._settled, self._wake.set)
-        for record in records:
-            self._settling.put(record)
-        self._ticking = ticking
         self._last_drained = False
-        self._look_ahead()
+        self._next = _NextTimes()
         self._stop_at_s: float | None = None
         self._flushes = self._holds_buffer = False
         self._active = self._wanted_active = active
+        self._last_useful_s = 0.0
+        for spout in callbacks.awaited:
+            spout.on_given = self._wake.set
+        settling.listen(self._settled, self._wake.set)
+        for record in recovered.records:
+            settling.put(record)
+        self._look_ahead()
 
     # --- from other threads -----------------------------------------------------------------------------------
 
@@ -126,7 +122,7 @@ class Loop:
             flush: go on until no message is open: holders flush, as at the end of the input, and retries go on.
         """
         self._flushes = flush
-        self._stop_at_s = at_s
+        self._stop_at_s = self._callbacks.stop_at_s = at_s
         self._wake.set()
 
     def set_active(self, *, active: bool) -> None:
@@ -141,7 +137,7 @@ class Loop:
 
     def _settled(self, verdicts: EpochVerdicts) -> None:
         """An epoch is committed; called by the settling thread."""
-        self._rates.settled(verdicts.acked, verdicts.rows, verdicts.rows_latency_s)
+        self._events.settled(verdicts)
         self._verdicts.append(verdicts)
 
     # --- the loop itself --------------------------------------------------------------------------------------
@@ -156,51 +152,64 @@ class Loop:
 
     def sweep_orphans(self) -> None:
         """Remove files that no entry names any more."""
-        accounts = self._accounts
+        parts, accounts = self._parts, self._parts.accounts
         with accounts.lock:
             state, kept, waiting = accounts.state, accounts.kept, accounts.waiting_names
-        sweep_orphans(self._directory, self._sinks, self._settling.called_back, state, kept, waiting)
+        sweep_orphans(parts.directory, parts.sinks, self._settling.called_back, state, kept, waiting)
 
     def run(self) -> None:
         """Run until all input is settled, or a stop is done. Raises what makes the run fail."""
+        self.begin()
+        while (pause_s := self.step()) is not None:
+            if pause_s:
+                self._wake.wait(pause_s)
+
+    def begin(self) -> None:
+        """Before the first `step`."""
         self._settling.start()
-        accounts, intake = self._accounts, self._intake
-        last_useful_s = self._clock.monotonic()
-        idle_s = self._options.spout_idle_wait_ms / 1000.0
-        while True:
-            self._wake.clear()
-            try:
-                useful = self._call_back()
-            except Closing:
-                logger.warning(
-                    "the drain timed out: callbacks of epoch %d are made again at the next start", accounts.settled
-                )
-                return
-            if self._settling.fault is not None:
-                raise self._settling.fault
-            now_s = self._clock.monotonic()
-            ending = self._stop_at_s is not None
-            stopping = ending and not self._flushes
-            if not ending and self._settling.is_warm:
-                self._activate()
-                useful = self._replays.read_inbox() or useful
-                useful = (self._active and self._pull()) or useful
-            ahead = self._next_epoch - 1 - accounts.settled
-            if self._should_cut(ahead, now_s, stopping=stopping):
-                self._cut()
-                useful = True
-            elif ahead == 0 and self._is_finished(stopping=stopping):
-                return
-            if ending and now_s >= (self._stop_at_s or 0.0):
-                logger.warning("the drain timed out: epoch %d stays open and runs again", accounts.settled + 1)
-                return
-            if useful:
-                last_useful_s = now_s
-            else:
-                can_pull = self._active and not (intake.has_ended or intake.is_full)
-                busy = can_pull and (ahead > 0 or now_s - last_useful_s < 1.0)
-                next_s = min(idle_s, self._due_in_s(now_s), self._ticking.next_s - now_s)
-                self._wake.wait(BUSY_POLL_S if busy else max(BUSY_POLL_S, next_s))
+        self._last_useful_s = self._parts.clock.monotonic()
+
+    def step(self) -> float | None:
+        """Do what is to be done now. Raises what makes the run fail.
+
+        Returns:
+            In how many seconds the next step is due, unless an epoch is settled earlier; None: the run is over.
+        """
+        accounts, intake = self._parts.accounts, self._intake
+        self._wake.clear()
+        try:
+            useful = self._call_back()
+        except Closing:
+            logger.warning(
+                "the drain timed out: callbacks of epoch %d are made again at the next start", accounts.settled
+            )
+            return None
+        if self._settling.fault is not None:
+            raise self._settling.fault
+        now_s = self._parts.clock.monotonic()
+        ending = self._stop_at_s is not None
+        stopping = ending and not self._flushes
+        if not ending and self._settling.is_warm:
+            self._activate()
+            useful = self._replays.read_inbox() or useful
+            useful = (self._active and self._pull()) or useful
+        ahead = self._next_epoch - 1 - accounts.settled
+        if self._should_cut(ahead, now_s, stopping=stopping):
+            self._cut()
+            useful = True
+        elif ahead == 0 and self._is_finished(stopping=stopping):
+            return None
+        if ending and now_s >= (self._stop_at_s or 0.0):
+            logger.warning("the drain timed out: epoch %d stays open and runs again", accounts.settled + 1)
+            return None
+        if useful:
+            self._last_useful_s = now_s
+            return 0.0
+        can_pull = self._active and not (intake.has_ended or intake.is_full)
+        busy = can_pull and (ahead > 0 or now_s - self._last_useful_s < 1.0)
+        idle_s = self._parts.options.spout_idle_wait_ms / 1000.0
+        next_s = min(idle_s, self._due_in_s(now_s), self._ticking.next_s - now_s)
+        return BUSY_POLL_S if busy else max(BUSY_POLL_S, next_s)
 
     def _pull(self) -> bool:
         with self._pulling.measure("intake"):
@@ -210,8 +219,7 @@ class Loop:
         """Activate or deactivate the spouts, as `set_active` requested."""
         if self._active is not self._wanted_active:
             self._active = self._wanted_active
-            for spout in self._spouts.values():
-                (spout.spout.activate if self._active else spout.spout.deactivate)()
+            self._callbacks.activate(active=self._active)
 
     def _should_cut(self, ahead: int, now_s: float, *, stopping: bool) -> bool:
         intake = self._intake
@@ -223,7 +231,7 @@ class Loop:
         if not stopping and (self._active or self._flushes):
             intake.add_due(now_s)
         # Until its callbacks are made, the loop does not know what the last epoch left.
-        is_known = self._settling.called_back == self._accounts.settled
+        is_known = self._settling.called_back == self._parts.accounts.settled
         gave_up = is_known and not stopping and self._active and intake.give_up_blocked(now_s)
         if gave_up or self._may_cut_buffer(stopping=stopping):
             return True
@@ -244,26 +252,26 @@ class Loop:
 
     def _look_ahead(self) -> None:
         """Read when the accounts need an epoch next: it changes with each settled epoch."""
-        accounts = self._accounts
+        accounts = self._parts.accounts
         with accounts.lock:
-            self._next_tree_s = accounts.trees.next_s()
-            self._carryover_due_s = accounts.carryover_due_s()
-            self._has_parked = any(kept.waits for tasks in accounts.kept.values() for kept in tasks.values())
+            parked = any(kept.waits for tasks in accounts.kept.values() for kept in tasks.values())
+            self._next = _NextTimes(accounts.trees.next_s(), accounts.carryover_due_s(), parked)
 
     def _due_in_s(self, now_s: float) -> float:
         """In how many seconds an epoch is due for what is open or kept, with or without new messages."""
-        due_in_s = min(self._next_tree_s - self._accounts.ran_s(now_s), self._carryover_due_s - self._clock.wall())
-        return max(due_in_s, self._outages.pause_s)
+        parts, due = self._parts, self._next
+        due_in_s = min(due.tree_s - parts.accounts.ran_s(now_s), due.carryover_s - parts.clock.wall())
+        return max(due_in_s, parts.outages.pause_s)
 
     def _must_drain(self) -> bool:
         """Whether holders are to flush: nothing else will come, and they have not flushed since the last message."""
-        accounts = self._accounts
-        is_under_way = self._has_parked or self._carryover_due_s == -math.inf
+        accounts = self._parts.accounts
+        is_under_way = self._next.parked or self._next.carryover_s == -math.inf
         may_come = not (self._intake.has_ended or self._flushes)
         if not accounts.kept or self._last_drained or is_under_way or may_come:
             return False
         with accounts.lock:
-            ran_s = accounts.ran_s(self._clock.monotonic())
+            ran_s = accounts.ran_s(self._parts.clock.monotonic())
             if accounts.trees.parked(ran_s) or accounts.trees.resuming(ran_s):
                 return False
             return accounts.pending.next_due_s() is None and not any(
@@ -271,7 +279,7 @@ class Loop:
             )
 
     def _is_finished(self, *, stopping: bool) -> bool:
-        accounts, intake = self._accounts, self._intake
+        accounts, intake = self._parts.accounts, self._intake
         # The last settled epoch may still be publishing, and its callbacks come later.
         if self._settling.called_back < accounts.settled:
             return False
@@ -284,17 +292,21 @@ class Loop:
 
     def _cut(self) -> None:
         epoch = self._next_epoch
-        intake = self._intake
-        self._last_drained = not intake.buffered and epoch - 1 == self._accounts.settled and self._must_drain()
-        ticks = self._ticking.take(self._clock.monotonic())
+        intake, directory = self._intake, self._parts.directory
+        self._last_drained = not intake.buffered and epoch - 1 == self._parts.accounts.settled and self._must_drain()
+        ticks = self._ticking.take(self._parts.clock.monotonic())
         steps, self._pulling = self._pulling, Steps()
         with steps.measure("intake"):
-            record, sections = intake.cut(epoch, self._directory.generation, ticks=ticks, drain=self._last_drained)
+            record, sections = intake.cut(
+                epoch, self._parts.directory.generation, ticks=ticks, drain=self._last_drained
+            )
         record.steps = steps
         crash_point("epoch.before_log")
         with steps.measure("log"):
-            if not write_epoch(self._directory.epochs, record.header, sections):
-                raise self._directory.taken_over(f"epoch {epoch} is logged already")
+            if not write_epoch(directory.epochs, record.header, sections):
+                raise directory.taken_over(f"epoch {epoch} is logged already")
+        with self._parts.accounts.lock:
+            self._parts.accounts.pending.note_logged([*record.attempts, *record.header.again])
         self._records[epoch] = record
         self._settling.put(record)
         self._next_epoch += 1
@@ -302,23 +314,20 @@ class Loop:
 
     def _call_back(self) -> bool:
         """Make the callbacks of what was settled; whether there were any."""
-        told = bool(self._retold or self._verdicts)
-        while self._retold:
-            settled = self._retold.popleft()
-            _tell_outcome(self._spouts[settled.spout_task], settled)
-            if self._intake.can_hear(settled.spout_task, settled.message_id):
-                with self._accounts.lock:
-                    self._accounts.pending.confirm(settled.spout_task, settled.message_id)
-        self._flush()
+        told = self._callbacks.tell_again() or bool(self._verdicts)
+        self._callbacks.flush()
         while self._verdicts:
             verdicts = self._verdicts.popleft()
             record = self._records[verdicts.epoch]
             crash_point("callbacks.before")
             with record.steps.measure("callbacks"):
-                self._tell(verdicts)
-                self._flush()
+                asked = self._callbacks.tell(verdicts)
+                self._callbacks.flush()
+            for task in asked:
+                for ahead in self._records.values():  # the next epoch may be cut already, when the input is over
+                    ahead.reopen(task)
             crash_point("callbacks.after")
-            self._report(record, verdicts)
+            self._events.told(record, verdicts)
             if record.header.drain:
                 self._last_drained = verdicts.drained
             del self._records[verdicts.epoch]
@@ -330,66 +339,8 @@ class Loop:
                 self._sweep(verdicts.epoch)
         return told
 
-    def _flush(self) -> None:
-        """Wait until the callbacks of async spouts are made."""
-        for spout in self._awaited:
-            spout.flush()
-
-    def _tell(self, verdicts: EpochVerdicts) -> None:
-        """Make the callbacks of one epoch; then its messages are confirmed by their sources."""
-        spouts = self._spouts
-        if self._hears_acks:
-            for acked in verdicts.acked:
-                spout = spouts[acked.spout_task]
-                self._hear(spout, spout.spout.ack, acked.message_id)
-        for died in verdicts.died:
-            # Final: a source that retries by itself must not emit this message again.
-            self._hear(
-                spouts[died.spout_task],
-                spouts[died.spout_task].spout.fail,
-                died.message_id,
-                replace(died.failure, permanent=True),
-            )
-        for retry in verdicts.source_retries:
-            spout = spouts[retry.spout_task]
-            self._hear(spout, spout.spout.fail, retry.message_id, retry.failure)
-            self._intake.ask_again(retry.spout_task)
-            for record in self._records.values():  # the next epoch may be cut already, when the input is over
-                record.reopen(retry.spout_task)
-        if any(spout.position is None for spout in spouts.values()):
-            heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
-            with self._accounts.lock:
-                for one in heard:
-                    if self._intake.can_hear(one.spout_task, one.message_id):
-                        self._accounts.pending.confirm(one.spout_task, one.message_id)
-
-    def _hear(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
-        """Make a callback, again while its source is not available: the next epoch is not committed without it."""
-        while True:
-            try:
-                callback(*what)
-            except ConnectorError as error:
-                if not is_outage(error):
-                    raise
-                pause_s = self._outages.met(spout.name, error)
-                if self._stop_at_s is not None and self._clock.monotonic() + pause_s >= self._stop_at_s:
-                    raise Closing from error
-                time.sleep(pause_s)
-            else:
-                self._outages.over(spout.name)
-                return
-
     def _sweep(self, base: int) -> None:
-        with self._accounts.lock:
-            needed = {tree.epoch for tree in self._accounts.trees.all()}
-        sweep_epochs(self._directory, base, needed, self._options.history_max_bytes)
+        with self._parts.accounts.lock:
+            needed = {tree.epoch for tree in self._parts.accounts.trees.all()}
+        sweep_epochs(self._parts.directory, base, needed, self._parts.options.history_max_bytes)
         self.sweep_orphans()
-
-
-def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
-    if settled.outcome is Outcome.ACKED:
-        spout.spout.ack(settled.message_id)
-    else:
-        text = "dead: see the dead letters"
-        failure = Failure(kind=FailureKind.ERROR, error=text, component=spout.name, permanent=True)
-        spout.spout.fail(settled.message_id, failure)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tupletree.bolts.failures import safe_text
-from tupletree.clock import Clock
-from tupletree.routing.plan import Plan
 from tupletree.runtimes.progress import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
-from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["EpochProgress"]
@@ -23,19 +21,16 @@ class EpochProgress:
     """Makes the records of one process's epochs, one after the other.
 
     Args:
-        plan, accounts, clock: of the run.
-        run_id, generation: which run, and which start of it.
+        parts: of the run.
         spouts: its spout tasks.
     """
 
-    def __init__(
-        self, plan: Plan, accounts: Accounts, clock: Clock, run_id: str, generation: int, spouts: Iterable[SpoutTask]
-    ) -> None:
-        self._plan = plan
-        self._accounts = accounts
-        self._clock = clock
-        self._run_id = run_id
-        self._generation = generation
+    def __init__(self, parts: RunParts, spouts: Iterable[SpoutTask]) -> None:
+        self._plan = parts.plan
+        self._accounts = accounts = parts.accounts
+        self._clock = clock = parts.clock
+        self._run_id = parts.directory.run_id
+        self._generation = parts.directory.generation
         self._names = {spout.number: f"{spout.name}[{spout.task.index}]" for spout in spouts}
         self._before = accounts.totals
         self._before_s = clock.monotonic()

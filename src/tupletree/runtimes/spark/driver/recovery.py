@@ -14,7 +14,7 @@ import numpy as np
 
 from tupletree.clock import Clock
 from tupletree.data.frames import roots_of
-from tupletree.durable import missing, read_header
+from tupletree.durable import missing, read_header, sync_directory
 from tupletree.errors import CheckpointError
 from tupletree.runtimes.spark.driver.epoch_frames import openings_of
 from tupletree.runtimes.spark.driver.rescale import Rescaler
@@ -76,6 +76,8 @@ def recover(
 
     Raises CheckpointError, naming the file, for anything missing or damaged.
     """
+    for folder in (directory.epochs, directory.settles):
+        sync_directory(folder)  # the last process may have been killed before it did: nothing may rest on such a file
     found = Recovered()
     entries = _entries_since_base(directory)
     if entries:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.engine import Engine
@@ -17,7 +18,7 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
 from tupletree.runtimes.spark.settle.shutdown import Closing
 
-__all__ = ["SettlingThread"]
+__all__ = ["Settling", "SettlingThread"]
 
 GRACE_S = 2.0
 """How long the present epoch may go on when the run ends, before its job is cancelled: it may end by itself."""
@@ -26,14 +27,38 @@ CANCEL_EVERY_S = 0.2
 """A job that was just about to start when it was cancelled goes on: it is cancelled again."""
 
 
+class Settling(Protocol):
+    """Settles logged epochs, in order, beside the loop. Attributes as of `SettlingThread`."""
+
+    is_warm: bool
+    fault: BaseException | None
+    called_back: int
+
+    def listen(self, on_settled: Callable[[EpochVerdicts], None], wake: Callable[[], None]) -> None:
+        """Before `start`: what is called with each settled epoch, in the settling thread, and after each change."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def put(self, record: EpochRecord) -> None:
+        """Queue a logged epoch to be settled."""
+
+    def calls_made(self, epoch: int) -> None:
+        """Note that the callbacks of this epoch are made, so the next one may commit."""
+
+    def close(self) -> None:
+        """Take no further epoch."""
+
+    def join(self) -> None:
+        """After `close`: wait for the end of the present epoch."""
+
+
 class SettlingThread:
-    """See the module docstring. All methods may be called from any thread.
+    """See `Settling` and the module docstring. All methods may be called from any thread.
 
     Args:
         engine, runner: of the run.
         called_back: the last epoch whose callbacks are made.
-        on_settled: called with each settled epoch, in the settling thread.
-        wake: called after each change that the loop may wait for.
 
     Attributes:
         is_warm: the warm-up (a run without rows) is done. No message is pulled before it: a message's timeout runs
@@ -47,20 +72,23 @@ class SettlingThread:
         engine: Engine,
         runner: PlanRunner,
         called_back: int,
-        on_settled: Callable[[EpochVerdicts], None],
-        wake: Callable[[], None],
     ) -> None:
         self.is_warm = False
         self.fault: BaseException | None = None
         self.called_back = called_back
         self._engine = engine
         self._runner = runner
-        self._on_settled = on_settled
-        self._wake = wake
+        self._on_settled: Callable[[EpochVerdicts], None] = lambda _: None
+        self._wake: Callable[[], None] = lambda: None
         self._records: deque[EpochRecord] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._main, name="tupletree-settling", daemon=True)
+
+    def listen(self, on_settled: Callable[[EpochVerdicts], None], wake: Callable[[], None]) -> None:
+        """See `Settling`."""
+        self._on_settled = on_settled
+        self._wake = wake
 
     def start(self) -> None:
         """Begin."""

@@ -12,16 +12,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from tupletree.clock import Clock
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format.carryover import files_of
 from tupletree.runtimes.spark.format.entries import SettleEntry, write_settle
-from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochDecider, EpochDecision, EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
 from tupletree.runtimes.spark.settle.publish import Publisher, remove
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.pending_decision import PendingDecision, Times
 from tupletree.tracking.records import Died
@@ -38,7 +36,7 @@ class Engine:
         runs: runs epochs.
         decider: decides what becomes of them.
         publisher: finishes what an entry names.
-        directory, accounts, clock: of the run.
+        parts: of the run.
     """
 
     def __init__(
@@ -46,16 +44,14 @@ class Engine:
         runs: EpochRuns,
         decider: EpochDecider,
         publisher: Publisher,
-        directory: StateDirectory,
-        accounts: Accounts,
-        clock: Clock,
+        parts: RunParts,
     ) -> None:
         self._runs = runs
         self._decider = decider
         self._publisher = publisher
-        self._directory = directory
-        self._accounts = accounts
-        self._clock = clock
+        self._directory = parts.directory
+        self._accounts = parts.accounts
+        self._clock = parts.clock
         self._attempt_notes = AttemptNotes()
 
     def warm_up(self) -> None:

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tupletree.bolts.factory import is_holder
-from tupletree.config import Options
-from tupletree.routing.plan import Plan
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import epoch_path
 from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, slices_of
-from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, Outages, outage_in
+from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
 from tupletree.runtimes.spark.worker.crash_markers import blamed
 from tupletree.texts import marked_text
@@ -70,35 +67,21 @@ class EpochRuns:
     """See the module docstring.
 
     Args:
-        plan: the topology laid out.
-        runner: runs it.
-        options, directory, accounts: of the run.
-        sinks: sink → absolute folder.
-        outages: told of bolts and folders that meet one.
+        parts: of the run.
+        runner: runs the plan.
         wakes: see `slices_of`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        runner: PlanRunner,
-        options: Options,
-        directory: StateDirectory,
-        accounts: Accounts,
-        sinks: Mapping[str, str],
-        outages: Outages,
-        *,
-        wakes: bool,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, parts: RunParts, runner: PlanRunner, *, wakes: bool) -> None:
+        self._plan = parts.plan
         self._runner = runner
-        self._options = options
-        self._directory = directory
-        self._accounts = accounts
-        self._sinks = sinks
-        self._outages = outages
+        self._options = parts.options
+        self._directory = parts.directory
+        self._accounts = parts.accounts
+        self._sinks = parts.sinks
+        self._outages = parts.outages
         self._wakes = wakes
-        self._outputs = OutputChooser(plan, sinks, directory.run_id)
+        self._outputs = OutputChooser(parts.plan, parts.sinks, parts.directory.run_id)
         self._is_closing = threading.Event()
         self._met_crashes = False
 

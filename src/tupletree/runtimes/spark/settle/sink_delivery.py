@@ -3,25 +3,17 @@
 Owns the calls, in the driver: when a sink is called again, how one row that it refuses is found, and what a restart
 must not decide again. It refuses to judge messages: it returns failures by root, and `publish` makes verdicts of them.
 
-All calls of all sinks are made by one thread that does nothing else, `open` and `close` among them, so that a
-connection never changes its thread. The settling thread waits for it, but not beyond the end of the run.
+All calls of all sinks, `open` and `close` among them, go through `SinkCalls`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import queue
 import random
-import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -38,6 +30,7 @@ from tupletree.runtimes.spark.format.sidecars import read_sidecar, sidecar_of
 from tupletree.runtimes.spark.format.spool import Spool, called_sinks, file_sink_of
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
+from tupletree.runtimes.spark.settle.sink_thread import SinkCalls
 from tupletree.sinks.files import SinkRowsError
 from tupletree.topology.components import MessageId, Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -47,16 +40,11 @@ __all__ = ["Refusals", "SinkDelivery", "delivered_in"]
 
 logger = logging.getLogger("tupletree.spark")
 
-T = TypeVar("T")
-
 TAKEN_SUFFIX = ".taken"
 """The suffix of a candidate whose rows the sink has."""
 
 MAX_FAILED_CALLS = 100
 """Calls in a row that fail until a sink counts as failing: then a range of rows is refused after one call."""
-
-_CHECK_S = 0.1
-_LEAVE_S = 5.0
 
 
 class _DeliveryRecord(msgspec.Struct):
@@ -118,7 +106,7 @@ class SinkDelivery:
         run_id: names the writers of batches, together with sink and task.
         spools: where the folders of candidates are, one per sink.
         policy: how often a call is tried.
-        slow_s: a call that takes longer is logged; None: none is.
+        calls: makes the calls.
         outages: told of sinks that are not available; knows how long that may last.
     """
 
@@ -128,18 +116,16 @@ class SinkDelivery:
         run_id: str,
         spools: Path,
         policy: RetryPolicy,
-        slow_s: float | None,
+        calls: SinkCalls,
         outages: Outages,
     ) -> None:
         self._plan = plan
         self._run_id = run_id
         self._spools = spools
         self._policy = policy
-        self._slow_s = math.inf if slow_s is None else slow_s
         self._components = {component.name: component for component in called_sinks(plan.spec)}
         self._sinks: dict[tuple[str, int], Sink[Any]] = {}
-        self._thread = _Thread()
-        self._closing = threading.Event()
+        self._calls = calls
         self._outages = outages
 
     def __contains__(self, sink: str) -> bool:
@@ -163,7 +149,7 @@ class SinkDelivery:
                 self._sinks[name, task.index] = sink
                 while True:
                     try:
-                        self._do(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+                        self._calls.call(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
                         self._outages.over(name)
                         break
                     except ConnectorError as error:
@@ -173,21 +159,11 @@ class SinkDelivery:
 
     def leave(self) -> None:
         """Stop waiting for calls: `deliver` raises `Closing`, and the next start calls again."""
-        self._closing.set()
+        self._calls.leave()
 
     def close(self) -> None:
         """Close the sinks, except one that is stuck in a call."""
-        self._closing.set()
-        for sink in self._sinks.values():
-            future = self._thread.do(sink.close)
-            try:
-                future.result(_LEAVE_S)
-            except TimeoutError:
-                logger.warning("a sink is stuck in a call: it is not closed")
-                return
-            except Exception:
-                logger.exception("closing a sink failed")
-        self._thread.end()
+        self._calls.close([sink.close for sink in self._sinks.values()])
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -203,8 +179,10 @@ class SinkDelivery:
         """
         candidate = self._spools / output.sink / output.candidate
         taken = candidate.with_suffix(TAKEN_SUFFIX)
+        if epoch <= delivered_in(self._spools):
+            return None  # after a crash of the machine, files that were removed may be there again, some of them
         if not candidate.exists():
-            if taken.exists() or epoch <= delivered_in(self._spools):
+            if taken.exists():
                 return None
             raise missing(candidate)
         component = self._components[output.sink]
@@ -284,7 +262,7 @@ class SinkDelivery:
             attempt += 1
             crash_point("publish.before_call")
             try:
-                self._do(offer.task.component, lambda batch=batch: offer.sink.write(batch))  # type: ignore[misc]  # bound at once
+                self._calls.call(offer.task.component, lambda batch=batch: offer.sink.write(batch))  # type: ignore[misc]  # bound at once
             except Closing:
                 raise
             except SinkRowsError as refused:
@@ -306,7 +284,7 @@ class SinkDelivery:
                 is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt)
                 if is_last or not whole:
                     return error
-                if self._closing.wait(self._policy.delay_s(attempt, random.random)):
+                if self._calls.wait(self._policy.delay_s(attempt, random.random)):
                     raise Closing from error
             else:
                 offer.failed_calls = 0
@@ -317,60 +295,8 @@ class SinkDelivery:
 
     def _wait(self, sink: str, error: BaseException) -> None:
         """Wait until a sink that is not available is to be called again. Raises Closing if the run ends first."""
-        if self._closing.wait(self._outages.met(sink, error)):
+        if self._calls.wait(self._outages.met(sink, error)):
             raise Closing from error
-
-    def _do(self, sink: str, job: Callable[[], T]) -> T:
-        future = self._thread.do(job)
-        began_s = time.monotonic()
-        named_after_s = self._slow_s
-        while True:
-            try:
-                return future.result(_CHECK_S)
-            except TimeoutError:
-                if future.done():
-                    raise  # the sink's own
-                if self._closing.is_set():
-                    raise Closing from None
-            took_s = time.monotonic() - began_s
-            if took_s >= named_after_s:
-                named_after_s = 2.0 * took_s
-                text = "sink %s has been in one call for %.0f s, and the run waits for it; its stack:\n%s"
-                logger.warning(text, sink, took_s, self._thread.stack())
-
-
-class _Thread:
-    """A thread that does one job after the other. A daemon: a job that never ends must not keep the process alive."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def do(self, job: Callable[[], T]) -> Future[T]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._main, name="tupletree-sinks", daemon=True)
-            self._thread.start()
-        future: Future[T] = Future()
-        self._jobs.put((future, job))
-        return future
-
-    def end(self) -> None:
-        self._jobs.put(None)
-
-    def stack(self) -> str:
-        """Its present stack, as text."""
-        frame = sys._current_frames().get(self._thread.ident or 0) if self._thread else None  # noqa: SLF001 - documented
-        return "".join(traceback.format_stack(frame)) if frame is not None else ""
-
-    def _main(self) -> None:
-        while (entry := self._jobs.get()) is not None:
-            future, job = entry
-            try:
-                result = job()
-            except BaseException as error:  # noqa: BLE001 - raised in the caller of the job
-                future.set_exception(error)
-            else:
-                future.set_result(result)
 
 
 def delivered_in(spools: Path) -> int:

@@ -1,0 +1,167 @@
+"""The callbacks of settled epochs: spouts are told what became of their messages.
+
+Called by the loop's thread only. A callback is made again while its source is not available: the next epoch is not
+committed without it. Refuses to know when: `loop` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tupletree.clock import Clock
+from tupletree.errors import ConnectorError, is_outage
+from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
+from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
+from tupletree.runtimes.spark.driver.intake import Intake
+from tupletree.runtimes.spark.driver.recovery import Recovered
+from tupletree.runtimes.spark.format.entries import SettleEntry
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.logged import acked_in
+from tupletree.runtimes.spark.settle.outages import Outages
+from tupletree.runtimes.spark.settle.shutdown import Closing
+from tupletree.topology.components import Spout
+from tupletree.tracking.message_ids import id_from_plain
+from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
+from tupletree.tracking.records import Acked, AlreadySettled, Died
+
+__all__ = ["Callbacks", "ask_again", "tell_last"]
+
+
+class Callbacks:
+    """See the module docstring.
+
+    Args:
+        spouts: opened.
+        intake: knows which messages a source without a position can hear of.
+        accounts, outages, clock: of the run.
+        retold: messages that were delivered again although they are settled: their outcome is told again.
+
+    Attributes:
+        stop_at_s: when the run ends at the latest (monotonic); None: no end was requested.
+        awaited: async spouts, whose callbacks are made elsewhere.
+    """
+
+    def __init__(
+        self,
+        spouts: Sequence[SpoutTask],
+        intake: Intake,
+        accounts: Accounts,
+        outages: Outages,
+        clock: Clock,
+        retold: deque[AlreadySettled],
+    ) -> None:
+        self.stop_at_s: float | None = None
+        self.awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AsyncSpoutAdapter)]
+        self._spouts = {spout.number: spout for spout in spouts}
+        self._intake = intake
+        self._accounts = accounts
+        self._outages = outages
+        self._clock = clock
+        self._retold = retold
+        self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
+
+    def activate(self, *, active: bool) -> None:
+        """Activate or deactivate the spouts."""
+        for spout in self._spouts.values():
+            (spout.spout.activate if active else spout.spout.deactivate)()
+
+    def tell_again(self) -> bool:
+        """Tell the outcomes that are to be told again; whether there were any."""
+        told = bool(self._retold)
+        while self._retold:
+            settled = self._retold.popleft()
+            _tell_outcome(self._spouts[settled.spout_task], settled)
+            if self._intake.can_hear(settled.spout_task, settled.message_id):
+                with self._accounts.lock:
+                    self._accounts.pending.confirm(settled.spout_task, settled.message_id)
+        return told
+
+    def flush(self) -> None:
+        """Wait until the callbacks of async spouts are made."""
+        for spout in self.awaited:
+            spout.flush()
+
+    def tell(self, verdicts: EpochVerdicts) -> list[int]:
+        """Make the callbacks of one epoch; then its messages are confirmed by their sources.
+
+        Returns the spout tasks that were asked to emit something again. Raises Closing if the run ends first.
+        """
+        spouts = self._spouts
+        if self._hears_acks:
+            for acked in verdicts.acked:
+                spout = spouts[acked.spout_task]
+                self._call(spout, spout.spout.ack, acked.message_id)
+        for died in verdicts.died:
+            # Final: a source that retries by itself must not emit this message again.
+            final = replace(died.failure, permanent=True)
+            self._call(spouts[died.spout_task], spouts[died.spout_task].spout.fail, died.message_id, final)
+        for retry in verdicts.source_retries:
+            spout = spouts[retry.spout_task]
+            self._call(spout, spout.spout.fail, retry.message_id, retry.failure)
+            self._intake.ask_again(retry.spout_task)
+        if any(spout.position is None for spout in spouts.values()):
+            heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
+            with self._accounts.lock:
+                for one in heard:
+                    if self._intake.can_hear(one.spout_task, one.message_id):
+                        self._accounts.pending.confirm(one.spout_task, one.message_id)
+        return [retry.spout_task for retry in verdicts.source_retries]
+
+    def _call(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
+        """Make a callback, again while its source is not available."""
+        while True:
+            try:
+                callback(*what)
+            except ConnectorError as error:
+                if not is_outage(error):
+                    raise
+                pause_s = self._outages.met(spout.name, error)
+                if self.stop_at_s is not None and self._clock.monotonic() + pause_s >= self.stop_at_s:
+                    raise Closing from error
+                time.sleep(pause_s)
+            else:
+                self._outages.over(spout.name)
+                return
+
+
+def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
+    if settled.outcome is Outcome.ACKED:
+        spout.spout.ack(settled.message_id)
+    else:
+        text = "dead: see the dead letters"
+        failure = Failure(kind=FailureKind.ERROR, error=text, component=spout.name, permanent=True)
+        spout.spout.fail(settled.message_id, failure)
+
+
+def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[SpoutTask]) -> None:
+    """Make the callbacks of the last settled epoch again: whether they were made is not known after a crash."""
+    of = {spout.number: spout for spout in spouts}
+    for message in acked_in(directory, entry):
+        of[message.task].spout.ack(message.message_id)
+    for acked in entry.acked:
+        of[acked.task].spout.ack(id_from_plain(acked.message_id))
+    for dead in entry.dead:  # some of them are in the log of an earlier epoch: they expired, or were given up
+        final = replace(dead.letter.failure, permanent=True)
+        of[dead.task].spout.fail(id_from_plain(dead.letter.message_id), final)
+
+
+def ask_again(accounts: Accounts, recovered: Recovered, spouts: Sequence[SpoutTask]) -> None:
+    """Ask sources again for messages that they are to emit again: they may have forgotten it with the process.
+
+    Until a source says so again, its input is not over.
+    """
+    for spout in spouts:
+        task = spout.number
+        for message_id, failure in accounts.pending.awaited(task):
+            spout.spout.fail(message_id, failure)
+            spout.ended = False
+            accounts.ended.discard(task)
+            for record in recovered.records:
+                record.reopen(task)

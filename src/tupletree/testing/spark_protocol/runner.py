@@ -1,0 +1,156 @@
+"""A plan runner under faults: executors are lost, tasks run twice, jobs fail; in this thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any, cast
+
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
+from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
+from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+from tupletree.testing.spark_protocol.faults import ProtocolFaults
+
+__all__ = ["FaultyBackend", "FaultyRunner", "LateTasks"]
+
+MAX_LOST = 3
+"""A task is run at most this often: Spark ends a run whose tasks fail more often, and that is not looked for here."""
+
+
+class ExecutorLostError(Exception):
+    """In the place of the end of an executor."""
+
+
+class LateTasks:
+    """Tasks of runs that are over, whose executors do not know it yet. They outlive the driver.
+
+    Args:
+        chance: what decides which comes next.
+    """
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._tasks: list[Callable[[], object]] = []
+
+    def add(self, task: Callable[[], object]) -> None:
+        """Another one."""
+        self._tasks.append(task)
+
+    def run_one(self) -> None:
+        """Run one of them, if there is any. What it reads may be gone: it fails then, as executors do."""
+        if self._tasks:
+            task = self._tasks.pop(self._chance.randrange(len(self._tasks)))
+            with suppress(Exception):
+                task()
+
+
+class FaultyRunner:
+    """See `PlanRunner` and the module docstring.
+
+    Args:
+        plan, blob: of the topology.
+        faults: how often what goes wrong.
+        chance: what decides.
+        late: takes tasks that run later.
+        between: called between two tasks; may raise.
+    """
+
+    one_host = True
+
+    def __init__(
+        self,
+        plan: Plan,
+        blob: bytes,
+        faults: ProtocolFaults,
+        chance: Random,
+        late: LateTasks,
+        between: Callable[[], None],
+    ) -> None:
+        self._plan = plan
+        self._blob = blob
+        self._faults = faults
+        self._chance = chance
+        self._late = late
+        self._between = between
+        self._numbers = count()
+
+    def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
+        """See `PlanRunner`."""
+        encoded = control_bytes(control)
+        partitions: list[list[wire.Row]] = [list(rows_of_slice(part)) for part in slices]
+        for stage in self._plan.stages:
+            leaving: dict[int, list[wire.Row]] = {}
+            for number in self._chance.sample(range(len(partitions)), len(partitions)):
+                leaving[number] = self._task(stage.index, number, partitions[number], encoded)
+                self._between()
+                if control.epoch >= 0 and self._chance.random() < self._faults.job / len(partitions):
+                    raise self._aborted("a shuffle was lost")
+            partitions = [[] for _ in partitions]
+            for number in self._chance.sample(sorted(leaving), len(leaving)):  # exchanged in no order
+                for row in leaving[number]:
+                    partitions[row[0] % len(partitions)].append(row)
+        return [(kind, head, body) for rows in partitions for _, kind, head, body in rows]
+
+    @staticmethod
+    def _aborted(why: str) -> RuntimeError:
+        return RuntimeError(f"Job aborted due to stage failure: {why}")
+
+    def cancel(self) -> None:
+        """See `PlanRunner`: runs are not cancelled here."""
+
+    def _task(self, stage: int, number: int, rows: list[wire.Row], control: bytes) -> list[wire.Row]:
+        for attempt in count():
+            work = partial(
+                run_stage, self._blob, control, stage, TaskIdentity(number, attempt, next(self._numbers)), list(rows)
+            )
+            what = self._chance.random()
+            if attempt == MAX_LOST - 1:
+                return list(work())
+            if what < self._faults.executor:
+                self._lose(cast("Generator[wire.Row, Any, Any]", work()))
+            elif what < self._faults.executor + self._faults.twice:
+                # It is given to another executor, while this one goes on.
+                if self._chance.random() < 0.5:
+                    self._late.add(lambda work=work: list(work()))  # type: ignore[misc]  # bound at once
+                else:
+                    list(work())
+            else:
+                return list(work())
+        raise AssertionError
+
+    def _lose(self, running: Generator[wire.Row, Any, Any]) -> None:
+        """The executor ends somewhere in the task, or just after it."""
+        rows = self._chance.randrange(12)
+        for _ in range(rows):
+            if next(running, None) is None:
+                return
+        with suppress(ExecutorLostError, StopIteration):
+            running.throw(ExecutorLostError("the executor is lost"))
+
+
+class FaultyBackend:
+    """See `Backend`: as many partitions as it is told, which may change from start to start."""
+
+    def __init__(self, make: Callable[[Plan, bytes], PlanRunner]) -> None:
+        self.partitions = 2
+        self._make = make
+
+    def check(self) -> None:
+        """See `Backend`."""
+
+    def open(self) -> int:
+        """See `Backend`."""
+        return self.partitions
+
+    def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:  # noqa: ARG002 - there are no jobs to name
+        """See `Backend`."""
+        return self._make(plan, blob)
+
+    def close(self) -> None:
+        """See `Backend`."""

@@ -1,0 +1,175 @@
+"""The protocol of the Spark runtime in a simulation: seeds that must pass, and bugs put in on purpose that must not."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulator.protocol import KINDS, BrokenRuleError, simulate
+from tupletree.errors import TupletreeError
+from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
+from tupletree.runtimes.spark.driver.retention import sweep_orphans
+from tupletree.runtimes.spark.incarnation import Incarnation
+from tupletree.runtimes.spark.settle.decision import EpochDecision
+from tupletree.runtimes.spark.settle.engine import Engine
+from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
+from tupletree.runtimes.spark.settle.reports import Reports, Settlement, SidecarReader
+from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
+from tupletree.runtimes.spark.worker import stage as stages
+from tupletree.sinks.files import publish
+from tupletree.testing.spark_protocol import ProtocolFaults
+
+SEEDS = range(120)
+SHARES = 6
+MOST_SEEDS = 150
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What goes wrong here is meant to, and is logged a thousand times."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def simulate_all(seeds: range, place: Path) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for seed in seeds:
+        folder = place / str(seed)
+        folder.mkdir()
+        totals.update(simulate(seed, folder).counts)
+    return totals
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_the_guarantee_holds_under_every_seed(tmp_path: Path, share: int) -> None:
+    totals = simulate_all(SEEDS[share::SHARES], tmp_path)
+    assert totals["machine"] > 4
+    assert totals["process"] > 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("share", range(100))
+def test_the_guarantee_holds_under_ten_thousand_seeds(tmp_path: Path, share: int) -> None:
+    simulate_all(range(10_000)[share::100], tmp_path)
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
+def test_without_faults_every_message_ends(tmp_path: Path, kind: int) -> None:
+    faults = ProtocolFaults(crashes=0, executor=0.0, twice=0.0, job=0.0)
+    assert simulate(kind, tmp_path, faults).counts == {}
+
+
+def test_a_seed_gives_the_same_run_again(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    for seed in range(len(KINDS)):
+        one, other = (simulate(seed, _made(tmp_path / str(number) / str(seed))) for number in range(2))
+        assert one.counts == other.counts
+        assert one.chance.random() == other.chance.random()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def caught(place: Path, kind: str = "") -> str:
+    """Simulate until a rule is broken, or the run cannot go on; which, or why. A kind: only topologies of it."""
+    for seed in range(MOST_SEEDS):
+        if kind and KINDS[seed % len(KINDS)] != kind:
+            continue
+        try:
+            simulate(seed, _made(place / str(seed)))
+        except (BrokenRuleError, TupletreeError) as error:
+            return str(error)
+    pytest.fail(f"{MOST_SEEDS} seeds and nothing was noticed")
+
+
+def test_a_commit_before_the_candidates_are_durable_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "sync_directory", lambda _: None)
+    broken = caught(tmp_path)
+    assert "neither the candidate nor the published file exists" in broken or "missing" in broken
+
+
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, what: Callable[[Engine, EpochDecision], None]) -> None:
+    real = Engine._commit
+
+    def commit(self: Engine, decision: EpochDecision) -> None:
+        what(self, decision)
+        real(self, decision)
+
+    monkeypatch.setattr(Engine, "_commit", commit)
+
+
+def test_publishing_before_the_commit_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish_all(engine: Engine, decision: EpochDecision) -> None:
+        for output in decision.entry.outputs:
+            if output.final:
+                folder = Path(engine._runs._sinks[output.sink])
+                publish(folder / output.candidate, folder / output.final)
+
+    before_the_commit(monkeypatch, publish_all)
+    broken = caught(tmp_path)
+    # Recovery takes a published file for a sign that an entry is lost.
+    assert "that are not acked" in broken or "missing" in broken or "the rows say" in broken
+
+
+def test_an_output_of_a_message_that_was_left_out_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RootVerdicts, "shows", lambda _self, _roots: True)
+    broken = caught(tmp_path, "plain")
+    assert "twice" in broken or "not acked" in broken or "part of a message" in broken or "the rows say" in broken
+
+
+def test_a_state_of_a_run_that_did_not_count_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Settlement.judge_run
+    first: dict[int, Reports] = {}
+
+    def judge_run(self: Settlement, reports: Reports, read_sidecar: SidecarReader) -> bool:
+        before = first.setdefault(id(self.record), reports)
+        if not real(self, reports, read_sidecar):
+            return False
+        reports.states[:] = before.states
+        return True
+
+    monkeypatch.setattr(Settlement, "judge_run", judge_run)
+    monkeypatch.setattr(EpochRuns, "_files_of", lambda _self, _reports: [])
+    assert "the state is" in caught(tmp_path)
+
+
+def test_callbacks_before_the_commit_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Incarnation.open
+    now: list[Loop] = []
+
+    def open_(self: Incarnation, events: Callable[[Incarnation], LoopEvents], **others: Any) -> Loop:
+        now[:] = [real(self, events, **others)]
+        return now[0]
+
+    monkeypatch.setattr(Incarnation, "open", open_)
+
+    def tell(_engine: Engine, decision: EpochDecision) -> None:
+        now[0]._callbacks.tell(decision.verdicts)
+
+    before_the_commit(monkeypatch, tell)
+    broken = caught(tmp_path)
+    assert "heard of" in broken or "lacks rows of acked messages" in broken or "letters" in broken
+
+
+@pytest.mark.parametrize("what", ["state", "waiting"])
+def test_a_sweep_of_a_file_that_an_entry_names_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    real = sweep_orphans
+
+    def sweep(directory: Any, sinks: Any, published: int, state: Any, kept: Any, waiting: Any) -> None:
+        named = {"state": ({}, kept, waiting), "waiting": (state, kept, frozenset[str]())}[what]
+        real(directory, sinks, published, *named)
+
+    monkeypatch.setattr("tupletree.runtimes.spark.driver.loop.sweep_orphans", sweep)
+    broken = caught(tmp_path)
+    assert "missing" in broken or "gone" in broken
