@@ -49,6 +49,7 @@ STORIES = [
     ["docs/routes.md"],
     ["docs/routes_adapters.md"],
     ["docs/routes_running.md"],
+    ["docs/routes_lineage.md"],
 ]
 """Documents whose blocks are run, in order, in one folder."""
 

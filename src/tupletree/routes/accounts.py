@@ -19,8 +19,8 @@ __all__ = ["Account", "Event", "Relative", "account_of", "utc"]
 
 MAX_BELOW = 1_000
 MAX_NAMED = 20
-_OPEN = ("pending", "processing", "held", "retrying")
-_ENDED_WELL = {"done"}
+_TOLD_FIRST = ("dead", "retrying", "held", "processing", "pending", "cancelled", "filtered")
+"""States in the order of `Account.not_done`. Messages that left the pipeline are where they should be."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         events: from its registration on.
         below: how many messages that came of it, directly or not, are in each state.
         more_below: there are more, which are not counted.
-        not_done: those of them that are not done, the first 20: with these it is not through all routes.
+        not_done: those of them that are neither done nor left the pipeline, the first 20, dead ones before others.
         traceback: of its last failure, if it is dead.
     """
 
@@ -111,7 +111,7 @@ def account_of(asked: str, ledger: Ledger, lineage: Lineage | None = None) -> Ac
         events=_events(row, calls),
         below={state: by_state[state] for state in sorted(by_state, key=lambda state: (state != "done", state))},
         more_below=more,
-        not_done=[_relative(one) for one in below if one.state not in _ENDED_WELL][:MAX_NAMED],
+        not_done=[_relative(one) for state in _TOLD_FIRST for one in below if one.state == state][:MAX_NAMED],
         traceback=known.traceback,
     )
 
