@@ -94,6 +94,8 @@ def test_new_makes_a_pipeline_that_is_right_and_whose_test_passes(run: Run, tmp_
     assert code == 0
     assert "next: " in out
     assert run("validate", folder / "pipeline.yaml")[:2] == (0, "hello-pipe is OK: 1 route, 1 adapter, 2 queues\n")
+    code, out, _ = run("test", folder / "pipeline.yaml")
+    assert (code, out.splitlines()[-1]) == (0, "2 tests, 0 failed")
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
         cwd=folder,

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tupletree.errors import is_outage
-from tupletree.routes.adapters.contract import BatchAdapter, StatefulAdapter
+from tupletree.routes.adapters.contract import BatchAdapter
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import decode, encode
 from tupletree.routes.running.chain import Chain, Surroundings
+from tupletree.routes.running.compile import segments_of
 from tupletree.routes.running.stateful import BatchBolt, StatefulBolt
 from tupletree.routes.testing.virtual_loop import RESOLUTION_S, InlineThreads, VirtualLoop, VirtualTime
 
@@ -132,19 +133,14 @@ class _Line:
         self._loop = loop
         self._surroundings = surroundings
         self.segments: dict[int, Chain | BatchBolt | StatefulBolt] = {}
-        start = 0
-        for position, adapter in enumerate(route.adapters):
-            if issubclass(adapter.adapter, BatchAdapter | StatefulAdapter):
-                self._chain(start, position)
-                kind = BatchBolt if issubclass(adapter.adapter, BatchAdapter) else StatefulBolt
-                self.segments[position] = kind(route, position, surroundings)
-                start = position + 1
-        if start < len(route.adapters) or not self.segments:
-            self._chain(start, len(route.adapters))
+        for start, stop, holds in segments_of(route):
+            self.segments[start] = self._segment(start, stop, holds=holds)
 
-    def _chain(self, start: int, stop: int) -> None:
-        if stop > start or not self.route.adapters:
-            self.segments[start] = Chain(self.route, start, stop, self._surroundings)
+    def _segment(self, start: int, stop: int, *, holds: bool) -> Chain | BatchBolt | StatefulBolt:
+        if not holds:
+            return Chain(self.route, start, stop, self._surroundings)
+        kind = BatchBolt if issubclass(self.route.adapters[start].adapter, BatchAdapter) else StatefulBolt
+        return kind(self.route, start, self._surroundings)
 
     def open(self) -> None:
         for segment in self.segments.values():
