@@ -63,7 +63,7 @@ class RouteMessage:
 
     def with_payload(self, payload: Any) -> RouteMessage:
         """The same message with another payload."""
-        return replace(self, payload=payload)
+        return RouteMessage(payload, self.headers, self.id, self.parents, self.executions)
 
     def with_headers(self, /, **headers: str) -> RouteMessage:
         """The same message with these headers changed or added."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +92,8 @@ class Chain:
         ]
         self._is_last = stop == len(route.adapters)
         self._opened: list[_Step] = []
+        self._walks: dict[_Walk, None] = {}
+        self._looking: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Open the adapters, in order. If one raises, those that were opened are closed."""
@@ -106,6 +107,9 @@ class Chain:
 
     async def close(self) -> None:
         """Close the adapters, the last one first. One that raises does not keep the others open."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         opened, self._opened = self._opened, []
         for step in reversed(opened):
             try:
@@ -128,14 +132,22 @@ class Chain:
             walk = _Walk(self.route, work, self._surroundings)
         except PermanentError as error:
             return [failed(work, error, "")]  # its body is no payload
-        task = asyncio.get_running_loop().create_task(self._walk(walk))
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._walk(walk))
+        over = walk.over = loop.create_future()
+        task.add_done_callback(walk.end)
+        self._walks[walk] = None
+        if self._looking is None:
+            self._look_later(loop)
         try:
-            ended = await self._until_ended(walk, task)
+            ended = await over
         except asyncio.CancelledError:
             await self._give_up(walk, task)
             for step in walk.called:
                 step.ended(walk, "cancelled")
             raise
+        finally:
+            del self._walks[walk]
         if ended:
             outcome = task.result()
         else:
@@ -145,17 +157,19 @@ class Chain:
                 step.ended(walk, outcome.outcome)
         return [*walk.records, outcome]
 
-    async def _until_ended(self, walk: _Walk, task: asyncio.Task[Any]) -> bool:
-        """Wait for the walk; False if a call took too long, or its execution was cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            # Without a call in hand the deadline is yet to come.
-            left_s = math.inf if walk.deadline_s is None else walk.deadline_s - loop.time()
-            if left_s <= 0 or walk.is_cancelled:
-                return False
-            done, _ = await asyncio.wait({task}, timeout=min(left_s, LOOK_S))
-            if done:
-                return True
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._looking = loop.call_later(min(LOOK_S, self.route.timeout_seconds / 4), self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let walks end whose call takes too long, or whose execution was cancelled. One timer serves all of them."""
+        now_s = loop.time()
+        for walk in self._walks:
+            is_late = walk.deadline_s is not None and walk.deadline_s <= now_s
+            if (is_late or walk.is_cancelled) and not walk.over.done():
+                walk.over.set_result(False)
+        self._looking = None
+        if self._walks:
+            self._look_later(loop)
 
     async def _give_up(self, walk: _Walk, task: asyncio.Task[Any]) -> None:
         task.cancel()
@@ -279,6 +293,7 @@ class _Walk:
         message: as it is now.
         step: the one in hand.
         deadline_s: until when the call in hand may take, by the event loop's clock.
+        over: whether it has ended, or is to be given up.
         records: of calls that ended.
         ids: of the messages.
         called: adapters that want to hear how the attempt ends.
@@ -300,6 +315,8 @@ class _Walk:
         self._is_unrouted = False
         self._started_s = 0.0
         self._input = ""
+        self._output: str | None = None  # hash of what the last call gave: the next one's input
+        self.over: asyncio.Future[bool]
         executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
         self.message = RouteMessage(
             payload=decode(work.body),
@@ -308,6 +325,11 @@ class _Walk:
             parents=tuple(work.parents),
             executions=executions,
         )
+
+    def end(self, _: object) -> None:
+        """The walk's task has ended."""
+        if not self.over.done():
+            self.over.set_result(True)
 
     @property
     def adapter(self) -> str:
@@ -335,7 +357,8 @@ class _Walk:
         self.deadline_s = asyncio.get_running_loop().time() + timeout_s
         if self._surroundings.records:
             self._started_s = self._surroundings.now_s()
-            self._input = payload_hash(self.message.payload)
+            self._input = payload_hash(self.message.payload) if self._output is None else self._output
+            self._output = None
 
     def take(self, step: _Step, result: object) -> bool:
         """What a call gave; whether the walk goes on.
@@ -376,13 +399,15 @@ class _Walk:
             return
         now_s = self._surroundings.now_s()
         skipped = status == "skipped"
+        if status == "completed":
+            self._output = payload_hash(self.message.payload)
         self.records += call_records(
             self.work,
             self.route,
             step.position,
             status,
             input_hash="" if skipped else self._input,
-            output_hash=payload_hash(self.message.payload) if status == "completed" else "",
+            output_hash=self._output or "" if status == "completed" else "",
             error=error,
             started_s=now_s if skipped else self._started_s,
             ended_s=now_s,

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as StillWaiting
 from typing import Any
@@ -33,6 +34,9 @@ class CallRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._due: deque[Coroutine[Any, Any, None]] = deque()  # submitted by any thread, started on the loop's
+        self._is_woken = False
+        self._started: set[asyncio.Task[None]] = set()  # a loop refers to its tasks weakly
         self._running: dict[
             int, dict[int, asyncio.Task[None]]
         ] = {}  # by task and number; used on the loop's thread only
@@ -113,7 +117,18 @@ class CallRunner:
                 )
                 self._thread.start()
             loop = self._loop
-        asyncio.run_coroutine_threadsafe(coroutine, loop)
+        self._due.append(coroutine)
+        if not self._is_woken:
+            self._is_woken = True
+            loop.call_soon_threadsafe(self._start_due, loop)
+
+    def _start_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start what was submitted, in order; waking the loop once for all costs less than once for each."""
+        self._is_woken = False  # before the first is taken: one that is added now is taken too, or wakes the loop again
+        while self._due:
+            task = loop.create_task(self._due.popleft())
+            self._started.add(task)
+            task.add_done_callback(self._started.discard)
 
     async def _run(self, task: int, number: int, call: AsyncCall, tell: Callable[[Finished], None]) -> None:
         mine = _this_task()
