@@ -12,12 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tupletree.routes.document.spec import PipelineSpec, RouteSpec
+from tupletree.routes.document.spec import MOST_HELD, PipelineSpec, RouteSpec
 
 __all__ = ["GateStatus", "Gates"]
-
-MOST_HELD = 10_000
-"""Messages of a route that adapters hold, beyond which it leases no others."""
 
 DECREASE = 0.7
 WINDOW_S = 1.0
