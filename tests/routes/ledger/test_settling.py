@@ -168,6 +168,21 @@ def test_what_a_batch_made_is_refused_as_a_whole_if_a_member_was_settled_before(
     assert (again.id, again.attempt) == (second.id, 1)
 
 
+def test_a_child_that_no_broker_takes_fails_its_parent_and_not_the_batch(shop: Bench) -> None:
+    shop.start()
+    shop.start()
+    first, second = shop.take("a", 2)
+    wrong = child([first], "b", headers={"name": "caf\udce9"})
+    effects = shop.settle(
+        Settlement(messages=[first], outcome="done", children=[wrong]),
+        Settlement(messages=[second], outcome="done", children=[child([second], "b", headers={"name": "café"})]),
+    )
+    assert effects.settled == {("A", "dead"): 1, ("A", "done"): 1}
+    [letter] = shop.broker.peek("a", "dead")
+    assert letter.reason == "what it made for queue 'b' has a header that is no text: 'caf\\udce9'"
+    assert shop.broker.depth("b").ready == 1
+
+
 def test_completion_is_told_by_one_caller_once(shop: Bench) -> None:
     execution = shop.start(on_complete="ended")
     [first] = shop.take("a")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
 from tupletree.queues import Message
 from tupletree.routes.ids import child_id
 from tupletree.routes.ledger.changes import Changes, MessageEntry, NewChild, storable
@@ -74,6 +76,17 @@ class Settling:
 
     def settle(self, settlement: Settlement) -> None:
         """Apply one settlement."""
+        for child in settlement.children:
+            if child.headers and (fault := _fault_of(child)):
+                settlement = msgspec.structs.replace(
+                    settlement,
+                    outcome="failed",
+                    permanent=True,
+                    children=(),
+                    reason=fault,
+                    error="RefusedMessagesError",
+                )
+                break
         standings = settlement.messages
         if settlement.outcome in _ENDS:
             if len(standings) == 1 or not settlement.children or self._all_live(standings):
@@ -195,6 +208,16 @@ class Settling:
 
     def _retries_of(self, entry: MessageEntry) -> Retries:
         return self._rules.error_handling.get(entry.route, _NO_RETRIES)
+
+
+def _fault_of(child: Child) -> str:
+    """Why no broker could take a child. Found here, as its batch would never be published then."""
+    for text in (*child.headers, *child.headers.values()):
+        try:
+            text.isascii() or text.encode()
+        except (UnicodeEncodeError, AttributeError):
+            return f"what it made for queue {child.queue!r} has a header that is no text: {text!r:.100}"
+    return ""
 
 
 def answer_to_closed(entry: MessageEntry, rules: LedgerRules) -> Literal["ack", "dead_letter"]:
