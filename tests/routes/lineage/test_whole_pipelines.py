@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.routes.running.test_pipelines import fan_out
+from tests.routes.running.test_pipelines import RUNTIMES, fan_out
 from tupletree.queues import connect
 from tupletree.routes.accounts import account_of
 from tupletree.routes.document.spec import LineageSpec
 from tupletree.routes.lineage import Lineage
 from tupletree.routes.lineage.interop.cloudevents import attributes_of, to_event
 from tupletree.routes.lineage.interop.traces import trace_of
-from tupletree.routes.pipeline import Pipeline
+from tupletree.routes.pipeline import Pipeline, PipelineRun
 
 HANG_S = 60.0
 
@@ -33,17 +33,28 @@ class Installed:
         return lambda: self.exporter
 
 
-def completed(pipeline: Pipeline, count: int) -> str:
+Runtime = Callable[[Pipeline], PipelineRun]
+
+
+@pytest.fixture(params=RUNTIMES, ids=lambda one: one.__name__)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    found: Runtime = request.param
+    return found
+
+
+def completed(pipeline: Pipeline, count: int, runtime: Runtime) -> str:
     """Run one execution of `count` numbers to its end; its id."""
-    with pipeline.run() as running:
+    with runtime(pipeline) as running:
         execution = running.execute({"count": count}, route="split")
         assert execution.wait(HANG_S).state == "completed_with_dead_letters"
     return execution.id
 
 
-def test_a_pipeline_that_ran_has_the_lineage_of_every_message_and_each_message_its_account(tmp_path: Path) -> None:
+def test_a_pipeline_that_ran_has_the_lineage_of_every_message_and_each_message_its_account(
+    tmp_path: Path, runtime: Runtime
+) -> None:
     pipeline = fan_out(tmp_path, lineage=LineageSpec("full"))
-    execution = completed(pipeline, 10)
+    execution = completed(pipeline, 10, runtime)
     with Lineage.open(f"sqlite:///{tmp_path}/pipeline.lineage.db") as lineage:
         tree = lineage.tree(execution)
         assert len(tree.roots) == 1
@@ -74,13 +85,13 @@ def test_a_pipeline_that_ran_has_the_lineage_of_every_message_and_each_message_i
 
 
 def test_messages_carry_their_trace_and_attributes_and_all_spans_are_of_one_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     exporter = InMemorySpanExporter()
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "memory")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Installed("memory", exporter)])
     pipeline = fan_out(tmp_path, lineage=LineageSpec("off", spans=True, cloudevents=True))
-    execution = completed(pipeline, 8)
+    execution = completed(pipeline, 8, runtime)
     assert not (tmp_path / "pipeline.lineage.db").exists()
     spans = exporter.get_finished_spans()
     by_id = {span.context.span_id: span for span in spans if span.context is not None}
