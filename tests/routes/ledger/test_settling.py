@@ -168,6 +168,18 @@ def test_what_a_batch_made_is_refused_as_a_whole_if_a_member_was_settled_before(
     assert (again.id, again.attempt) == (second.id, 1)
 
 
+def test_what_a_batch_made_is_refused_if_it_had_a_message_twice(shop: Bench) -> None:
+    """Its lease ended while the batch held it, and the same process got it again."""
+    shop.start()
+    [first] = shop.take("a")
+    shop.wait(31)
+    [again] = shop.take("a")
+    effects = shop.settle(Settlement(messages=[first, again], outcome="done", children=[child([first, again], "b")]))
+    assert effects.settled == {}
+    [once] = shop.take("a", 10)
+    assert len(shop.end(once).completed) == 1
+
+
 def test_a_child_that_no_broker_takes_fails_its_parent_and_not_the_batch(shop: Bench) -> None:
     shop.start()
     shop.start()

@@ -92,10 +92,11 @@ class Settling:
             if len(standings) == 1 or not settlement.children or self._all_live(standings):
                 self._end(settlement)
             else:
-                # What a batch made together, of which a part has ended otherwise: the others are batched again.
+                # What a batch made together, of which a part has ended otherwise, or that had one of them twice, as it
+                # was delivered again: those that are open are batched again.
                 self.effects.late += 1
                 for standing in standings:
-                    self._give_back(standing, "another member of its batch was settled before")
+                    self._give_back(standing, "another member of its batch was settled before, or it was there twice")
         elif settlement.outcome == "failed":
             for standing in standings:
                 self._fail(standing, settlement)
@@ -105,7 +106,8 @@ class Settling:
 
     def _all_live(self, standings: Sequence[Standing]) -> bool:
         entries = [self._changes.messages[standing.id] for standing in standings]
-        return all(entry.is_open and self._changes.live(entry) for entry in entries)
+        different = len({entry.seq for entry in entries}) == len(entries)
+        return different and all(entry.is_open and self._changes.live(entry) for entry in entries)
 
     def _end(self, settlement: Settlement) -> None:
         state = _ENDS[settlement.outcome]
