@@ -26,6 +26,7 @@ from tupletree import (
     testing,
 )
 from tupletree.errors import ProcessingError
+from tupletree.sinks import foreach
 from tupletree.sources import items
 from tupletree.topology.components import Emit, MessageId
 from tupletree.tracking.outcomes import Outcome
@@ -199,3 +200,13 @@ def test_rows_that_executors_read_are_known_by_their_split(tmp_path: Path, in_pr
     assert on_spark == sorted(Told.given)
     assert [word for word, _ in on_spark] == ["a", "b", "c", "flaky"]
     assert len({ids for _, ids in on_spark}) == 3
+
+
+def test_a_batch_is_gone_through_row_by_row(tmp_path: Path) -> None:
+    rows: list[Word] = []
+    t = Topology("rows")
+    words = t.bolt("words", plain).shuffle(t.spout("lines", items([Line("a b c")])))
+    t.sink("out", foreach(rows.extend)).shuffle(words)
+    run_locally(t, tmp_path)
+    assert rows == [Word("a"), Word("b"), Word("c")]
+    assert len(SinkBatch("id", rows)) == 3

@@ -10,7 +10,7 @@ component whose classes are known per instance only says them in `message_type`,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -492,7 +492,7 @@ class TaskState(Protocol[V]):
 
 @dataclass(frozen=True)
 class SinkBatch(Generic[T_co]):
-    """Rows for one sink task.
+    """Rows for one sink task; iterating gives the rows.
 
     Attributes:
         id: stable when the batch is written again, and no other batch's, in no other run either.
@@ -516,6 +516,12 @@ class SinkBatch(Generic[T_co]):
     run: str = ""
     made: Sequence[int] | None = None
     message_ids: Sequence[tuple[MessageId, ...]] | None = None
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 class Sink(Generic[T]):
