@@ -1,85 +1,39 @@
-"""The adapters of the example, called in order by hand; `tests/routes` has pipelines that run."""
-
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Sequence
+import contextlib
+import io
+import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from examples.document_ingest.__main__ import ingest
 from examples.document_ingest.documents import DAMAGED, make_documents
-from examples.document_ingest.search import PIPELINE, search
+from examples.document_ingest.search import search
 from examples.document_ingest.steps import convert
-from tupletree.errors import PermanentError
-from tupletree.routes import AdapterContext, AdapterResult, BatchAdapter, PipelineContext, RouteMessage
-from tupletree.routes.document import load
-from tupletree.routes.document.spec import RouteSpec
+from tupletree.routes.ledger import Ledger
 
 
-class Failures:
-    def __init__(self) -> None:
-        self.dead: dict[str, str] = {}
-        self.retried: list[str] = []
+@dataclass
+class Ingested:
+    index: Path
+    home: Path
+    exit_code: int
+    lines: list[str]
 
 
-async def worked(route: RouteSpec, messages: Sequence[RouteMessage], failures: Failures) -> list[RouteMessage]:
-    """What these messages come to at the end of a route, each attempt tried again once."""
-    for position, spec in enumerate(route.adapters):
-        adapter: Any = spec.adapter(spec.config)
-        opening = adapter.open(AdapterContext(route.name, spec.name, position))
-        if inspect.isawaitable(opening):
-            await opening
-        if isinstance(adapter, BatchAdapter):
-            results = list(adapter.process_batch([PipelineContext(message) for message in messages]))  # type: ignore[arg-type]
-        else:
-            results = [await called(adapter, message, failures) for message in messages]
-        closing = adapter.close()
-        if inspect.isawaitable(closing):
-            await closing
-        messages = [one for result, message in zip(results, messages) for one in outputs(result, message)]
-    return list(messages)
-
-
-async def called(adapter: Any, message: RouteMessage, failures: Failures) -> AdapterResult | None:
-    for attempt in (1, 2):
-        try:
-            result = adapter.process(PipelineContext(message, attempt=attempt))
-            found: AdapterResult | None = await result if inspect.isawaitable(result) else result
-        except PermanentError as error:
-            failures.dead[message.payload["path"]] = str(error)
-            return None
-        except OSError:
-            failures.retried.append(message.payload["path"])
-        else:
-            return found
-    return None
-
-
-def outputs(result: AdapterResult | None, message: RouteMessage) -> list[RouteMessage]:
-    if result is None:
-        return []
-    passed = [result.message] if result.message is not None else []
-    return [*passed, *(message.with_payload(piece.payload) for piece in result.emitted)]
+def ingested_on(runtime: str, folder: Path) -> Ingested:
+    documents, index, home = folder / "documents", folder / "index.db", folder / "home"
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written):
+        exit_code = ingest(documents, index, home, runtime)
+    return Ingested(index, home, exit_code, written.getvalue().splitlines())
 
 
 @pytest.fixture(scope="module")
-def ingested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Failures]:
-    folder = tmp_path_factory.mktemp("ingest")
-    make_documents(folder / "documents")
-    pipeline = load(PIPELINE, {"DOCUMENTS": str(folder / "documents"), "INDEX": f"sqlite:///{folder}/index.db"})
-    failures = Failures()
-
-    async def work() -> None:
-        names = sorted(path.name for path in (folder / "documents").iterdir())
-        messages: list[RouteMessage] = [RouteMessage({"path": name}, id=name) for name in names]
-        for route in pipeline.routes.values():
-            messages = await worked(route, messages, failures)
-
-    asyncio.run(work())
-    return folder / "index.db", failures
+def ingested(tmp_path_factory: pytest.TempPathFactory) -> Ingested:
+    return ingested_on("local", tmp_path_factory.mktemp("ingest"))
 
 
 @pytest.mark.parametrize(
@@ -92,20 +46,66 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Failures]:
         ("breakpoint debugger commands", "debugger.txt"),
     ],
 )
-def test_the_search_finds_the_right_topic(ingested: tuple[Path, Failures], question: str, document: str) -> None:
-    found = search(str(ingested[0]), question)
+def test_the_search_finds_the_right_topic(ingested: Ingested, question: str, document: str) -> None:
+    found = search(str(ingested.index), question)
     assert found[0].document == document
     assert found[0].score > 0.1
     assert len(found) == 5
 
 
-def test_the_damaged_document_is_dead_with_its_reason_and_the_flaky_step_was_tried_again(
-    ingested: tuple[Path, Failures],
-) -> None:
-    failures = ingested[1]
-    assert list(failures.dead) == [DAMAGED]
-    assert "this file is no text" in failures.dead[DAMAGED]
-    assert 2 <= len(failures.retried) <= 20
+def test_each_document_is_told_once_and_the_damaged_one_with_its_reason(ingested: Ingested) -> None:
+    check(ingested)
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+def test_the_example_runs_on_spark(tmp_path: Path) -> None:
+    check(ingested_on("spark", tmp_path))
+
+
+def check(ingested: Ingested) -> None:
+    *told, last = ingested.lines
+    names = [line.partition(":")[0] for line in told]
+    assert len(names) == len(set(names)) > 70
+    assert last.startswith(f"{len(names) - 1} of {len(names)} documents are indexed")
+    assert ingested.exit_code == 3
+    [damaged] = [line for line in told if "not indexed" in line]
+    assert damaged.startswith(f"{DAMAGED}: not indexed: read_file: ")
+    assert "this file is no text" in damaged
+    with contextlib.closing(sqlite3.connect(ingested.index)) as connection:
+        counted = "SELECT document, COUNT(*), MIN(number), MAX(number) FROM segments GROUP BY document"
+        rows = connection.execute(counted).fetchall()
+    assert {row[0] for row in rows} == set(names) - {DAMAGED}
+    assert all((first, last) == (0, count - 1) for _, count, first, last in rows)
+    # The ledger has it the same way: a document, its text and its segments.
+    segments = {name: count for name, count, _, _ in rows}
+    assert {line for line in told if line != damaged} == {
+        line
+        for line in told
+        for name in [line.partition(":")[0]]
+        if name in segments and f": indexed, {segments[name] + 2} messages, " in line
+    }
+    message = damaged.rpartition(" ")[2]
+    ledger = Ledger.open(f"sqlite:///{ingested.home}/pipeline.db")
+    try:
+        account = ledger.message(message)
+        assert account is not None
+        assert (account.message.state, account.message.adapter) == ("dead", "read_file")
+        retried = sum(
+            one.failures > 0 and one.state == "done"
+            for execution in ledger.executions(limit=1000)
+            for one in ledger.messages(execution.id, route="convert")
+        )
+        assert 2 <= retried <= 20
+    finally:
+        ledger.close()
+
+
+def test_documents_are_the_topics_and_one_that_is_no_text(tmp_path: Path) -> None:
+    make_documents(tmp_path)
+    assert len(list(tmp_path.iterdir())) > 70
+    with pytest.raises(UnicodeDecodeError):
+        (tmp_path / DAMAGED).read_text(encoding="utf-8")
 
 
 def test_marks_are_taken_out_of_a_text() -> None:
