@@ -165,6 +165,7 @@ class Broker(Spout[Note]):
     def ack(self, message_id: MessageId) -> None:
         if message_id in self.mine:  # a handle of an earlier connection means nothing to a broker
             SCRIPTS[self.script].tell("acked", message_id)
+            self._forget(message_id)
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         assert isinstance(message_id, int)
@@ -172,8 +173,13 @@ class Broker(Spout[Note]):
             return
         if failure.permanent:
             SCRIPTS[self.script].tell("dead", message_id, failure)
+            self._forget(message_id)
         else:
             self.queue.append(message_id)
+
+    def _forget(self, message_id: MessageId) -> None:
+        """What is settled is not delivered again, also if it was asked for before."""
+        self.queue = [number for number in self.queue if number != message_id]
 
 
 class Pieces(SplitSpout[Note]):

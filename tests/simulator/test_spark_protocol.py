@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.worker import stage as stages
 from tupletree.sinks.files import publish
 from tupletree.testing.spark_protocol import ProtocolFaults
 
-SEEDS = range(120)
+SEEDS = range(240)
 SHARES = 6
 MOST_SEEDS = 150
 
@@ -51,6 +51,12 @@ def test_the_guarantee_holds_under_every_seed(tmp_path: Path, share: int) -> Non
     totals = simulate_all(SEEDS[share::SHARES], tmp_path)
     assert totals["machine"] > 4
     assert totals["process"] > 2
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(13, "splits"), (207, "replay"), (208, "splits"), (671, "plain")])
+def test_seeds_that_have_found_something_before(tmp_path: Path, seed: int, kind: str) -> None:
+    """A sidecar that was removed before its candidate was; an attempt in no log; names that were not durable."""
+    simulate(seed, tmp_path, kind=kind)
 
 
 @pytest.mark.nightly

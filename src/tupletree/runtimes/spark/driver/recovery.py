@@ -76,7 +76,7 @@ def recover(
 
     Raises CheckpointError, naming the file, for anything missing or damaged.
     """
-    for folder in (directory.epochs, directory.settles):
+    for folder in (directory.path, directory.epochs, directory.settles):
         sync_directory(folder)  # the last process may have been killed before it did: nothing may rest on such a file
     found = Recovered()
     entries = _entries_since_base(directory)
