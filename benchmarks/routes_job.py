@@ -1,0 +1,95 @@
+"""A route of three trivial async adapters on the embedded queue: one execution, whose first message fans out.
+
+Variants: a level of lineage (`full`, `off`); `told`: executions of one message, one after the other, and how long after
+the last settlement began a listener heard of each, and `wait` returned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from benchmarks.job import JobResult, JobSpec
+from tupletree.routes import Pipeline
+from tupletree.routes.ledger.values import Completed
+
+__all__ = ["fan_out", "first", "run", "second", "third"]
+
+DOCUMENT = """
+version: 1
+pipeline: benchmark
+limits: {{max_handlers: 512}}
+lineage: {{level: "{level}"}}
+routes:
+  fan:
+    inbound: {{queue: /queue/first}}
+    adapters: [{{type: "benchmarks.routes_job:fan_out"}}]
+    outbound: [{{queue: /queue/work}}]
+  work:
+    inbound: {{queue: /queue/work, concurrency: 512}}
+    adapters:
+      - type: "benchmarks.routes_job:first"
+      - type: "benchmarks.routes_job:second"
+      - type: "benchmarks.routes_job:third"
+"""
+TIMEOUT_S = 300.0
+
+
+def fan_out(payload: Any) -> Iterator[dict[str, int]]:
+    """A message for each number."""
+    for number in range(payload["count"]):
+        yield {"n": number}
+
+
+async def first(payload: Any) -> Any:
+    """One more."""
+    return {"n": payload["n"] + 1}
+
+
+async def second(payload: Any) -> Any:
+    """One more."""
+    return {"n": payload["n"] + 1}
+
+
+async def third(payload: Any) -> Any:
+    """One more."""
+    return {"n": payload["n"] + 1}
+
+
+def run(spec: JobSpec) -> JobResult:
+    """The job."""
+    folder = Path(spec.folder)
+    document = folder / "pipeline.yaml"
+    document.write_text(DOCUMENT.format(level="full" if spec.variant == "told" else spec.variant))
+    pipeline = Pipeline.load(document, home=folder / "home")
+    return tell(pipeline, spec.messages) if spec.variant == "told" else fan(pipeline, spec.messages)
+
+
+def fan(pipeline: Pipeline, messages: int) -> JobResult:
+    """One execution of many messages, from its start to its end. Raises AssertionError if it is not what it should."""
+    with pipeline.run() as running:
+        running.execute({"count": 100}, route="fan").wait(TIMEOUT_S)
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        ended = running.execute({"count": messages}, route="fan").wait(TIMEOUT_S)
+        seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    assert (ended.state, ended.total, ended.dead) == ("completed", messages + 1, 0), ended
+    return JobResult(seconds=seconds, cpu_seconds=cpu_s)
+
+
+def tell(pipeline: Pipeline, executions: int) -> JobResult:
+    """Executions one after the other. `epoch_ms`: until the listener heard; `settle_ms`: until `wait` returned."""
+    heard: SimpleQueue[tuple[Completed, float]] = SimpleQueue()
+    began_s = time.perf_counter()
+    told_ms, waited_ms = [], []
+    with pipeline.run() as running:
+        running.on_completed(lambda completed: heard.put((completed, time.time())))
+        for _ in range(executions):
+            running.execute({"n": 0}, route="work").wait(TIMEOUT_S)
+            returned_s = time.time()
+            completed, heard_s = heard.get(timeout=TIMEOUT_S)
+            told_ms.append((heard_s - completed.ended_s) * 1000)
+            waited_ms.append((returned_s - completed.ended_s) * 1000)
+    return JobResult(seconds=time.perf_counter() - began_s, epoch_ms=told_ms, settle_ms=waited_ms)
