@@ -7,16 +7,14 @@ the last settlement began a listener heard of each, and `wait` returned.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from benchmarks.job import JobResult, JobSpec
 from tupletree.routes import Pipeline
 from tupletree.routes.ledger.values import Completed
 
-__all__ = ["fan_out", "first", "run", "second", "third"]
+__all__ = ["run"]
 
 DOCUMENT = """
 version: 1
@@ -26,37 +24,16 @@ lineage: {{level: "{level}"}}
 routes:
   fan:
     inbound: {{queue: /queue/first}}
-    adapters: [{{type: "benchmarks.routes_job:fan_out"}}]
+    adapters: [{{type: "benchmarks.routes_adapters:fan_out"}}]
     outbound: [{{queue: /queue/work}}]
   work:
     inbound: {{queue: /queue/work, concurrency: 512}}
     adapters:
-      - type: "benchmarks.routes_job:first"
-      - type: "benchmarks.routes_job:second"
-      - type: "benchmarks.routes_job:third"
+      - type: "benchmarks.routes_adapters:first"
+      - type: "benchmarks.routes_adapters:second"
+      - type: "benchmarks.routes_adapters:third"
 """
 TIMEOUT_S = 300.0
-
-
-def fan_out(payload: Any) -> Iterator[dict[str, int]]:
-    """A message for each number."""
-    for number in range(payload["count"]):
-        yield {"n": number}
-
-
-async def first(payload: Any) -> Any:
-    """One more."""
-    return {"n": payload["n"] + 1}
-
-
-async def second(payload: Any) -> Any:
-    """One more."""
-    return {"n": payload["n"] + 1}
-
-
-async def third(payload: Any) -> Any:
-    """One more."""
-    return {"n": payload["n"] + 1}
 
 
 def run(spec: JobSpec) -> JobResult:

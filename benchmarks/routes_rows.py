@@ -119,13 +119,13 @@ def peer_row(name: str, rates: Rates) -> Row:
 def told_row(folder: Path) -> Row:
     """From the begin of the transaction that completes an execution until somebody knows."""
     result = run_own(folder, "told", EXECUTIONS)
-    told, waited = sorted(result.epoch_ms), sorted(result.settle_ms)
+    told, waited = (f"{median(ms):.0f} / {sorted(ms)[-2]:.0f} ms" for ms in (result.epoch_ms, result.settle_ms))
     return Row(
         benchmark="routes",
         job="completion told",
-        result=f"{median(told):.0f} / {told[-2]:.0f} ms to the listener, {median(waited):.0f} / {waited[-2]:.0f} ms to `wait`",
+        result=f"{told} to the listener, {waited} to `wait`",
         note=f"after the last settlement began, its commit included; {EXECUTIONS} executions, p50 / p99",
-        data={"told_ms": told, "waited_ms": waited},
+        data={"told_ms": result.epoch_ms, "waited_ms": result.settle_ms},
     )
 
 
@@ -146,7 +146,7 @@ def validate_row(folder: Path, repeats: int) -> Row:
         benchmark="routes",
         job="validate",
         result=f"{min(seconds) * 1000:.0f} / {median(seconds) * 1000:.0f} ms",
-        note=f"`tupletree routes validate` of {ROUTES} routes of three adapters, start of Python included; min / median",
+        note=f"`tupletree routes validate`, {ROUTES} routes of three adapters, Python's start included; min / median",
         data={"seconds": seconds},
     )
 
@@ -159,7 +159,7 @@ def many_routes(routes: int) -> str:
             f"  step-{number}:",
             f"    inbound: {{queue: /queue/{number}, concurrency: 4}}",
             "    adapters:",
-            *[f'      - type: "benchmarks.routes_job:{name}"' for name in ("first", "second", "third")],
+            *[f'      - type: "benchmarks.routes_adapters:{name}"' for name in ("first", "second", "third")],
             *([f"    outbound: [{{queue: /queue/{number + 1}}}]"] if number + 1 < routes else []),
         ]
     return "\n".join([*lines, ""])
