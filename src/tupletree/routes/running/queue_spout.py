@@ -56,7 +56,7 @@ class QueueSpout(AsyncSpout[Work]):
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._out: dict[str, Delivery] = {}  # message → the delivery that is worked
-        self._again: dict[str, list[str]] = {}  # message → handles of deliveries that came while it was
+        self._again: dict[str, list[Work]] = {}  # message → deliveries that came while it was
         self._executions: dict[str, tuple[str, ...]] = {}
         self._works: dict[str, Work] = {}
         self._is_active = True
@@ -74,6 +74,7 @@ class QueueSpout(AsyncSpout[Work]):
         left, self._out = self._out, {}
         try:
             await self._give_back([work for message, work in self._works.items() if message in left])
+            await self._give_back([work for works in self._again.values() for work in works])
         finally:
             for message in left:
                 self._services.gates.release(self._route.name, message)
@@ -130,7 +131,7 @@ class QueueSpout(AsyncSpout[Work]):
         for work in works:
             message = work.messages[0].id
             if message in self._out:
-                self._again.setdefault(message, []).append(leased[message].handle)
+                self._again.setdefault(message, []).append(work)
                 continue  # its lease ended too early: the one that is worked counts
             self._out[message] = leased[message]
             self._works[message] = work
@@ -143,8 +144,15 @@ class QueueSpout(AsyncSpout[Work]):
         self._out.pop(message, None)
         self._works.pop(message, None)
         self._services.gates.release(self._route.name, message)
-        if again := self._again.pop(message, None):
-            await asyncio.to_thread(self._services.ack, self._route, again)
+        await self._settle_again(message)
+
+    async def _settle_again(self, message: str) -> None:
+        """Deliveries that came while another one was worked: acked if that ended the message, else given back.
+
+        The attempt may have failed: then the broker took no notice of the delivery whose lease had ended, and these
+        are the only ones from which the message comes back.
+        """
+        await self._give_back(self._again.pop(message, []))
 
     async def fail(self, message_id: MessageId, failure: Failure) -> None:
         """No settlement came of it: the run stopped, or a worker died of it."""
@@ -156,6 +164,7 @@ class QueueSpout(AsyncSpout[Work]):
             return
         if failure.kind in NO_ATTEMPT:
             await self._give_back([work])
+            await self._settle_again(message)
             return
         settlement = Settlement(
             messages=delivered(work),
@@ -167,6 +176,7 @@ class QueueSpout(AsyncSpout[Work]):
             adapter=failure.component,
         )
         await asyncio.to_thread(self._services.settle, [settlement])
+        await self._settle_again(message)
 
     def _awake(self) -> None:
         with suppress(RuntimeError):  # the loop is closed

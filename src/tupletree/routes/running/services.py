@@ -254,11 +254,6 @@ class Services:
         if handles and broker.capabilities.extend:
             broker.extend(handles, route.lease_seconds)
 
-    def ack(self, route: RouteSpec, handles: Sequence[str]) -> None:
-        """Ack deliveries of messages that are settled."""
-        if handles:
-            self.broker(route.inbound.queue).ack(handles)
-
     # --- settling ---------------------------------------------------------------------------------------------
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
