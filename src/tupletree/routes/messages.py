@@ -74,6 +74,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         parents: ids of the messages that the message came of.
         position: of the adapter that is next, from 0.
         emitted: children that adapters before it have made.
+        only: the only outbound queue that it is for; empty: all of them.
         batch: id of the batch that it came of; empty: none.
         trace: what its header `traceparent` names: TRACE-SPAN; empty: none.
     """
@@ -84,6 +85,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     parents: Sequence[str] = ()
     position: int = 0
     emitted: Sequence[Child] = ()
+    only: str = ""
     batch: str = ""
     trace: str = ""
 

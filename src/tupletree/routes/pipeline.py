@@ -146,6 +146,7 @@ class Pipeline:
         state_dir = self.home / "-".join(["spark", *sorted(only)]) if is_spark else _fresh(self.home / "runs")
         shared = services.acquire(run)
         try:
+            shared.ledger.go_on(self.spec.name)
             topology = self.topology(run, tasks=tasks or (2 if is_spark else 1), resources=resources)
             # Workers import adapters from where the document's own are.
             beside = TargetRef("", "", self.spec.search_path) if self.spec.search_path else None
@@ -179,6 +180,7 @@ class PipelineRun:
         self.services = shared
         self._run = run
         self._is_closed = False
+        self._begun: set[str] = set()
         self._ended: dict[str, Completed] = {}
         self._changed = threading.Condition()
         shared.notice(self._note)
@@ -216,6 +218,8 @@ class PipelineRun:
             )
         message = NewMessage(queue=reader.inbound.queue, body=encode(chosen.payload), headers=chosen.headers)
         started = self.services.start(message, execution)
+        with self._changed:
+            self._begun.add(started)
         return ExecutionHandle(self, started)
 
     def _route_of(self, route: str) -> str:
@@ -281,6 +285,8 @@ class PipelineRun:
             if self.handle is not None:
                 self.handle.stop()
                 self.handle.wait()
+                for execution in [*self._begun]:
+                    self.services.ledger.interrupt(execution)  # those that are open; the next run goes on with them
         finally:
             services.release(self._run)
 
@@ -294,6 +300,7 @@ class PipelineRun:
 
     def _note(self, completed: Completed) -> None:
         with self._changed:
+            self._begun.discard(completed.execution)
             self._ended[completed.execution] = completed
             self._changed.notify_all()
 

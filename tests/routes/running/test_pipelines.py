@@ -211,7 +211,7 @@ def test_a_stop_works_the_batch_that_is_not_full_or_leaves_it_for_the_next_start
         begun = [run.execute({"number": number}, route="one") for number in range(7)]
         until(lambda: is_holding(run, 7))
     with p.open() as run:
-        assert all(one.state in {"completed", "running"} for one in (run.execution(b.id).status() for b in begun))
+        assert all(one.state in {"completed", "interrupted"} for one in (run.execution(b.id).status() for b in begun))
         worked = sum(len(batch) for batch in Batch.batches)
         assert worked in {0, 7}
         assert sum(not run.execution(b.id).status().open for b in begun) == worked
@@ -276,6 +276,48 @@ def test_two_runs_of_the_same_pipeline_share_its_queues_and_its_ledger(tmp_path:
         assert (ended.total, ended.open) == (1 + 40 + 38, 0)
         assert two.handle is not None
         assert sum(run.handle.progress().acked for run in (one, two) if run.handle) >= ended.total
+
+
+def test_an_execution_whose_run_ends_before_it_is_interrupted_and_goes_on_with_the_next(tmp_path: Path) -> None:
+    p = pipeline(tmp_path, route("one", adapter(Asked, say="a", seconds=0.3)))
+    with p.run() as run:
+        begun = run.execute({"do": {"a": "wait"}}, route="one")
+        assert run.handle is not None
+        run.handle.stop(drain_timeout_s=0.0)
+    with p.open() as idle:
+        assert idle.execution(begun.id).status().state == "interrupted"
+    with p.run() as run:
+        assert run.execution(begun.id).status().state in {"running", "completed"}
+        assert run.execution(begun.id).wait(HANG_S).state == "completed"
+
+
+def test_a_listener_that_raises_fails_no_message(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def broken(completed: Completed) -> None:
+        told.append(completed.execution)
+        raise ValueError("not this")
+
+    with pipeline(tmp_path, route("one")).run() as run:
+        run.on_completed(broken)
+        begun = [run.execute({}, route="one") for _ in range(3)]
+        assert {one.wait(HANG_S).state for one in begun} == {"completed"}
+        until(lambda: len(told) == 3)
+        assert run.handle is not None
+        assert run.handle.progress().failed == 0
+
+
+@pytest.mark.spark
+def test_it_runs_on_spark(tmp_path: Path) -> None:
+    with fan_out(tmp_path).run(runtime="spark") as run:
+        begun = run.execute({"count": 20}, route="split")
+        ended = begun.wait(HANG_S)
+        assert states(run, begun.id) == {
+            "split": {"done": 1},
+            "judge": {"done": 18, "filtered": 1, "dead": 1},
+            "end": {"done": 18},
+        }
+    assert ended.state == "completed_with_dead_letters"
 
 
 def test_async_code_waits_for_the_end(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.routes.running.pipelines import Asked, Batch, Gathering, adapter, route, work
@@ -182,6 +183,20 @@ def test_the_next_adapter_gets_what_comes_out_with_what_was_emitted_before() -> 
     assert (passed.position, decode(passed.body)) == (1, {"batched": 4})
     assert passed.batch
     assert decode(passed.messages[0].body) == {"number": 4}
+
+
+def test_a_queue_that_an_adapter_before_chose_is_kept_where_all_members_have_it() -> None:
+    two = route(adapter(Batch, size=2), outbound=("left", "right"))
+    b = bench(two)
+    works = [msgspec.structs.replace(work({"number": number}, f"m{number}"), only="left") for number in (1, 2)]
+    ended = values(b.task.work(Frame(5, "s", "Work", works, [1, 2], [1, 2], 1)))
+    assert [[child.queue for child in one.children] for one in ended] == [["left"], ["left"]]
+    works = [
+        msgspec.structs.replace(work({"number": number, "do": "together"}, f"n{number}"), only=only)
+        for number, only in ((3, "left"), (4, "right"))
+    ]
+    (both,) = values(b.task.work(Frame(5, "s", "Work", works, [3, 4], [1, 2], 2)))
+    assert [child.queue for child in both.children] == ["left", "right"]
 
 
 def test_a_false_condition_passes_by_the_batch() -> None:

@@ -310,7 +310,7 @@ class _Walk:
         self._first = work.messages[0]
         self.ids = tuple(one.id for one in work.messages)
         self.called: list[_Step] = []
-        self._queue = ""  # the only one that the message is for
+        self._queue = work.only  # the only one that the message is for
         self._filtered = ""
         self._is_unrouted = False
         self._started_s = 0.0
@@ -449,6 +449,7 @@ class _Walk:
             headers=dict(message.headers),
             position=position,
             emitted=self._emitted,
+            only=self._queue,
         )
 
     @property

@@ -350,7 +350,7 @@ class Services:
                 listener(one)
             if telling and self.ledger.told(one.execution, one.run):
                 for listener in telling:
-                    listener(one)
+                    _call(listener, one)
 
     # --- cancelling -------------------------------------------------------------------------------------------
 
@@ -364,6 +364,14 @@ class Services:
             self._cancelled = frozenset(self.ledger.cancelled([*dict.fromkeys(executions)]))
         except ConnectorError as error:
             logger.warning("whether executions are cancelled cannot be told now: %s", error.what)
+
+
+def _call(listener: Callable[[Completed], None], completed: Completed) -> None:
+    """What a listener raises is its own: the messages of this settlement are settled."""
+    try:
+        listener(completed)
+    except Exception:
+        logger.exception("a listener raised when it was told that execution %s is complete", completed.execution)
 
 
 @dataclass(slots=True)

@@ -219,14 +219,15 @@ class _AdapterBolt(HoldingBolt[Work]):
         """What is made of these messages: work for the next adapter, or children for the outbound queues."""
         works = [member.work for member in members]
         standings = [standing for work in works for standing in delivered(work)]
-        before = [child for work in works for child in work.emitted]
+        queue = queue or _chosen(works)
         merged = Work(
             messages=standings,
             body=encode(message.payload),
             headers=dict(message.headers),
             parents=message.parents,
             position=self._position + 1,
-            emitted=[*before, *emitted],
+            emitted=[*(child for work in works for child in work.emitted), *emitted],
+            only=queue,
             batch=batch or works[0].batch,
             trace=works[0].trace,
         )
@@ -280,6 +281,12 @@ class _AdapterBolt(HoldingBolt[Work]):
     def _failed(self, member: _Member, error: BaseException, batch: str = "") -> Release:
         records = self._records([member], "failed", error=f"{type(error).__name__}: {error}", batch=batch)
         return Release([member.held], [*records, failed(member.work, error, self._spec.name)])
+
+
+def _chosen(works: Sequence[Work]) -> str:
+    """The outbound queue that an adapter before chose for all of these; empty: none, or they differ."""
+    chosen = {work.only for work in works}
+    return chosen.pop() if len(chosen) == 1 else ""
 
 
 class BatchBolt(_AdapterBolt):
@@ -391,7 +398,8 @@ class BatchBolt(_AdapterBolt):
         for index, result in enumerate(results):
             message = result.message if isinstance(result, AdapterResult) else None
             if message is not None and isinstance(result, AdapterResult):
-                queues = [result.queue] if result.queue else self._route.outbound
+                chosen = result.queue or _chosen([member.work for member in members])
+                queues = [chosen] if chosen else self._route.outbound
                 children += published(self._route, ids, message, encode(message.payload), queues, index)
         settlement = Settlement(messages=standings, outcome="done", children=children)
         payloads = [
