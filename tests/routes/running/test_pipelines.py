@@ -320,6 +320,17 @@ def test_it_runs_on_spark(tmp_path: Path) -> None:
     assert ended.state == "completed_with_dead_letters"
 
 
+def test_what_a_request_left_in_the_outbox_is_published_while_the_pipeline_runs(tmp_path: Path) -> None:
+    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
+    p = pipeline(tmp_path / "home", route("one", adapter(Judge)), queues={"q.one": elsewhere})
+    with p.run() as run:
+        begun = run.execute({"number": 7}, route="one")
+        assert begun.wait(HANG_S).state == "failed"
+        run.services.ledger.replay([run.services.ledger.messages(begun.id)[0].id])
+        until(lambda: run.services.ledger.message(begun.status().init).message.failures == 2)  # type: ignore[union-attr]  # it is there
+        assert begun.wait(HANG_S).state == "failed"
+
+
 def test_async_code_waits_for_the_end(tmp_path: Path) -> None:
     with fan_out(tmp_path).run() as run:
         ended = asyncio.run(run.execute({"count": 3}, route="split").completed())

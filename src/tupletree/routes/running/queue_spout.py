@@ -31,6 +31,9 @@ KEEP_PART = 1 / 3
 
 CANCEL_S = 1.0
 
+OUTBOX_S = 2.0
+"""How often the outbox is looked at for what others left."""
+
 NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
 """What is no failure of the message: the run stopped, or lost track of it."""
 
@@ -185,13 +188,17 @@ class QueueSpout(AsyncSpout[Work]):
     async def _keep(self) -> None:
         """Extend the leases of what is out, and look for executions that were cancelled."""
         lease_s = self._route.lease_seconds
-        extended_s = self._loop.time()
+        extended_s = drained_s = self._loop.time()
+        drains = self._run.routes[0] is self._route  # one spout does it for all
         while True:
             await asyncio.sleep(min(CANCEL_S, lease_s * KEEP_PART))
             executions = [one for work in self._works.values() for one in work.messages[0].executions]
-            if not self._out:
-                continue
             try:
+                if drains and self._loop.time() - drained_s >= OUTBOX_S:
+                    drained_s = self._loop.time()
+                    await asyncio.to_thread(self._services.drain_old_outbox)
+                if not self._out:
+                    continue
                 if executions:
                     await asyncio.to_thread(self._services.look_for_cancelled, executions)
                 if self._loop.time() - extended_s >= lease_s * KEEP_PART:

@@ -109,6 +109,7 @@ class Services:
         self._noticing: list[Callable[[Completed], None]] = []
         self._telling: list[Callable[[Completed], None]] = []
         self._cancelled: frozenset[str] = frozenset()
+        self._seen_in_outbox: frozenset[str] = frozenset()
         self.rules = run.rules()
         for queue in run.queues:
             self.broker(queue).declare(queue)
@@ -300,10 +301,28 @@ class Services:
         for start in range(0, len(messages), most):
             broker.publish(queue, messages[start : start + most])
 
-    def drain_outbox(self) -> int:
-        """Publish what an earlier process registered and did not publish; how many messages."""
+    def drain_old_outbox(self) -> None:
+        """Publish what stood in the outbox at the last call, too, and is still there.
+
+        Whoever settles publishes at once; what is left is of requests (`cancel`, `replay`), and of processes that died.
+        """
+        rows = self.ledger.outbox(OUTBOX_CHUNK)
+        seen, self._seen_in_outbox = self._seen_in_outbox, frozenset(row.id for row in rows)
+        if any(row.id in seen for row in rows):
+            self.drain_outbox(only=seen)
+
+    def drain_outbox(self, only: frozenset[str] | None = None) -> int:
+        """Publish what an earlier process registered and did not publish; how many messages.
+
+        Args:
+            only: rows with these ids; None: all.
+        """
         drained = 0
         while rows := self.ledger.outbox(OUTBOX_CHUNK):
+            if only is not None:
+                rows = [row for row in rows if row.id in only]
+                if not rows:
+                    break
             queues: dict[str, list[Message]] = {}
             for row in rows:
                 queues.setdefault(row.queue, []).append(row.message)
