@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tupletree.data.frames import Columns, Frame, LaidOut, Root, roots_of
@@ -185,6 +186,12 @@ class TaskPlace:
     retry: Retry | None = None
     before_call: Callable[[], None] | None = None
 
+    def with_root(self, root: Root) -> TaskPlace:
+        """A copy of what is here now, with this tuple in hand. Hot: once for each call of an async bolt."""
+        made = TaskPlace(*_VALUES_OF(self))
+        made.root = root
+        return made
+
     @property
     def wants_roots(self) -> bool:
         """Whether the messages in hand are to be named even to user code that does not ask for its context."""
@@ -265,6 +272,8 @@ class TaskPlace:
         attempts, pinned = self.attempts, self.pinned
         return max((pinned.get(one) or attempts.get(one, 1) for one in roots_of(root)), default=1)
 
+
+_VALUES_OF = attrgetter(*(one.name for one in fields(TaskPlace)))
 
 IN_HAND: ContextVar[TaskPlace | None] = ContextVar("tupletree_in_hand", default=None)
 """Whose task worked last in this context. Its `root` is None unless a tuple is in hand right now; for logs."""

@@ -57,8 +57,7 @@ class CallContext:
     def begin(self) -> None:
         """Make this the call in hand, for the code that runs from here on, and for what it logs."""
         _in_hand.set(self)
-        logged = {one.name: getattr(self.place, one.name) for one in fields(TaskPlace)}
-        IN_HAND.set(TaskPlace(**{**logged, "root": self.delivery.root}))
+        IN_HAND.set(self.place.with_root(self.delivery.root))
 
 
 _in_hand: ContextVar[CallContext | None] = ContextVar("tupletree_call", default=None)

@@ -58,6 +58,7 @@ class QueueSpout(AsyncSpout[Work]):
         self._services: Services = await asyncio.to_thread(services.acquire, self._run)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._is_waking = False
         self._out: dict[str, Delivery] = {}  # message → the delivery that is worked
         self._again: dict[str, list[Work]] = {}  # message → deliveries that came while it was
         self._executions: dict[str, tuple[str, ...]] = {}
@@ -182,8 +183,15 @@ class QueueSpout(AsyncSpout[Work]):
         await self._settle_again(message)
 
     def _awake(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._wake.set)
+        """In any thread. One wake of the loop serves all that call meanwhile: each costs a write to its pipe."""
+        if not self._is_waking:
+            self._is_waking = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._is_waking = False  # before it is looked at what there is: who calls from now on wakes the loop again
+        self._wake.set()
 
     async def _keep(self) -> None:
         """Extend the leases of what is out, and look for executions that were cancelled."""

@@ -173,7 +173,7 @@ class AsyncBoltTask(BoltTask):
                     continue
                 outcomes = self._ahead.setdefault((id(value), root), deque())
                 outcomes.append(outcome := _Outcome())
-                IN_HAND.set(_alone(place, root))
+                IN_HAND.set(place.with_root(root))  # a call's logs name its own message only
                 in_hand.append(root)
                 name_all()
                 came = await self._come(value, root)
@@ -251,12 +251,6 @@ class AsyncBoltTask(BoltTask):
             return self._call_and_wait(lambda: method(*arguments))
 
         return process
-
-
-def _alone(place: TaskPlace, root: Root) -> TaskPlace:
-    """Make a call's logs name its own message only."""
-    fields = {field: getattr(place, field) for field in TaskPlace.__dataclass_fields__}
-    return TaskPlace(**{**fields, "root": root})
 
 
 async def _gathered(called: Any) -> Any:
