@@ -266,13 +266,15 @@ class Ledger:
 
     # The outbox.
 
-    def outbox(self, limit: int = 1000) -> list[OutboxRow]:
-        """Messages that are registered and not known to be published, oldest first.
+    def outbox(
+        self, limit: int = 1000, *, only: Sequence[str] | None = None, without: Sequence[str] = ()
+    ) -> list[OutboxRow]:
+        """Messages that are registered and not known to be published, oldest first; of some queues, or but for some.
 
         Drain it at the start of a process and every few seconds: also `cancel` and `arrive` may put something there.
         Publishing a message twice is harmless: an idempotent broker ignores it, elsewhere `arrive` meets it.
         """
-        return self._store.read(lambda session: queries.outbox(session, limit, self._clock()))
+        return self._store.read(lambda session: queries.outbox(session, limit, self._clock(), only, without))
 
     def published(self, ids: Sequence[str]) -> None:
         """Their brokers have confirmed them."""

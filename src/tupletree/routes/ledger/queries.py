@@ -48,9 +48,10 @@ _UNTOLD = st.Statement(
     .limit(st.param("limit_")),
     "limit_",
 )
-_OUTBOX = st.Statement(
-    sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_")), "limit_"
-)
+_OUTBOX_ROWS = sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_"))
+_OUTBOX = st.Statement(_OUTBOX_ROWS, "limit_")
+_OUTBOX_ONLY = st.Statement(_OUTBOX_ROWS.where(st.Among(_o.queue, "queues")), "queues", "limit_")
+_OUTBOX_WITHOUT = st.Statement(_OUTBOX_ROWS.where(sa.not_(st.Among(_o.queue, "queues"))), "queues", "limit_")
 
 
 def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
@@ -63,11 +64,19 @@ def untold(session: Session, limit: int) -> list[Completed]:
     return [Completed(*row) for row in session.rows(_UNTOLD, limit)]
 
 
-def outbox(session: Session, limit: int, now_s: float) -> list[OutboxRow]:
+def outbox(
+    session: Session, limit: int, now_s: float, only: Sequence[str] | None, without: Sequence[str]
+) -> list[OutboxRow]:
     """See `Ledger.outbox`."""
+    if only is not None:
+        rows = session.rows(_OUTBOX_ONLY, [*only], limit)
+    elif without:
+        rows = session.rows(_OUTBOX_WITHOUT, [*without], limit)
+    else:
+        rows = session.rows(_OUTBOX, limit)
     return [
         OutboxRow(name, queue, _message(name, body, headers, max(due_s - now_s, 0.0)))
-        for name, queue, body, headers, due_s in session.rows(_OUTBOX, limit)
+        for name, queue, body, headers, due_s in rows
     ]
 
 

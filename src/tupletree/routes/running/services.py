@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tupletree.errors import ConnectorError
-from tupletree.queues import Broker, Delivery, Failure, Letter, Message, connect
+from tupletree.queues import Broker, Delivery, Failure, Letter, connect
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.ledger.ledger import Ledger
@@ -21,13 +22,12 @@ from tupletree.routes.ledger.values import Arrival, Completed, LedgerRules, NewM
 from tupletree.routes.lineage import tell_completed
 from tupletree.routes.messages import Settlement, Standing, Work
 from tupletree.routes.running.gates import Gates
+from tupletree.routes.running.outgoing import Outgoing
 
 __all__ = ["RunSpec", "Services", "services"]
 
 PAUSED_DELAY_S = 5.0
 """How long a message of a paused execution is given back for."""
-
-OUTBOX_CHUNK = 500
 
 TRACE_HEADER = "traceparent"
 
@@ -109,14 +109,14 @@ class Services:
         self._noticing: list[Callable[[Completed], None]] = []
         self._telling: list[Callable[[Completed], None]] = []
         self._cancelled: frozenset[str] = frozenset()
-        self._seen_in_outbox: frozenset[str] = frozenset()
         self.rules = run.rules()
         for queue in run.queues:
             self.broker(queue).declare(queue)
         self.ledger = self._open_ledger()
+        self._outgoing = Outgoing(self.ledger, self, most=run.spec.limits.max_fanout_pending, queues=run.queues)
 
     def _open_ledger(self) -> Ledger:
-        embedded = self._connect(self.run.queue_file)
+        embedded = self.broker_at(self.run.queue_file)
         if self.run.ledger != self.run.queue_file or not isinstance(embedded, SqliteBroker):
             return Ledger.open(self.run.ledger)
         own = [queue for queue in self.run.queues if self.run.url_of(queue) == self.run.queue_file]
@@ -124,9 +124,14 @@ class Services:
 
     def broker(self, queue: str) -> Broker:
         """The broker that has a queue."""
-        return self._connect(self.run.url_of(queue))
+        return self.broker_at(self.url_of(queue))
 
-    def _connect(self, url: str) -> Broker:
+    def url_of(self, queue: str) -> str:
+        """The URL of the broker that has a queue."""
+        return self.run.url_of(queue)
+
+    def broker_at(self, url: str) -> Broker:
+        """The broker at a URL."""
         with self._lock:
             broker = self._brokers.get(url)
             if broker is None:
@@ -135,6 +140,7 @@ class Services:
 
     def close(self) -> None:
         """Close the connections."""
+        self._outgoing.close()
         self.ledger.close()
         for broker in self._brokers.values():
             broker.close()
@@ -167,17 +173,18 @@ class Services:
         while untold := self.ledger.completed_untold():
             self._tell_completed(untold)
 
-    def _tell_published(self, queues: Iterable[str]) -> None:
+    def tell_published(self, queues: Iterable[str]) -> None:
+        """Messages are in these queues: tell those who listen."""
         with self._lock:
             listeners = [one for queue in queues for one in self._published.get(queue, ())]
         for listener in listeners:
             listener()
 
     def start(self, message: NewMessage, execution: str = "") -> str:
-        """Begin an execution; its message is published when this returns. Returns its id."""
+        """Begin an execution; its message is published when this returns, unless its broker is away. Returns its id."""
         started = self.ledger.start(self.rules, message, on_complete=self.run.spec.on_complete, execution=execution)
         self.drain_outbox()
-        self._tell_published([message.queue])
+        self.tell_published([message.queue])
         return started
 
     # --- leasing ----------------------------------------------------------------------------------------------
@@ -240,12 +247,14 @@ class Services:
         return works, leased
 
     def is_above_high_water(self, route: RouteSpec, exempt: frozenset[str]) -> bool:
-        """Whether an outbound queue of a route holds more ready messages than it may.
+        """Whether an outbound queue of a route holds more ready messages than it may, or its broker is away.
 
         Args:
             route: the route.
             exempt: queues that lead back to the route: to wait for these would be to wait for itself.
         """
+        if any(self._outgoing.is_away(queue) for queue in route.outbound):
+            return True
         most = route.backpressure.high_water
         return any(self.broker(queue).depth(queue).ready > most for queue in route.outbound if queue not in exempt)
 
@@ -258,80 +267,44 @@ class Services:
     # --- settling ---------------------------------------------------------------------------------------------
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Settle attempts: see ROUTES §4 in docs/routes_ledger.md. May be repeated with the same settlements.
+        """Settle attempts: see docs/routes_ledger.md. May be repeated with the same settlements.
+
+        A broker that is away is told, and gets its messages, later.
 
         Raises:
-            ConnectorError: the ledger or a broker is not available. What was done stays done.
+            ConnectorError: the ledger is not available.
         """
         effects = self.ledger.settle(settlements, self.rules)
-        self._publish(effects)
-        self._tell_published(dict.fromkeys(child.queue for one in settlements for child in one.children))
-        by_broker: dict[str, _Told] = {}
-        for standing in effects.acks:
-            self._told(by_broker, standing.queue).acks.append(standing.handle)
-        for retry in effects.retries:
-            self._told(by_broker, retry.standing.queue).failures.append(
-                Failure(
-                    handle=retry.standing.handle, delay_s=retry.delay_s, reason=retry.reason[:500], counts=retry.counts
-                )
-            )
-        for url, told in by_broker.items():
-            broker = self._connect(url)
+        self._outgoing.publish(effects.publish)
+        self.tell_published(dict.fromkeys(child.queue for one in settlements for child in one.children))
+        for url, told in self._by_broker(effects).items():
+            broker = self.broker_at(url)
             if told.acks:
-                broker.ack(told.acks)
+                self._outgoing.tell(url, partial(broker.ack, told.acks))
             if told.failures:
-                broker.fail(told.failures)
+                self._outgoing.tell(url, partial(broker.fail, told.failures))
         for letter in effects.letters:
-            self._letter(letter)
+            self._outgoing.tell(self.url_of(letter.standing.queue), partial(self._letter, letter))
         self._tell_completed(effects.completed)
 
-    def _told(self, by_broker: dict[str, _Told], queue: str) -> _Told:
-        return by_broker.setdefault(self.run.url_of(queue), _Told([], []))
-
-    def _publish(self, effects: SettleEffects) -> None:
-        """Publish what was registered, at most as many at a time as the fan-out gate allows."""
-        most = self.run.spec.limits.max_fanout_pending
-        for queue, messages in effects.publish.items():
-            self._publish_to(queue, messages, most)
-        if effects.outbox:
-            self.ledger.published(effects.outbox)
-
-    def _publish_to(self, queue: str, messages: Sequence[Message], most: int) -> None:
-        broker = self.broker(queue)
-        for start in range(0, len(messages), most):
-            broker.publish(queue, messages[start : start + most])
+    def _by_broker(self, effects: SettleEffects) -> dict[str, _Told]:
+        found: dict[str, _Told] = {}
+        for standing in effects.acks:
+            found.setdefault(self.url_of(standing.queue), _Told([], [])).acks.append(standing.handle)
+        for retry in effects.retries:
+            failure = Failure(
+                handle=retry.standing.handle, delay_s=retry.delay_s, reason=retry.reason[:500], counts=retry.counts
+            )
+            found.setdefault(self.url_of(retry.standing.queue), _Told([], [])).failures.append(failure)
+        return found
 
     def drain_old_outbox(self) -> None:
-        """Publish what stood in the outbox at the last call, too, and is still there.
+        """Publish what stood in the outbox at the last call, too, and is still there; see `Outgoing.drain_old`."""
+        self._outgoing.drain_old()
 
-        Whoever settles publishes at once; what is left is of requests (`cancel`, `replay`), and of processes that died.
-        """
-        rows = self.ledger.outbox(OUTBOX_CHUNK)
-        seen, self._seen_in_outbox = self._seen_in_outbox, frozenset(row.id for row in rows)
-        if any(row.id in seen for row in rows):
-            self.drain_outbox(only=seen)
-
-    def drain_outbox(self, only: frozenset[str] | None = None) -> int:
-        """Publish what an earlier process registered and did not publish; how many messages.
-
-        Args:
-            only: rows with these ids; None: all.
-        """
-        drained = 0
-        while rows := self.ledger.outbox(OUTBOX_CHUNK):
-            if only is not None:
-                rows = [row for row in rows if row.id in only]
-                if not rows:
-                    break
-            queues: dict[str, list[Message]] = {}
-            for row in rows:
-                queues.setdefault(row.queue, []).append(row.message)
-            for queue, messages in queues.items():
-                self._publish_to(queue, messages, self.run.spec.limits.max_fanout_pending)
-            self.ledger.published([row.id for row in rows])
-            self._tell_published(queues)
-            drained += len(rows)
-        return drained
+    def drain_outbox(self) -> int:
+        """Publish what an earlier process registered and did not publish; how many messages."""
+        return self._outgoing.drain()
 
     def _letter(self, letter: ToDeadLetter) -> None:
         route = self.run.spec.routes[letter.standing.route]

@@ -1,0 +1,64 @@
+"""A broker that is away holds up nobody else, and misses nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.routes.running.pipelines import Asked, adapter
+from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states, until
+from tupletree.routes.running import outgoing
+
+
+def test_while_an_output_is_away_the_others_go_on_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "AGAIN_S", 0.02)
+    b = f"sqlite:///{tmp_path}/b.db?busy_timeout_s=0.05"
+    p = pipeline(
+        tmp_path / "home",
+        route("one", adapter(Asked), out=("q.a", "q.b")),
+        route("two", adapter(Asked)),
+        route("a", inbound="q.a"),
+        route("b", inbound="q.b"),
+        queues={"q.b": b},
+    )
+    with p.run() as run:
+        assert run.execute({}, route="one").wait(HANG_S).total == 3
+        lock = sqlite3.connect(tmp_path / "b.db", isolation_level=None, check_same_thread=False)
+        lock.execute("BEGIN IMMEDIATE")
+        begun = [run.execute({}, route="one") for _ in range(5)]
+        until(lambda: states(run)["a"]["done"] > 1)
+        assert run.execute({}, route="two").wait(HANG_S).state == "completed"
+        assert states(run)["b"].get("pending")
+        lock.execute("ROLLBACK")
+        lock.close()
+        assert {one.wait(HANG_S).state for one in begun} == {"completed"}
+        assert states(run) == {name: {"done": 6 if name != "two" else 1} for name in ("one", "two", "a", "b")}
+
+
+def test_an_input_that_is_away_when_its_message_is_settled_hears_of_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "AGAIN_S", 0.02)
+    b = f"sqlite:///{tmp_path}/b.db?busy_timeout_s=0.05"
+    p = pipeline(
+        tmp_path / "home",
+        route("one", adapter(Asked, say="a", seconds=0.3)),
+        route("two", adapter(Asked)),
+        queues={"q.one": b},
+    )
+    Asked.calls.clear()
+    with p.run() as run:
+        begun = run.execute({"do": {"a": "wait"}}, route="one")
+        until(lambda: any(one.startswith("a ") for one in Asked.calls))
+        lock = sqlite3.connect(tmp_path / "b.db", isolation_level=None, check_same_thread=False)
+        lock.execute("BEGIN IMMEDIATE")
+        assert begun.wait(HANG_S).state == "completed", "the ledger knows"
+        assert run.execute({}, route="two").wait(HANG_S).state == "completed"
+        assert run.services.broker("q.one").depth("q.one").leased == 1
+        lock.execute("ROLLBACK")
+        lock.close()
+        until(lambda: run.services.broker("q.one").depth("q.one").open == 0)
