@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,7 @@ class _Inserted:
 
     @staticmethod
     def _run(connection: sa.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        connection.exec_driver_sql(statement, tuple(value for row in rows for value in row))
+        connection.exec_driver_sql(statement, tuple(chain.from_iterable(rows)))
 
 
 def _parameters(engine: sa.Engine) -> int:

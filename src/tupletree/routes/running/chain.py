@@ -377,7 +377,8 @@ class _Walk:
                 got=f"{type(result).__name__} {result!r:.80}",
                 expected="an AdapterResult, or None",
             )
-        self._emitted += routed(self.route, step.position, self.ids, result.emitted, self.message.headers)
+        if result.emitted:
+            self._emitted += routed(self.route, step.position, self.ids, result.emitted, self.message.headers)
         if result.queue and result.queue not in self.route.outbound:
             raise no_outbound(self.route, result.queue)
         if result.message is not None and result.continue_pipeline:

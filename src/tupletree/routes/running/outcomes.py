@@ -37,19 +37,20 @@ def call_records(
     error: str = "",
     batch: str = "",
 ) -> list[CallRecord]:
-    """A call of the adapter at this position, for each message of the work."""
+    """A call of the adapter at this position, for each message of the work. Hot: once for each call."""
+    name, adapter = route.name, route.adapters[position].name
     return [
         CallRecord(
             execution=standing.executions[0] if standing.executions else "",
-            route=route.name,
-            adapter=route.adapters[position].name,
+            route=name,
+            adapter=adapter,
             position=position,
             message=standing.id,
             attempt=standing.attempt,
             status=status,
             input_hash=input_hash,
             output_hash=output_hash,
-            error=error[:MAX_TEXT],
+            error=error and error[:MAX_TEXT],
             started_s=started_s,
             ended_s=ended_s,
             batch=batch or work.batch,

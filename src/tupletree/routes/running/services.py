@@ -374,7 +374,10 @@ class _Told:
 
 def _trace_of(headers: Mapping[str, str]) -> str:
     """What a W3C `traceparent` (version-trace-span-flags) names."""
-    parts = headers.get(TRACE_HEADER, "").split("-")
+    header = headers.get(TRACE_HEADER)
+    if not header:
+        return ""
+    parts = header.split("-")
     return f"{parts[1]}-{parts[2]}" if len(parts) == 4 else ""
 
 
