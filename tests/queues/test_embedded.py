@@ -267,7 +267,8 @@ def test_every_statement_is_answered_by_an_index(broker: SqliteBroker) -> None:
     for name, statement in statements.items():
         marks = max(map(int, re.findall(r"\?(\d)", statement)), default=statement.count("?"))
         plan = broker._file._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (1,) * marks).fetchall()
-        text = "; ".join(row[3] for row in plan)
+        # The list of rows that a call names is read from its start to its end.
+        text = "; ".join(row[3] for row in plan if not row[3].startswith("SCAN json_each"))
         if "SCAN" in text or "TEMP B-TREE" in text:
             slow[name] = text
     assert slow == {}

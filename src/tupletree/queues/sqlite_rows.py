@@ -49,10 +49,14 @@ _READY = "UPDATE tupletree_queue_messages SET state = 0, due = 0 WHERE seq = ?"
 _NEXT = """SELECT seq, size, deliveries, published, id, key, head,
     CASE WHEN ref IS NULL THEN body ELSE (SELECT b.body FROM tupletree_queue_bodies b WHERE b.ref = m.ref) END
     FROM tupletree_queue_messages m WHERE queue = ? AND state = 0 ORDER BY due, seq LIMIT ?"""
-_LEASE = """UPDATE tupletree_queue_messages SET state = 2, due = ?, token = ?, deliveries = deliveries + 1
-    WHERE seq = ?"""
-_ACK = """UPDATE tupletree_queue_messages SET state = 5, due = ?, ordered = 0, key = NULL, head = NULL, reason = NULL,
-    size = 0, ref = NULL, body = NULL WHERE seq = ? AND token = ? AND state = 2 AND queue = ?"""
+# One statement for all rows: the driver lets other threads run between two, and has to wait for its turn then. With `+`
+# no index of these columns is considered, which would read all rows of the state.
+_AMONG = "seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))"
+_LEASE = f"""UPDATE tupletree_queue_messages SET state = 2, due = ?, token = ?, deliveries = deliveries + 1
+    WHERE {_AMONG}"""  # noqa: S608 - text of ours
+_ACK = f"""UPDATE tupletree_queue_messages SET state = 5, due = ?, ordered = 0, key = NULL, head = NULL, reason = NULL,
+    size = 0, ref = NULL, body = NULL
+    WHERE {_AMONG} AND token = ? AND +state = 2 AND +queue = ?"""  # noqa: S608 - text of ours
 _ACKED = "SELECT 1 FROM tupletree_queue_messages WHERE seq = ? AND token = ? AND state = 5 AND queue = ?"
 _FAIL = """UPDATE tupletree_queue_messages SET state = ?, due = ?, reason = ?, deliveries = deliveries - ?
     WHERE seq = ? AND token = ? AND state = 2 AND queue = ?"""
@@ -230,7 +234,7 @@ class QueueRows:
             ).fetchone()
             connection.execute("UPDATE tupletree_queues SET token = ? WHERE number = ?", (token, queue.number))
             end = self._file.now_ms() + int(lease_s * 1000)
-            connection.executemany(_LEASE, ((end, token, row[0]) for row in chosen))
+            connection.execute(_LEASE, (end, token, _json([row[0] for row in chosen])))
         self.count(connection, queue.number, counts)
         zero_s = self._file.unix_s(0)
         prefix = f"{self._file.file_id}.{queue.number}.{token}."
@@ -257,10 +261,11 @@ class QueueRows:
                 refused += [f"{prefix}.{seq}" for seq in seqs]
                 continue
             number, token = queue.number, int(prefix.rpartition(".")[2])
-            rows = [(now + self._remembers_ms, seq, token, number) for seq in seqs]
+            rows = [(0, seq, token, number) for seq in seqs]
             keys = self._keys_of(connection, queue, rows)
             counts = Counts()
-            counts.move(LEASED, None, connection.executemany(_ACK, rows).rowcount)
+            acked = connection.execute(_ACK, (now + self._remembers_ms, _json(seqs), token, number))
+            counts.move(LEASED, None, acked.rowcount)
             if -counts[LEASED] < len(rows):
                 refused += [f"{prefix}.{row[1]}" for row in rows if not connection.execute(_ACKED, row[1:]).fetchone()]
             self._release(connection, queue, keys, counts)
@@ -446,6 +451,11 @@ class QueueRows:
         column = _COLUMNS[state]
         statement = f"SELECT {column} FROM tupletree_queues WHERE number = ?"  # noqa: S608 - a name of our columns
         return int(connection.execute(statement, (number,)).fetchone()[0])
+
+
+def _json(numbers: Sequence[int]) -> str:
+    """What `_AMONG` takes."""
+    return f"[{','.join(map(str, numbers))}]"
 
 
 def _state_and_large(row: tuple[Any, ...]) -> tuple[int, bool]:

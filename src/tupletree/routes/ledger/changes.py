@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -49,6 +49,8 @@ __all__ = [
 
 CHUNK = 2000
 """Ids in one query, rows in one statement."""
+
+V = TypeVar("V")
 
 _FAILED, _LOST = COUNTED.index("failed"), COUNTED.index("lost")
 
@@ -152,8 +154,8 @@ class Changes:
         self._now_s = now_s
         self._members: dict[int, tuple[int, ...]] = {}
         self._deltas: dict[tuple[int, str], list[int]] = {}
-        self._marked: list[tuple[Any, ...]] = []
-        self._closed: list[tuple[Any, ...]] = []
+        self._marked: dict[int, tuple[int, int]] = {}
+        self._closed: dict[int, tuple[int, str, str]] = {}
         self._failed: list[tuple[Any, ...]] = []
         self._reopened: list[tuple[Any, ...]] = []
         self._gone_on: list[tuple[Any, ...]] = []
@@ -201,12 +203,12 @@ class Changes:
             for number in self.executions_of(entry):
                 self._delta(number, entry.route)[_LOST] += 1
         self._move(entry, state)
-        self._marked.append((state, entry.lost, self._now_s, entry.seq))
+        self._marked[entry.seq] = state, entry.lost
 
     def close(self, entry: MessageEntry, state: int, reason: str = "", adapter: str = "") -> None:
         """An open message is settled."""
         self._move(entry, state)
-        self._closed.append((state, storable(reason), storable(adapter), self._now_s, entry.seq))
+        self._closed[entry.seq] = state, storable(reason), storable(adapter)
 
     def fail(
         self, entry: MessageEntry, state: int, failures: int, reason: str, error: str, adapter: str, due_s: float
@@ -295,8 +297,10 @@ class Changes:
             RaceError: roll back and begin again.
         """
         run, session = self._session.run, self._session
-        run(st.MARK, self._marked)
-        run(st.CLOSE, self._closed)
+        for marked, seqs in _by_values(self._marked).items():
+            session.run_one(st.MARK, *marked, self._now_s, seqs)
+        for closed, seqs in _by_values(self._closed).items():
+            session.run_one(st.CLOSE, *closed, self._now_s, seqs)
         run(st.FAIL, self._failed)
         run(st.REOPEN, self._reopened)
         run(st.REOPEN_EXECUTION, self._gone_on)
@@ -377,6 +381,14 @@ def completion_message(completed: Completed) -> Message:
         content_type="application/json",
         headers={"tupletree-execution": completed.execution},
     )
+
+
+def _by_values(rows: Mapping[int, V]) -> dict[V, list[int]]:
+    """Rows by what is written to them, which is the same for most: one statement for all of them."""
+    found: dict[V, list[int]] = {}
+    for seq, values in rows.items():
+        found.setdefault(values, []).append(seq)
+    return found
 
 
 def in_chunks(items: Sequence[Any]) -> Iterable[list[Any]]:

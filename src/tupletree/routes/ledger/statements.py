@@ -168,9 +168,9 @@ COUNT = Statement(_count, "execution_", "route_", *(f"{name}_" for name in COUNT
 
 CLOSE = Statement(
     sa.update(messages)
-    .where(_m.seq == param("seq_"))
+    .where(Among(_m.seq, "seqs"))
     .values(state=param("state_"), reason=param("reason_"), adapter=param("adapter_"), changed_s=param("now_")),
-    "state_", "reason_", "adapter_", "now_", "seq_",
+    "state_", "reason_", "adapter_", "now_", "seqs",
 )  # fmt: skip
 FAIL = Statement(
     sa.update(messages)
@@ -188,9 +188,9 @@ FAIL = Statement(
 )  # fmt: skip
 MARK = Statement(
     sa.update(messages)
-    .where(_m.seq == param("seq_"))
+    .where(Among(_m.seq, "seqs"))
     .values(state=param("state_"), lost=param("lost_"), changed_s=param("now_")),
-    "state_", "lost_", "now_", "seq_",
+    "state_", "lost_", "now_", "seqs",
 )  # fmt: skip
 UPDATE_EXECUTION = Statement(
     sa.update(executions)
