@@ -99,18 +99,22 @@ def test_values_are_anchored_to_all_tuples_of_their_release_which_are_done() -> 
 
 
 def test_one_that_raises_fails_alone() -> None:
-    task, _ = a_task()
+    made: list[Pairs] = []
+    task, _ = a_task(made)
     worked = task.work(frame(8, (1, [10]), (2, [13]), (3, [12])))
     assert worked.failures.keys() == {2}
     assert outputs(worked) == [((1, 3), [10, 12])]
+    assert made[-1].forgotten == [13]
 
 
-def test_what_a_check_raises_fails_all_that_is_kept() -> None:
-    task, _ = a_task()
+def test_what_a_check_raises_fails_all_that_is_kept_and_the_bolt_forgets_it() -> None:
+    made: list[Pairs] = []
+    task, _ = a_task(made)
     task.work(frame(8, (1, [15])))
     worked = task.advance()
     assert worked.failures.keys() == {1}
     assert not task.is_holding
+    assert (made[-1].forgotten, made[-1].kept) == ([15], [])
 
 
 def test_an_outage_lets_the_tuples_wait_and_the_call_is_made_again() -> None:

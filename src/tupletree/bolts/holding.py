@@ -143,7 +143,9 @@ class HoldingTask:
                 self._must_flush = False
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 if not self._meets(error, turn):
-                    turn.blame(self._everything(), error)
+                    failed = self._everything()
+                    turn.blame(failed, error)
+                    bolt.forget(failed)
         self._is_away = turn.worked.outage is not None
         self._place.root = None
         return turn.end()
@@ -157,6 +159,7 @@ class HoldingTask:
                 return new
             if len(new) == 1:
                 turn.blame(new, error)
+                bolt.forget(new)  # it may have kept them before it raised
                 return []
         else:
             return []

@@ -307,7 +307,7 @@ class HoldingBolt(Generic[T]):
         return self.check(time_s)
 
     def forget(self, tuples: Sequence[Held[T]]) -> None:
-        """The messages of these are over: they are not kept any more."""
+        """The messages of these are over, or a call failed them: they are not kept any more."""
 
     def close(self) -> None:
         """Release everything that was acquired. Called once, also after an error."""
