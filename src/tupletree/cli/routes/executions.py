@@ -193,7 +193,7 @@ def _copy(dead: Sequence[str], into: str, ledger: str) -> tuple[str, Sequence[ob
         if run.services.run.ledger != ledger:
             raise ConfigError(
                 "the two pipelines have different ledgers",
-                got=f"{run.services.run.ledger} and {ledger}",
+                where=into,  # their URLs are not shown: they may hold passwords
                 next_step="name one `ledger:` in both documents",
             )
         execution, copies = run.services.ledger.replay_into(dead, run.services.rules)

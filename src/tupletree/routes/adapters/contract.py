@@ -201,7 +201,7 @@ class Adapter(ABC, Generic[C]):
 
         Args:
             message: its id.
-            outcome: as `Settlement.outcome`; `done` where it was handed on to an adapter that holds messages.
+            outcome: as `Settlement.outcome`; `done` where it went on to an adapter that holds messages.
         """
 
     def close(self) -> Awaitable[None] | None:

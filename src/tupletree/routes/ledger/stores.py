@@ -168,10 +168,10 @@ class DatabaseStore(Store):
     def __init__(self, url: str) -> None:
         try:
             parsed = sa.make_url(url)
-        except ArgumentError as error:
+        except (ArgumentError, ValueError):  # not shown: it may quote a part of the URL
             raise ConfigError(
                 "the URL of the ledger cannot be read", expected="sqlite:///file.db or postgresql+psycopg://…"
-            ) from error
+            ) from None
         self.where = f"ledger {parsed.set(username=None, password=None, query={}).render_as_string()}"
         self._dialect = parsed.get_backend_name()
         if self._dialect not in _HAS_TABLES:
@@ -281,7 +281,7 @@ class QueueFileStore(Store):
         return results[0]
 
     def read(self, work: Callable[[Session], T]) -> T:
-        """See `Store.read`. On a connection of its own, so that it keeps nobody waiting."""
+        """See `Store.read`. On a connection of its own, so that no other caller waits for it."""
         return self._reader.read(work)
 
     def close(self) -> None:

@@ -182,7 +182,12 @@ class _Store:
         """Connect, and make the table if it is not there."""
         try:
             self._engine = engine = sa.create_engine(self._url, pool_pre_ping=True)
-        except (exc.ArgumentError, exc.NoSuchModuleError, ImportError) as error:  # not shown: it may quote the URL
+        except (
+            exc.ArgumentError,
+            exc.NoSuchModuleError,
+            ImportError,
+            ValueError,
+        ) as error:  # not shown: it may quote the URL
             raise ConfigError(
                 "the store is no database that can be used here", where="dedupe: store", got=type(error).__name__
             ) from None

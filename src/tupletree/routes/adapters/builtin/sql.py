@@ -132,7 +132,7 @@ class WriteSql(BatchAdapter[SqlConfig]):
         config = self.config
         try:
             url = sa.make_url(config.url.get_secret_value())
-        except exc.ArgumentError:  # not shown: it quotes the URL
+        except (exc.ArgumentError, ValueError):  # not shown: it may quote a part of the URL
             raise ConfigError(
                 "this is no database URL", where="write_sql: url", expected="such as sqlite:///file.db"
             ) from None
