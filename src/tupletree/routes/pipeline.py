@@ -7,6 +7,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -181,7 +182,8 @@ class PipelineRun:
         self._run = run
         self._is_closed = False
         self._begun: set[str] = set()
-        self._ended: dict[str, Completed] = {}
+        self._awaited: Counter[str] = Counter()
+        self._ended: set[str] = set()  # of those that are waited for: their completion was told since the last look
         self._changed = threading.Condition()
         shared.notice(self._note)
 
@@ -277,7 +279,7 @@ class PipelineRun:
         return serve_metrics(self.handle, self.spec.name, runtime, port, host, also=[collector])
 
     def stop(self) -> None:
-        """Stop leasing, settle what is in flight, and let go of the connections."""
+        """Stop leasing, settle what is in flight, and close the connections."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -285,7 +287,9 @@ class PipelineRun:
             if self.handle is not None:
                 self.handle.stop()
                 self.handle.wait()
-                for execution in [*self._begun]:
+                with self._changed:
+                    begun = [*self._begun]
+                for execution in begun:
                     self.services.ledger.interrupt(execution)  # those that are open; the next run goes on with them
         finally:
             services.release(self._run)
@@ -301,11 +305,24 @@ class PipelineRun:
     def _note(self, completed: Completed) -> None:
         with self._changed:
             self._begun.discard(completed.execution)
-            self._ended[completed.execution] = completed
-            self._changed.notify_all()
+            if completed.execution in self._awaited:
+                self._ended.add(completed.execution)
+                self._changed.notify_all()
 
     def wait_for(self, execution: str, timeout_s: float | None) -> Execution:
         """See `ExecutionHandle.wait`."""
+        with self._changed:
+            self._awaited[execution] += 1
+        try:
+            return self._wait_for(execution, timeout_s)
+        finally:
+            with self._changed:
+                self._awaited[execution] -= 1
+                if not self._awaited[execution]:
+                    del self._awaited[execution]
+                    self._ended.discard(execution)
+
+    def _wait_for(self, execution: str, timeout_s: float | None) -> Execution:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             found = self.services.ledger.execution(execution)
@@ -323,7 +340,7 @@ class PipelineRun:
                 if execution not in self._ended:
                     self._changed.wait(left_s)
                 else:
-                    del self._ended[execution]
+                    self._ended.remove(execution)
 
 
 def _fresh(runs: Path) -> Path:
