@@ -37,7 +37,7 @@ def init_id(execution: str) -> str:
 
 
 def stranger_id(queue: str, message: str) -> str:
-    """In the ledger, of a message that somebody else published to a queue of a pipeline."""
+    """In the ledger, of a message that another program published to a queue of a pipeline."""
     return _digest("message", queue, message)
 
 

@@ -272,7 +272,7 @@ class World:
             self.bench.broker.publish(row.queue, [row.message])
             self.maybe_crash()
             process.ledger.published([row.id])
-        for completed in process.ledger.completed_untold():
+        for completed in process.ledger.completed_not_told():
             if process.ledger.told(completed.execution, completed.run):
                 self.told[completed.execution, completed.run] += 1
 
@@ -326,7 +326,7 @@ class World:
         assert told == dict.fromkeys([one.id for one in executions], 1)
         # A process that ends just after it took it upon itself to tell has told nobody: never twice.
         assert set(self.told.values()) <= {1}
-        assert ledger.completed_untold() == []
+        assert ledger.completed_not_told() == []
         assert len(executions) == len(self.begun)
         assert all(self.bench.broker.depth(queue).open == 0 for queue in READ)
         self._judge_letters()

@@ -26,7 +26,7 @@ def test_a_cancelled_execution_ends_at_once_and_its_waiting_messages_are_acked_u
     assert (late.late, late.publish, late.completed) == (1, {}, [])
     assert shop.broker.depth("c").open == 0
     shop.drain()
-    assert [one.state for one in shop.ledger.completed_untold()] == ["cancelled"]
+    assert [one.state for one in shop.ledger.completed_not_told()] == ["cancelled"]
     assert shop.broker.depth("ended").ready == 1
     assert shop.ledger.cancel(execution)  # again: the same
 

@@ -199,9 +199,9 @@ def test_completion_is_told_by_one_caller_once(shop: Bench) -> None:
     execution = shop.start(on_complete="ended")
     [first] = shop.take("a")
     shop.end(first)
-    [untold] = shop.ledger.completed_untold()
-    assert untold.execution == execution
-    assert [shop.ledger.told(execution, untold.run) for _ in range(2)] == [True, False]
-    assert shop.ledger.completed_untold() == []
+    [completed] = shop.ledger.completed_not_told()
+    assert completed.execution == execution
+    assert [shop.ledger.told(execution, completed.run) for _ in range(2)] == [True, False]
+    assert shop.ledger.completed_not_told() == []
     [message] = shop.lease("ended", 10)
     assert message.message.headers["tupletree-execution"] == execution

@@ -241,3 +241,15 @@ def test_errors_with_what_no_database_takes_are_written_all_the_same(tmp_path: P
         (failure,) = lineage.failures()
     assert failure.error.startswith("\\x00 \\ud800 x")
     assert len(failure.error) < 2_100
+
+
+def test_a_store_that_could_not_be_opened_is_closed_before_the_next_one_is_made() -> None:
+    store, clock = Kept(), ManualClock()
+    store.is_away = True
+    writer = made(store, clock)
+    writer.put(many(1))
+    clock.advance(1.0)
+    writer.step()
+    clock.advance(writer.step())
+    writer.step()
+    assert store.closed == 2

@@ -44,3 +44,21 @@ def test_a_message_that_is_delivered_again_while_it_is_worked_is_neither_worked_
         assert states(run, begun.id) == {"one": {"done": 1}}
         until(lambda: run.services.broker("q.one").depth("q.one").open == 0)
     assert Slow.calls == ([1, 2] if fails else [1])
+
+
+def test_leases_are_extended_again_after_an_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def extend(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ValueError("a fault of the broker's")
+
+    monkeypatch.setattr(SqliteBroker, "extend", extend)
+    Slow.calls.clear()
+    Slow.may_end.clear()
+    with pipeline(tmp_path, route("one", adapter(Slow), lease_seconds=0.1)).run() as run:
+        begun = run.execute({"fails": False}, route="one")
+        until(lambda: len(calls) > 1)
+        Slow.may_end.set()
+        assert begun.wait(HANG_S).state == "completed"

@@ -73,7 +73,11 @@ class Ledger:
         self._store = store
         self._clock = clock
         self._own_queues = frozenset(queues)
-        store.prepare()
+        try:
+            store.prepare()
+        except BaseException:
+            store.close()
+            raise
 
     @classmethod
     def open(cls, url: str, *, clock: Callable[[], float] = time.time) -> Ledger:
@@ -283,9 +287,9 @@ class Ledger:
 
     # Completion.
 
-    def completed_untold(self, limit: int = 100) -> list[Completed]:
-        """Executions that are complete, and whose completion nobody has taken upon himself to tell."""
-        return self._store.read(lambda session: queries.untold(session, limit))
+    def completed_not_told(self, limit: int = 100) -> list[Completed]:
+        """Executions that are complete, and whose completion no process has told yet (`told`)."""
+        return self._store.read(lambda session: queries.not_told(session, limit))
 
     def told(self, execution: str, run: int) -> bool:
         """Take it upon oneself to tell of a completion. True for one caller, once: it tells; the others do not."""

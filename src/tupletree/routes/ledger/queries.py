@@ -30,7 +30,7 @@ from tupletree.routes.ledger.values import (
     StoredDocument,
 )
 
-__all__ = ["TELL", "account", "count", "document", "find", "find_all", "list_messages", "outbox", "untold"]
+__all__ = ["TELL", "account", "count", "document", "find", "find_all", "list_messages", "not_told", "outbox"]
 
 _e, _m, _o, _c = executions.c, messages.c, outbox_table.c, counts.c
 
@@ -41,7 +41,7 @@ TELL = st.Statement(
     "id_", "run_",
 )  # fmt: skip
 _CANCELLED = st.Statement(sa.select(_e.id).where(st.Among(_e.id, "ids"), _e.state == "cancelled"), "ids")
-_UNTOLD = st.Statement(
+_NOT_TOLD = st.Statement(
     sa.select(_e.id, _e.pipeline, _e.state, _e.run, _e.total, _e.dead, _e.created_s, _e.ended_s)
     .where(_e.ended_s.is_not(None), sa.text("told = 0"))
     .order_by(_e.number)
@@ -59,9 +59,9 @@ def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
     return [name for (name,) in session.rows(_CANCELLED, [*executions])]
 
 
-def untold(session: Session, limit: int) -> list[Completed]:
-    """See `Ledger.completed_untold`."""
-    return [Completed(*row) for row in session.rows(_UNTOLD, limit)]
+def not_told(session: Session, limit: int) -> list[Completed]:
+    """See `Ledger.completed_not_told`."""
+    return [Completed(*row) for row in session.rows(_NOT_TOLD, limit)]
 
 
 def outbox(

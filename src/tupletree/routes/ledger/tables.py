@@ -76,7 +76,7 @@ executions = _table(
     _text("reason"),
 )
 sa.Index(
-    "tupletree_route_untold",
+    "tupletree_route_not_told",
     executions.c.number,
     sqlite_where=sa.text("ended_s IS NOT NULL AND told = 0"),
     postgresql_where=sa.text("ended_s IS NOT NULL AND told = 0"),

@@ -84,7 +84,7 @@ class LedgerRules:
         error_handling: by route.
         document: its text, kept with executions.
         versions: adapter → version, kept with executions.
-        on_complete: queue that gets a message for each completed execution that a message of somebody else began;
+        on_complete: queue that gets a message for each completed execution that a message of another program began;
             empty: none.
     """
 

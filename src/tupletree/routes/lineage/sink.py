@@ -20,7 +20,7 @@ __all__ = ["LineageSink"]
 
 
 class LineageSink(Sink[CallRecord]):
-    """Hands records to a `LineageWriter` for each taker, and returns at once.
+    """Gives records to a `LineageWriter` for each taker, and returns at once.
 
     A batch that comes again after a crash replaces its own rows. It may be sent to another process before `open`.
 
@@ -84,7 +84,7 @@ class LineageSink(Sink[CallRecord]):
         ]
 
     def write(self, batch: SinkBatch[CallRecord]) -> None:
-        """Hand on what the level keeps. Never waits, never raises."""
+        """Give the writers what the level keeps. Never waits, never raises."""
         for export in self._exporting:
             export.put(batch.rows)
         if self._writer is not None:

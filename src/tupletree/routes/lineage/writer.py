@@ -1,6 +1,6 @@
 """Writes lineage behind everything else: a bounded buffer, and a thread that empties it into a store.
 
-Owns that nobody waits for lineage: what does not fit the buffer, and what a store refuses, is lost, counted, and said
+Owns that nothing waits for lineage: what does not fit the buffer, and what a store refuses, is lost, counted, and said
 in the log once. A store that is not available is tried again, ever more rarely, and goes on by itself.
 """
 
@@ -190,7 +190,11 @@ class LineageWriter:
     def _opened(self) -> Store:
         if self._store is None:
             store = self._make_store()
-            store.open()
+            try:
+                store.open()
+            except BaseException:
+                store.close()  # the next try makes another one
+                raise
             self._store = store
             self._most_rows = min(store.most_rows, self._capacity)
         return self._store
@@ -201,7 +205,7 @@ class LineageWriter:
             store.write(batch)
         except TupletreeError:
             raise
-        except Exception as error:  # noqa: BLE001 - of any kind: the row is to blame, and nobody waits for it
+        except Exception as error:  # noqa: BLE001 - of any kind: the row is to blame, and no caller waits for it
             if len(batch) == 1:
                 logger.log(
                     logging.DEBUG if self._refused else logging.WARNING,

@@ -1,4 +1,4 @@
-"""Threads for adapters that are plain functions: one that never returns blocks nobody, not even the end of the process.
+"""Threads for adapters that are plain functions: one that never returns blocks nothing else, not even the exit.
 
 An executor of the standard library waits for its threads at exit; these do not keep a process alive.
 """
@@ -43,7 +43,7 @@ class DaemonThreads:
             try:
                 loop.call_soon_threadsafe(_tell, future, result, error)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                return  # the loop is closed: no caller waits any more
 
         self._start(job)
         return await future

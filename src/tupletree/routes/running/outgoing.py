@@ -1,6 +1,6 @@
 """What goes to brokers after the ledger has it: messages of the outbox, and what brokers are told of deliveries.
 
-Owns that a broker which is away holds up nobody: what is for it waits, in the outbox or here, and a thread tries again.
+Owns that a broker which is away holds up nothing else: what is for it waits, in the outbox or here, and a thread tries again.
 Nothing is lost if the process ends meanwhile: the outbox is in the ledger, and a message that is delivered again is
 answered by the ledger.
 """
@@ -109,7 +109,7 @@ class Outgoing:
     def drain_old(self) -> None:
         """Publish what stood in the outbox at the last call, too, and is still there. One thread calls.
 
-        Whoever settles publishes at once; what is left is of requests (`cancel`, `replay`), and of processes that died.
+        `settle` publishes at once; what is left is of requests (`cancel`, `replay`), and of processes that died.
         """
         rows = self._ledger.outbox(CHUNK, without=[queue for queue in self._queues if self.is_away(queue)])
         seen, self._seen = self._seen, frozenset(row.id for row in rows)
@@ -165,7 +165,13 @@ class Outgoing:
             ):
                 self._publish_to(waiting[0].queue, [waiting[0].message])
             while self._away[url]:
-                self._away[url][0]()
+                try:
+                    self._away[url][0]()
+                except ConnectorError:
+                    raise
+                except Exception:
+                    # Tried again, it would keep the broker away for good. Its messages are delivered again.
+                    logger.exception("a call that waited for a broker failed, and is dropped")
                 with self._lock:
                     self._away[url].pop(0)
         except ConnectorError:

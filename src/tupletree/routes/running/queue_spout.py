@@ -69,7 +69,7 @@ class QueueSpout(AsyncSpout[Work]):
         self._keeper = self._loop.create_task(self._keep())
 
     async def close(self) -> None:
-        """Give back what is out, and let go of the connections."""
+        """Give back what is out, and release the connections."""
         self._keeper.cancel()
         with suppress(asyncio.CancelledError):
             await self._keeper
@@ -127,7 +127,7 @@ class QueueSpout(AsyncSpout[Work]):
         try:
             works, leased = await asyncio.shield(leasing)
         except asyncio.CancelledError:
-            # The thread leases all the same, and nobody would give back what it gets before the leases end.
+            # The thread leases all the same; without this, what it gets would come back only when the leases end.
             works, _ = await leasing
             await self._give_back(works)
             raise
@@ -210,8 +210,12 @@ class QueueSpout(AsyncSpout[Work]):
                 if executions:
                     await asyncio.to_thread(self._services.look_for_cancelled, executions)
                 if self._loop.time() - extended_s >= lease_s * KEEP_PART:
-                    extended_s = self._loop.time()
+                    now_s = self._loop.time()
                     handles = [one.handle for one in self._out.values()]
                     await asyncio.to_thread(self._services.extend, self._route, handles)
+                    extended_s = now_s  # only if it went well: otherwise it is tried again at the next look
             except ConnectorError as error:
                 logger.warning("route %s: leases cannot be extended now: %s", self._route.name, error.what)
+            except Exception:
+                # Ended, it would let every lease of the route end.
+                logger.exception("route %s: leases cannot be extended now", self._route.name)

@@ -1,4 +1,4 @@
-"""What spouts and sink of a running pipeline share in one process: brokers, ledger, gates, and who waits for what.
+"""What spouts and sink of a running pipeline share in one process: brokers, ledger, gates, and listeners.
 
 Owns the connections, and the order of settling: the ledger first, then what is published, then the brokers. Refuses to
 know topologies and event loops: its calls block, and any thread may make them.
@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -110,9 +111,13 @@ class Services:
         self._telling: list[Callable[[Completed], None]] = []
         self._cancelled: frozenset[str] = frozenset()
         self.rules = run.rules()
-        for queue in run.queues:
-            self.broker(queue).declare(queue)
-        self.ledger = self._open_ledger()
+        try:
+            for queue in run.queues:
+                self.broker(queue).declare(queue)
+            self.ledger = self._open_ledger()
+        except BaseException:
+            self._brokers_to_close().close()
+            raise
         self._outgoing = Outgoing(self.ledger, self, most=run.spec.limits.max_fanout_pending, queues=run.queues)
 
     def _open_ledger(self) -> Ledger:
@@ -139,11 +144,16 @@ class Services:
             return broker
 
     def close(self) -> None:
-        """Close the connections."""
-        self._outgoing.close()
-        self.ledger.close()
+        """Close the connections. One that cannot be closed does not keep the others open."""
+        with self._brokers_to_close():
+            self._outgoing.close()
+            self.ledger.close()
+
+    def _brokers_to_close(self) -> ExitStack:
+        closing = ExitStack()
         for broker in self._brokers.values():
-            broker.close()
+            closing.callback(broker.close)
+        return closing
 
     # --- listeners --------------------------------------------------------------------------------------------
 
@@ -164,14 +174,14 @@ class Services:
             self._noticing.append(listener)
 
     def on_completed(self, listener: Callable[[Completed], None]) -> None:
-        """Call this, in any thread, with executions whose completion nobody was told of yet; each is told once.
+        """Call this, in any thread, with executions whose completion was not told yet; each is told once.
 
         Those that were complete before, and whose process ended before it could tell, are told now.
         """
         with self._lock:
             self._telling.append(listener)
-        while untold := self.ledger.completed_untold():
-            self._tell_completed(untold)
+        while completed := self.ledger.completed_not_told():
+            self._tell_completed(completed)
 
     def tell_published(self, queues: Iterable[str]) -> None:
         """Messages are in these queues: tell those who listen."""
@@ -394,7 +404,11 @@ class _Registry:
             found, users = self._open.get(run.key, (None, 0))
             if found is None:
                 found = Services(run)
-                found.drain_outbox()
+                try:
+                    found.drain_outbox()
+                except BaseException:
+                    found.close()
+                    raise
             self._open[run.key] = found, users + 1
             return found
 

@@ -164,10 +164,21 @@ class SpanStore:
         return spans
 
     def _send(self) -> None:
-        if self._unsent and self._exporter.export(self._unsent) is not SpanExportResult.SUCCESS:
+        if not self._unsent:
+            return
+        cause: Exception | None = None
+        result: object = None
+        try:
+            result = self._exporter.export(self._unsent)
+        except Exception as error:  # noqa: BLE001 - exporters should not raise, but then no record is to blame either
+            cause = error
+        if result is not SpanExportResult.SUCCESS:
             raise ConnectorError(
-                "spans cannot be exported", where=self.where, next_step="see that the collector runs and can be reached"
-            )
+                "spans cannot be exported",
+                where=self.where,
+                got=f"{type(cause).__name__}: {cause}" if cause is not None else "",
+                next_step="see that the collector runs and can be reached",
+            ) from cause
         self._unsent = []
 
     def _delivery_span(self, records: Sequence[CallRecord]) -> ReadableSpan:

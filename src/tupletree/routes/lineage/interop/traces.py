@@ -1,4 +1,4 @@
-"""Trace context of messages: W3C `traceparent`, and ids of spans that every process derives alike.
+"""Trace context of messages: W3C `traceparent`, and ids of spans that are the same in every process.
 
 Pure. The trace of a message is that of the header that it came with; else that of its execution. The span of a
 delivery is a hash of message and attempt, so that a child can name it before it is sent, and no context travels beside
