@@ -143,13 +143,16 @@ def test_a_delivery_is_exported_when_its_last_adapter_has_ended_or_nothing_more_
     assert names() == ["process segment"]
 
 
+@pytest.mark.parametrize("raises", [False, True])
 def test_spans_that_an_exporter_does_not_take_are_tried_again_and_messages_are_not_affected(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, raises: bool
 ) -> None:
     class Away(InMemorySpanExporter):
         is_away = True
 
         def export(self, spans: object) -> SpanExportResult:
+            if self.is_away and raises:
+                raise OSError("no route to host")
             return SpanExportResult.FAILURE if self.is_away else super().export(spans)  # type: ignore[arg-type]
 
     exporter, clock = Away(), ManualClock()
