@@ -1,8 +1,8 @@
 """What goes to brokers after the ledger has it: messages of the outbox, and what brokers are told of deliveries.
 
-Owns that a broker which is away holds up nothing else: what is for it waits, in the outbox or here, and a thread tries again.
-Nothing is lost if the process ends meanwhile: the outbox is in the ledger, and a message that is delivered again is
-answered by the ledger.
+Owns that a broker which is away holds up nothing else: what is for it waits, in the outbox or here, until a thread
+reaches it. Nothing is lost if the process ends meanwhile: the outbox is in the ledger, and a message that is delivered
+again is answered by the ledger.
 """
 
 from __future__ import annotations
