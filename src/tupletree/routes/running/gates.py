@@ -164,7 +164,7 @@ class Gates:
     def _tell(self, route: str = "") -> None:
         """Tell the routes that wait for a global slot, and this one."""
         with self._lock:
-            told = dict.fromkeys([*self._waiting, *([route] if route else [])])
+            told = {**self._waiting, route: None} if self._waiting else (route,)
             listeners = [self._listeners[one] for one in told if one in self._listeners]
         for listener in listeners:
             listener()

@@ -109,11 +109,11 @@ class QueueSpout(AsyncSpout[Work]):
             if slots:
                 works: list[Work] = []
                 try:
-                    full = await asyncio.to_thread(self._services.is_above_high_water, self._route, self._exempt)
-                    if full:
+                    found = await self._lease(slots)
+                    if found is None:
                         pause_s = FULL_S
                     else:
-                        works = await self._lease(slots)
+                        works = found
                 finally:
                     # Also when this is cancelled, or the broker is away.
                     gates.fill(name, slots, [work.messages[0].id for work in works])
@@ -122,15 +122,24 @@ class QueueSpout(AsyncSpout[Work]):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause_s)
 
-    async def _lease(self, limit: int) -> list[Work]:
-        leasing = asyncio.ensure_future(asyncio.to_thread(self._services.lease, self._route, limit))
+    def _take(self, limit: int) -> tuple[list[Work], dict[str, Delivery]] | None:
+        """In a thread, both in one: each way there and back waits for other threads. None: outbound queues are full."""
+        if self._services.is_above_high_water(self._route, self._exempt):
+            return None
+        return self._services.lease(self._route, limit)
+
+    async def _lease(self, limit: int) -> list[Work] | None:
+        leasing = asyncio.ensure_future(asyncio.to_thread(self._take, limit))
         try:
-            works, leased = await asyncio.shield(leasing)
+            taken = await asyncio.shield(leasing)
         except asyncio.CancelledError:
             # The thread leases all the same; without this, what it gets would come back only when the leases end.
-            works, _ = await leasing
-            await self._give_back(works)
+            if taken := await leasing:
+                await self._give_back(taken[0])
             raise
+        if taken is None:
+            return None
+        works, leased = taken
         new = []
         for work in works:
             message = work.messages[0].id
