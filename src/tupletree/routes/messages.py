@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["CallRecord", "CallStatus", "Child", "Outcome", "Settlement", "Standing", "Work"]
+__all__ = ["CallRecord", "CallRecords", "CallStatus", "Child", "Outcome", "Settlement", "Standing", "Work"]
 
 Outcome = Literal["done", "filtered", "unrouted", "failed", "cancelled"]
 """What an attempt came to. `unrouted`: it succeeded and made something that no queue takes. `cancelled`: it was stopped
@@ -152,3 +152,13 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
     executions: Sequence[str] = ()
     parents: Sequence[str] = ()
+
+
+class CallRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """What one walk through a chain recorded, together: a tuple for each call would cost more than the calls.
+
+    Attributes:
+        calls: in their order.
+    """
+
+    calls: Sequence[CallRecord]

@@ -13,13 +13,13 @@ from tupletree.routes.lineage.exports import Export
 from tupletree.routes.lineage.levels import Level
 from tupletree.routes.lineage.stores import open_store
 from tupletree.routes.lineage.writer import Counts, LineageWriter
-from tupletree.routes.messages import CallRecord
+from tupletree.routes.messages import CallRecord, CallRecords
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
 __all__ = ["LineageSink"]
 
 
-class LineageSink(Sink[CallRecord]):
+class LineageSink(Sink[CallRecord | CallRecords]):
     """Gives records to a `LineageWriter` for each taker, and returns at once.
 
     A batch that comes again after a crash replaces its own rows. It may be sent to another process before `open`.
@@ -83,12 +83,17 @@ class LineageSink(Sink[CallRecord]):
             for export in self.exports
         ]
 
-    def write(self, batch: SinkBatch[CallRecord]) -> None:
+    def write(self, batch: SinkBatch[CallRecord | CallRecords]) -> None:
         """Give the writers what the level keeps. Never waits, never raises."""
+        rows: list[CallRecord] = []
+        for row in batch.rows:
+            if isinstance(row, CallRecord):
+                rows.append(row)
+            else:
+                rows += row.calls
         for export in self._exporting:
-            export.put(batch.rows)
+            export.put(rows)
         if self._writer is not None:
-            rows = batch.rows
             self._writer.put(rows if self.level.name == "full" else [row for row in rows if self.level.keeps(row)])
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tupletree.routes.lineage import ChildHeaders
-from tupletree.routes.messages import CallRecord, Settlement, Work
+from tupletree.routes.messages import CallRecord, CallRecords, Settlement, Work
 from tupletree.routes.running.chain import Chain, Surroundings
 from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.topology.components import Bolt, Sink, SinkBatch, SinkContext, TaskContext
@@ -59,7 +59,7 @@ class ChainBolt(Bolt[Work]):
         self._resources = resources or {}
         records = run.spec.lineage.needs_records
         outputs: tuple[type, ...] = (Settlement,) if stop == len(self._route.adapters) else (Settlement, Work)
-        self.output_types = (*outputs, CallRecord) if records and stop > start else outputs
+        self.output_types = (*outputs, CallRecords) if records and stop > start else outputs
         most = self._route.backpressure.max_concurrency if self._route.backpressure.target_latency_ms else 0
         self.concurrency = max(1, self._route.inbound.in_flight, most)
 
@@ -71,7 +71,11 @@ class ChainBolt(Bolt[Work]):
 
     async def process(self, value: Work) -> list[Any]:
         """Walk them with one message."""
-        return await self._chain.work(value)
+        made = await self._chain.work(value)
+        calls = [one for one in made if isinstance(one, CallRecord)]
+        if not calls:
+            return made
+        return [CallRecords(calls=calls), *made[len(calls) :]]  # calls come first
 
     async def close(self) -> None:
         """Close the adapters."""

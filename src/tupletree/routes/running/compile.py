@@ -12,7 +12,7 @@ from typing import Any
 
 from tupletree.routes.adapters.contract import BatchAdapter, StatefulAdapter
 from tupletree.routes.document.spec import RouteSpec
-from tupletree.routes.messages import CallRecord, Settlement, Work
+from tupletree.routes.messages import CallRecord, CallRecords, Settlement, Work
 from tupletree.routes.running.bolts import ChainBolt, InProcess, SettlingSink, surroundings_of
 from tupletree.routes.running.queue_spout import QueueSpout
 from tupletree.routes.running.services import RunSpec
@@ -49,7 +49,7 @@ def topology_of(
     *,
     tasks: int = 1,
     resources: Mapping[str, Any] | None = None,
-    lineage: Sink[CallRecord] | None = None,
+    lineage: Sink[CallRecord | CallRecords] | None = None,
 ) -> Topology:
     """The topology of a pipeline.
 
@@ -74,7 +74,7 @@ def topology_of(
             bolt.shuffle(source)
             settle.shuffle(bolt.stream(Settlement))
             if records is not None and segment[1] > segment[0]:
-                records.shuffle(bolt.stream(CallRecord))
+                records.shuffle(bolt.stream(CallRecord if segment[2] else CallRecords))
             source = _next(bolt, route, segment)
     return topology
 

@@ -15,7 +15,7 @@ from typing import Any
 from tupletree.errors import is_outage
 from tupletree.routes.adapters.contract import BatchAdapter
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
-from tupletree.routes.messages import CallRecord, Child, Settlement, Standing, Work
+from tupletree.routes.messages import CallRecord, CallRecords, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import decode, encode
 from tupletree.routes.running.chain import Chain, Surroundings
 from tupletree.routes.running.compile import segments_of
@@ -258,7 +258,9 @@ class _Player:
 
     def _take(self, values: Sequence[Any]) -> None:
         for value in values:
-            if isinstance(value, CallRecord):
+            if isinstance(value, CallRecords):
+                self._take(value.calls)
+            elif isinstance(value, CallRecord):
                 if value.status != "skipped" and value.message in self._messages:
                     self._messages[value.message].called.append(value.adapter)
             elif isinstance(value, Work):
