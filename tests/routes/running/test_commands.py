@@ -109,6 +109,13 @@ def test_mistakes_are_named(commands: Commands) -> None:
     assert "which route" in commands.run("run", "idle.yaml", "--wait", "--payload", "1", code=2)
 
 
+def test_what_would_be_passed_over_is_refused(commands: Commands) -> None:
+    assert "--route is for --payload" in commands.run("run", "judged.yaml", "--wait", "--route", "judge", code=2)
+    refused = commands.run("run", "judged.yaml", "--wait", "--only", "split", "--payload", "{}", code=2)
+    assert "--only begins no execution" in refused
+    assert "tupletree routes wait" in refused
+
+
 def test_an_interrupted_run_settles_what_is_in_flight_and_its_execution_goes_on(tmp_path: Path) -> None:
     (tmp_path / "slowly.py").write_text(
         textwrap.dedent("""

@@ -70,12 +70,9 @@ def run_command(
 
     loaded = Pipeline.load(pipeline, home=home)
     begins = not (serve or only) and (payload is not None or loaded.spec.init_message is not None)
-    if wait and not begins:
-        raise ConfigError(
-            "there is no execution to wait for",
-            where=pipeline,
-            next_step="say `init_message:` in the document, or give --payload JSON",
-        )
+    _check_begins(pipeline, begins=begins, wait=wait, excluded="--serve" if serve else "--only" if only else "")
+    if route and payload is None and begins:
+        raise ConfigError("--route is for --payload, which is missing", where=pipeline, got=f"--route {route}")
     given = _payload(payload)
     with real_stdout(diverted=summary is SummaryFormat.JSON) as results, Interruption() as interruption:
         resolved = options_of({"message_timeout_s": None}, None, options or ())
@@ -92,6 +89,17 @@ def run_command(
         text = _summary(loaded.spec.name, ended, as_json=summary is SummaryFormat.JSON)
         print(text, file=results, flush=True)
     raise typer.Exit(_exit_code(ended, interrupted=interruption.count > 0))
+
+
+def _check_begins(pipeline: str, *, begins: bool, wait: bool, excluded: str) -> None:
+    """Whether there is an execution to wait for. Raises ConfigError."""
+    if begins or not wait:
+        return
+    what, next_step = "there is no execution to wait for", "say `init_message:` in the document, or give --payload JSON"
+    if excluded:
+        what = f"{excluded} begins no execution, so there is none to wait for"
+        next_step = "run it without --wait; tupletree routes wait EXECUTION waits for one of another process"
+    raise ConfigError(what, where=pipeline, next_step=next_step)
 
 
 def _payload(text: str | None) -> Any:
