@@ -118,9 +118,9 @@ class PipelineContext:
         route: name of the route.
         adapter: name of the adapter.
         settings: the pipeline's settings (`settings:` of the document), read only.
-        resources: what the caller gave for adapters, by name (`Pipeline.run(resources=…)`), on the local runtime.
-        logger: names route, adapter, message and attempt.
-        is_cancelled: whether the execution was cancelled or the run stops; long work looks at it.
+        resources: what the caller gave for adapters, by name (`Pipeline.run(resources=…)`).
+        logger: names route and adapter.
+        is_cancelled: whether the execution was cancelled; long work looks at it.
         now_s: Unix time by the run's clock.
     """
 
@@ -136,7 +136,7 @@ class PipelineContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the execution was cancelled, or the run ends."""
+        """Whether to stop: the execution was cancelled."""
         return self.is_cancelled()
 
 
@@ -212,7 +212,7 @@ class Adapter(ABC, Generic[C]):
 class StatefulAdapter(Adapter[C]):
     """An adapter that holds messages: `process` gives `continue_pipeline=False` while it waits.
 
-    What it holds stays open: it is not acked until `release` lets it go. After a restart a fresh instance gets what was
+    What it holds stays open: it is not acked until a `Release` names it. After a restart a fresh instance gets what was
     held again, through `process`, with the same attempt. One call at a time.
 
     Attributes:
@@ -223,7 +223,7 @@ class StatefulAdapter(Adapter[C]):
 
     @abstractmethod
     def check(self, now_s: float) -> Sequence[Release]:
-        """Time passed: what is released now. Also called after each `process`, and with `flush` at the end."""
+        """Time passed: what is released now. Also called after `process` (once for messages that came together)."""
 
     def flush(self, now_s: float) -> Sequence[Release]:
         """The input has ended, or the run stops: release what can be released."""

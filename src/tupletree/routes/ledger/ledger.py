@@ -270,15 +270,17 @@ class Ledger:
 
     # The outbox.
 
-    def outbox(
-        self, limit: int = 1000, *, only: Sequence[str] | None = None, without: Sequence[str] = ()
-    ) -> list[OutboxRow]:
-        """Messages that are registered and not known to be published, oldest first; of some queues, or but for some.
+    def outbox(self, limit: int = 1000, *, only: Sequence[str] | None = None) -> list[OutboxRow]:
+        """Messages that are registered and not known to be published, oldest first.
 
         Drain it at the start of a process and every few seconds: also `cancel` and `arrive` may put something there.
         Publishing a message twice is harmless: an idempotent broker ignores it, elsewhere `arrive` meets it.
+
+        Args:
+            limit: how many at most.
+            only: of these queues; None: of all, also those of other pipelines that share the ledger.
         """
-        return self._store.read(lambda session: queries.outbox(session, limit, self._clock(), only, without))
+        return self._store.read(lambda session: queries.outbox(session, limit, self._clock(), only))
 
     def published(self, ids: Sequence[str]) -> None:
         """Their brokers have confirmed them."""
@@ -287,12 +289,12 @@ class Ledger:
 
     # Completion.
 
-    def completed_not_told(self, limit: int = 100) -> list[Completed]:
-        """Executions that are complete, and whose completion no process has told yet (`told`)."""
-        return self._store.read(lambda session: queries.not_told(session, limit))
+    def completed_not_told(self, limit: int = 100, *, pipeline: str = "") -> list[Completed]:
+        """Executions of a pipeline, or of all, that are complete and whose completion was not told yet (`told`)."""
+        return self._store.read(lambda session: queries.not_told(session, limit, pipeline))
 
     def told(self, execution: str, run: int) -> bool:
-        """Take it upon oneself to tell of a completion. True for one caller, once: it tells; the others do not."""
+        """Claim the telling of a completion. True for one caller, once: it tells; the others do not."""
         return self._write(lambda session: session.run_one(queries.TELL, execution, run)) > 0
 
     # Requests.

@@ -41,17 +41,17 @@ TELL = st.Statement(
     "id_", "run_",
 )  # fmt: skip
 _CANCELLED = st.Statement(sa.select(_e.id).where(st.Among(_e.id, "ids"), _e.state == "cancelled"), "ids")
-_NOT_TOLD = st.Statement(
+_NOT_TOLD_ROWS = (
     sa.select(_e.id, _e.pipeline, _e.state, _e.run, _e.total, _e.dead, _e.created_s, _e.ended_s)
     .where(_e.ended_s.is_not(None), sa.text("told = 0"))
     .order_by(_e.number)
-    .limit(st.param("limit_")),
-    "limit_",
+    .limit(st.param("limit_"))
 )
+_NOT_TOLD = st.Statement(_NOT_TOLD_ROWS, "limit_")
+_NOT_TOLD_OF = st.Statement(_NOT_TOLD_ROWS.where(_e.pipeline == st.param("pipeline_")), "pipeline_", "limit_")
 _OUTBOX_ROWS = sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_"))
 _OUTBOX = st.Statement(_OUTBOX_ROWS, "limit_")
 _OUTBOX_ONLY = st.Statement(_OUTBOX_ROWS.where(st.Among(_o.queue, "queues")), "queues", "limit_")
-_OUTBOX_WITHOUT = st.Statement(_OUTBOX_ROWS.where(sa.not_(st.Among(_o.queue, "queues"))), "queues", "limit_")
 
 
 def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
@@ -59,21 +59,15 @@ def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
     return [name for (name,) in session.rows(_CANCELLED, [*executions])]
 
 
-def not_told(session: Session, limit: int) -> list[Completed]:
+def not_told(session: Session, limit: int, pipeline: str) -> list[Completed]:
     """See `Ledger.completed_not_told`."""
-    return [Completed(*row) for row in session.rows(_NOT_TOLD, limit)]
+    rows = session.rows(_NOT_TOLD_OF, pipeline, limit) if pipeline else session.rows(_NOT_TOLD, limit)
+    return [Completed(*row) for row in rows]
 
 
-def outbox(
-    session: Session, limit: int, now_s: float, only: Sequence[str] | None, without: Sequence[str]
-) -> list[OutboxRow]:
+def outbox(session: Session, limit: int, now_s: float, only: Sequence[str] | None) -> list[OutboxRow]:
     """See `Ledger.outbox`."""
-    if only is not None:
-        rows = session.rows(_OUTBOX_ONLY, [*only], limit)
-    elif without:
-        rows = session.rows(_OUTBOX_WITHOUT, [*without], limit)
-    else:
-        rows = session.rows(_OUTBOX, limit)
+    rows = session.rows(_OUTBOX, limit) if only is None else session.rows(_OUTBOX_ONLY, [*only], limit)
     return [
         OutboxRow(name, queue, _message(name, body, headers, max(due_s - now_s, 0.0)))
         for name, queue, body, headers, due_s in rows

@@ -91,11 +91,13 @@ class Outgoing:
         self._ledger.published(done)
 
     def drain(self) -> int:
-        """Publish what is in the outbox, but for brokers that are away; how many messages."""
+        """Publish what is in the outbox for queues of the pipeline, but for brokers that are away; how many messages.
+
+        What else is there is for other pipelines, which share the ledger: their queues have other brokers.
+        """
         drained = 0
         while True:
-            away = [queue for queue in self._queues if self.is_away(queue)]
-            rows = self._ledger.outbox(CHUNK, without=away)
+            rows = self._ledger.outbox(CHUNK, only=self._there())
             queues: dict[str, list[Message]] = {}
             for row in rows:
                 queues.setdefault(row.queue, []).append(row.message)
@@ -111,7 +113,7 @@ class Outgoing:
 
         `settle` publishes at once; what is left is of requests (`cancel`, `replay`), and of processes that died.
         """
-        rows = self._ledger.outbox(CHUNK, without=[queue for queue in self._queues if self.is_away(queue)])
+        rows = self._ledger.outbox(CHUNK, only=self._there())
         seen, self._seen = self._seen, frozenset(row.id for row in rows)
         queues: dict[str, list[Message]] = {}
         for row in rows:
@@ -126,6 +128,9 @@ class Outgoing:
         self._closing.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _there(self) -> list[str]:
+        return [queue for queue in self._queues if not self.is_away(queue)]
 
     def _publish_to(self, queue: str, messages: Sequence[Message]) -> None:
         broker = self._surroundings.broker_at(self._surroundings.url_of(queue))

@@ -180,7 +180,7 @@ class Services:
         """
         with self._lock:
             self._telling.append(listener)
-        while completed := self.ledger.completed_not_told():
+        while completed := self.ledger.completed_not_told(pipeline=self.run.spec.name):
             self._tell_completed(completed)
 
     def tell_published(self, queues: Iterable[str]) -> None:
