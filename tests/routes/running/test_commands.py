@@ -103,6 +103,7 @@ def test_dead_letters_are_tried_again_by_message_or_by_execution(commands: Comma
 
 def test_mistakes_are_named(commands: Commands) -> None:
     assert "the payload is no JSON" in commands.run("run", "judged.yaml", "--payload", "{", code=2)
+    assert "payload cannot be read" in commands.run("run", "judged.yaml", "--payload", "@none.json", code=2)
     assert "no such route" in commands.run("run", "judged.yaml", "--only", "jugde", code=2)
     (commands.folder / "idle.yaml").write_text(DOCUMENT.partition("init_message")[0].replace("judged", "idle"))
     assert "no execution to wait for" in commands.run("run", "idle.yaml", "--wait", code=2)

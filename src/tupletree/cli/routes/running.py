@@ -105,7 +105,10 @@ def _check_begins(pipeline: str, *, begins: bool, wait: bool, excluded: str) -> 
 def _payload(text: str | None) -> Any:
     if text is None:
         return None
-    read = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+    try:
+        read = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("the file of the payload cannot be read", where=text[1:], got=str(error)) from error
     try:
         return json.loads(read)
     except ValueError as error:
