@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 
 def _starts_spark(file: str) -> bool:
@@ -40,6 +41,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return SparkInOneProcess(config, log)
 
 
+def _is_beside_a_target(name: str, file: Path, written: Path) -> bool:
+    """Whether a module was imported by its stem: from what a test wrote, or from beside an example's document."""
+    return file.is_relative_to(written) or (file.is_relative_to(EXAMPLES) and "." not in name)
+
+
 @pytest.fixture(autouse=True)
 def forget_written_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Target files are imported by their stem, so a `words.py` left loaded would hide the next test's own."""
@@ -49,5 +55,5 @@ def forget_written_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     written = tmp_path_factory.getbasetemp()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and Path(file).is_relative_to(written):
+        if isinstance(file, str) and _is_beside_a_target(name, Path(file), written):
             del sys.modules[name]

@@ -72,7 +72,7 @@ def test_state_per_task_lets_its_parallelism_change_only_while_nothing_is_open(
     tank = TANKS["task-state"] = Tank([*TEXTS, "flaky"])
     tank.open_all()
     state = tmp_path / "state"
-    late = {"backoff_initial_ms": 8_000.0, "backoff_max_ms": 8_000.0, "backoff_jitter": 0.0}
+    late = {"service_backoff_initial_ms": 8_000.0, "service_backoff_max_ms": 8_000.0, "backoff_jitter": 0.0}
     handle = start_topology(with_task_state("task-state", tmp_path / "out", 3), state, **late)
     wait_until(handle, lambda progress: progress.acked == len(TEXTS))
     handle.stop(0.0)

@@ -129,7 +129,9 @@ class Disk:
             os.link(path, target)
             return
         with path.open("rb") as file:
-            target.write_bytes(file.read(self._chance.randrange(status.st_size + 1)))
+            # A part of it by one draw: files that hold times and process ids differ in length from run to run, and
+            # `randrange` may draw again.
+            target.write_bytes(file.read(int(self._chance.random() * (status.st_size + 1))))
         target.chmod(stat.S_IMODE(status.st_mode))
 
 
