@@ -32,6 +32,7 @@ from tests.docs.documents import (
     routes_in,
 )
 from tupletree.cli.main import app
+from tupletree.queues import registry
 from tupletree.runtimes.spark.format import carryover, entries
 from tupletree.topology.builder import BoltHandle
 from tupletree.tracking.pending_log import PendingChanges
@@ -169,6 +170,7 @@ def test_every_block_is_of_a_language_that_is_run_or_looked_at() -> None:
 @pytest.mark.parametrize("story", STORIES, ids=" ".join)
 def test_every_snippet_runs_as_it_stands(story: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # snippets are about what happens, not about the disk
+    monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))  # a snippet adds one
     for name in story:
         namespace: dict[str, object] = {"__name__": "snippets"}
         for block in blocks_of(ROOT / name):
