@@ -262,8 +262,8 @@ class BatchAdapter(Adapter[C]):
     max_age_s: float = 5.0
 
     def process(self, context: PipelineContext) -> AdapterResult | None:
-        """Not called."""
-        raise NotImplementedError
+        """Not called: a route calls `process_batch`."""
+        raise NotImplementedError("a batch adapter is called by process_batch")
 
     @abstractmethod
     def process_batch(
