@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup demo test tests types format nightly cluster stress bench bench-peers lock clean
+.PHONY: help setup postgresql demo test tests types format nightly cluster stress bench bench-peers lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -34,6 +34,19 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+postgresql: setup ## Install PostgreSQL's programs where tests do not find them (Debian, Ubuntu; root or sudo)
+	@if $(BIN)/python -m tests.databases; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ]; then as=; elif command -v sudo >/dev/null; then as=sudo; else \
+	    echo "make postgresql: installing needs root or sudo" >&2; exit 1; \
+	fi; \
+	if ! command -v apt-get >/dev/null; then \
+	    echo "make postgresql: there is no apt-get; install PostgreSQL's server so that initdb is on PATH" >&2; exit 1; \
+	fi; \
+	echo "Installing PostgreSQL's server"; \
+	$$as apt-get update -qq && \
+	$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends postgresql >/dev/null && \
+	$(BIN)/python -m tests.databases
 
 demo: setup ## Count words on Spark while some lines fail, and account for every line
 	@$(BIN)/tupletree demo

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
-__all__ = ["Postgres", "missing_postgres", "postgres", "postgres_server", "query"]
+__all__ = ["Postgres", "missing_postgres", "need_postgres", "postgres", "postgres_server", "query"]
+
+REQUIRED = "TESTS_REQUIRE"
+"""Environment variable: `postgresql` makes tests that need a server fail, not skip, where there is none. CI sets it."""
+
+ACCOUNT = "postgres"
+"""Who runs the server where the tests run as root: it refuses to run as root itself."""
 
 
 def _programs() -> Path | None:
@@ -27,11 +35,39 @@ def _programs() -> Path | None:
 
 def missing_postgres() -> str:
     """Why there can be no PostgreSQL server here; empty if there can."""
-    if _programs() is None:
-        return "PostgreSQL's initdb is neither on PATH nor below /usr/lib/postgresql"
     if os.name != "posix":
-        return "it is started on a Unix socket"
+        return "PostgreSQL is tested on a Unix socket, which this system has not"
+    programs = _programs()
+    absent = "initdb, pg_ctl and postgres" if programs is None else _absent(programs)
+    if absent:
+        where = programs or "PATH, or below /usr/lib/postgresql"
+        return f"no PostgreSQL server: {absent} not found in {where}. Next: make postgresql"
+    if os.geteuid() == 0 and not _has_account():
+        return (
+            f"no PostgreSQL server: it does not run as root, and there is no account {ACCOUNT}. Next: make postgresql"
+        )
     return ""
+
+
+def _absent(programs: Path) -> str:
+    return ", ".join(one for one in ("initdb", "pg_ctl", "postgres") if not (programs / one).exists())
+
+
+def _has_account() -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwnam(ACCOUNT))
+    except KeyError:
+        return False
+
+
+def need_postgres() -> None:
+    """Skip the test, with the reason, where there can be no server; fail it where `TESTS_REQUIRE` asks for one."""
+    if reason := missing_postgres():
+        if "postgresql" in os.environ.get(REQUIRED, "").replace(",", " ").split():
+            pytest.fail(f"{REQUIRED} asks for PostgreSQL: {reason}", pytrace=False)
+        pytest.skip(reason)
 
 
 @dataclass
@@ -69,9 +105,9 @@ def postgres() -> Iterator[Postgres]:
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="tt-pg-"))  # short: a socket's path has about 100 characters
     # The server refuses to run as root.
-    account: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+    account: dict[str, Any] = {"user": ACCOUNT, "group": ACCOUNT} if os.geteuid() == 0 else {}
     if account:
-        shutil.chown(folder, "postgres", "postgres")
+        shutil.chown(folder, ACCOUNT, ACCOUNT)
     data = folder / "data"
     settings = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
     try:
@@ -107,3 +143,7 @@ def query(url: str, statement: str) -> list[tuple[Any, ...]]:
             return [tuple(row) for row in result] if result.returns_rows else []
     finally:
         engine.dispose()
+
+
+if __name__ == "__main__":
+    sys.exit(missing_postgres() or 0)  # the reason on stderr, and 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from tests.databases import missing_postgres, postgres, query
+from tests.databases import need_postgres, postgres, query
 from tests.local.running import begin
 from tests.tasks.driving import Driver
 from tupletree import (
@@ -627,8 +627,7 @@ def test_a_stop_during_an_outage_ends_when_its_time_is_up_and_drops_nothing(tmp_
 @pytest.mark.parametrize("away_s", [2.0, pytest.param(20.0, marks=pytest.mark.nightly)])
 def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row(tmp_path: Path, away_s: float) -> None:
     """A bolt that asks it, and the SQL sink."""
-    if reason := missing_postgres():
-        pytest.skip(reason)
+    need_postgres()
     with postgres() as server:
         engine = sa.create_engine(server.url, pool_pre_ping=True)
 

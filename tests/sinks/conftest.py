@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import missing_postgres, postgres_server, query
+from tests.databases import need_postgres, postgres_server, query
 
 _names = count()
 
@@ -16,9 +16,7 @@ _names = count()
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The folder of the server's socket."""
-    reason = missing_postgres()
-    if reason:
-        pytest.skip(reason)
+    need_postgres()
     with postgres_server() as folder:
         yield folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import missing_postgres, postgres_server
+from tests.databases import need_postgres, postgres_server
 from tests.spark.conftest import RunTopology
 from tests.spark.crashing import EPOCH_LINES, LINES, OPTIONS, How, die_at
 from tests.spark.deaths import Kill
@@ -50,8 +50,7 @@ def test_every_sink_holds_what_it_promises_after_a_kill(killed: Path, run_topolo
 @pytest.mark.nightly
 @pytest.mark.parametrize("point", ["publish.before_call", *HARDEST])
 def test_postgresql_holds_what_it_promises_after_a_kill(point: str, tmp_path: Path, run_topology: RunTopology) -> None:
-    if reason := missing_postgres():
-        pytest.skip(reason)
+    need_postgres()
     with postgres_server() as socket:
         (tmp_path / "database").write_text(f"postgresql+psycopg://postgres@/postgres?host={socket}")
         write_text(tmp_path, LINES)

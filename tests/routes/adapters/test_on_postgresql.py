@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.databases import Postgres, missing_postgres, postgres, query
+from tests.databases import Postgres, need_postgres, postgres, query
 from tests.routes.adapters.calls import closed, opened, process
 from tupletree.errors import ConfigError, ConnectorError, PermanentError
 from tupletree.routes import PipelineContext, RouteMessage
@@ -21,8 +21,7 @@ COLUMNS = {"id": "message.id", **{name: f"payload.{name}" for name in ("at", "pr
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    if reason := missing_postgres():
-        pytest.skip(reason)
+    need_postgres()
     with postgres() as server:
         yield server
 

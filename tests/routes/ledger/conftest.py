@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import missing_postgres, postgres_server, query
+from tests.databases import need_postgres, postgres_server, query
 from tests.routes.ledger.ledgers import Bench, bench
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The URL of a PostgreSQL server."""
-    if reason := missing_postgres():
-        pytest.skip(reason)
+    need_postgres()
     with postgres_server() as folder:
         yield f"postgresql+psycopg://postgres@/postgres?host={folder}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import missing_postgres, postgres, query
+from tests.databases import need_postgres, postgres, query
 from tests.routes.lineage.records import call, calls_of, ingest, write
 from tupletree.errors import ConfigError
 from tupletree.routes.lineage import Lineage, open_store
@@ -18,8 +18,7 @@ Written = Callable[[Sequence[CallRecord]], Lineage]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    if reason := missing_postgres():
-        pytest.skip(reason)
+    need_postgres()
     with postgres() as running:
         yield running.url
 
