@@ -203,6 +203,12 @@ class Options:
     history_max_bytes: int = _option(
         256 * 1024 * 1024, "bytes", "how much of the per-message history is kept for `tupletree why`", at_least=0
     )
+    history: Literal["failures", "all"] = _option(
+        "failures",
+        "messages",
+        "local runtime: whose history is kept: failures, of messages with an attempt that failed; all, of every "
+        "message; Spark keeps that of every message",
+    )
     progress_file: str | None = _option(
         None, "file", "a progress record per epoch (Spark) or second (local) is appended to it, as JSON Lines"
     )

@@ -71,13 +71,16 @@ def test_output_of_a_bolt_does_not_mix_with_the_results(tmp_path: Path) -> None:
     assert ran.stderr.count("a bolt prints, without a line end") == 2
 
 
-def test_why_says_that_a_local_run_keeps_no_history(tmp_path: Path) -> None:
+def test_why_says_which_messages_a_local_run_keeps_the_history_of(tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(PRINTING)
-    ran = tupletree(
-        *("run", "chatty.py", "--runtime", "local", "--set", "out=out", "--state-dir", "state"), cwd=tmp_path
-    )
+    command = ("run", "chatty.py", "--runtime", "local", "--set", "out=out", "--state-dir")
+    ran = tupletree(*command, "state", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     asked = tupletree("why", "0", "--state-dir", "state", cwd=tmp_path)
     assert asked.returncode == 2
-    assert "a local run keeps no history" in asked.stderr
-    assert "tupletree dead list" in asked.stderr
+    assert "--option history=all" in asked.stderr
+    ran = tupletree(*command, "all", "--append", "--option", "history=all", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    asked = tupletree("why", "0", "--state-dir", "all", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    assert [line.split()[-1] for line in asked.stdout.splitlines()] == ["emitted", "acked"]

@@ -21,7 +21,7 @@ from tupletree.errors import ConfigError, Finding, TupletreeError
 from tupletree.escaping import escape, escape_block, escape_json
 from tupletree.logs import TextLines
 from tupletree.runtimes.deadletters import write_letters
-from tupletree.runtimes.inspect import HistoryEvent
+from tupletree.tracking.facts import Fact
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b1m\u202egnp.exe\u2066\r\nforged/2  2026-01-01 00:00:00 UTC\x7f\u2028b\ud800"
@@ -142,7 +142,7 @@ def test_an_id_that_nobody_knows_is_named_and_not_obeyed(place: Path, capsys: py
 
 
 def test_why_shows_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
-    print_history([HistoryEvent(0.0, 1, "s", "m", 1, "0a", "dead", HOSTILE)])
+    print_history([Fact(time_s=0.0, what="dead", spout="s", message_id="m", attempt=1, note=HOSTILE)])
     out = capsys.readouterr().out
     assert is_safe(out)
     assert len(out.splitlines()) == 1

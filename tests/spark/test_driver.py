@@ -22,7 +22,7 @@ from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.spark.driver.archive import ArchivedEpoch, archive
 from tupletree.runtimes.spark.driver.callbacks import Callbacks, ask_again, tell_last
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, SpoutTask
-from tupletree.runtimes.spark.driver.history import all_events
+from tupletree.runtimes.spark.driver.history import all_facts
 from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.recovery import Recovered
@@ -202,7 +202,7 @@ def test_an_epoch_that_was_archived_twice_is_shown_once(source: Source) -> None:
     ]
     archive(source.directory.history, epochs[:1])
     archive(source.directory.history, epochs)
-    assert [event.epoch for event in all_events(source.directory.path)] == [0, 1]
+    assert [event.epoch for event in all_facts(source.directory.path)] == [0, 1]
 
 
 def test_the_state_directory_of_a_local_run_is_named_as_such(tmp_path: Path) -> None:

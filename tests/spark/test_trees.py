@@ -18,7 +18,7 @@ from tupletree.config import Options
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.run import why
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker
-from tupletree.runtimes.spark.driver.history import all_events
+from tupletree.runtimes.spark.driver.history import all_facts
 from tupletree.runtimes.spark.driver.recovery import recover
 from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.format.program import codecs_of
@@ -114,7 +114,7 @@ def test_outputs_wait_for_the_trees_they_are_anchored_to_and_so_do_acks(
     assert summary.outputs == {"direct": 3, "held": 1}
     told = {
         event.message_id: [one.what for one in why(tmp_path / "state", str(event.message_id))]
-        for event in all_events(tmp_path / "state")
+        for event in all_facts(tmp_path / "state")
     }
     assert told == {1: ["open", "acked"], 2: ["open", "acked"], 3: ["acked"]}
 

@@ -16,12 +16,13 @@ from tupletree.cli.arguments import Json, StateDir
 from tupletree.cli.pipelines import LedgerUrl, PipelineName, existing, find_places, were_run_here
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
+from tupletree.ids import hex_id
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tupletree.routes.accounts import Account
-    from tupletree.runtimes.inspect import HistoryEvent
+    from tupletree.tracking.facts import Fact
 
 __all__ = ["print_account", "print_history", "why_command"]
 
@@ -51,29 +52,38 @@ def why_command(
                 expected="the id of a message, or of an execution",
                 next_step="old executions are deleted from the ledger after a while",
             )
-    events = _history(message, state_dir)
+    facts = _facts(message, state_dir)
     if as_json:
-        for event in events:
-            print(escape_json(json.dumps(_plain(event))))
-    else:
-        print_history(events)
+        for fact in facts:
+            print(escape_json(json.dumps(_plain(fact))))
+        return
+    print_history(facts)
+    failed = [fact.failure for fact in facts if fact.failure is not None and fact.failure.traceback]
+    if failed:
+        print(textwrap.indent(escape_block(failed[-1].traceback.rstrip()), "  "))
 
 
-def _history(message: str, state_dir: Path | None) -> list[HistoryEvent]:
+def _facts(message: str, state_dir: Path | None) -> list[Fact]:
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import run
+    from tupletree.runtimes.deadletters import is_local_run
 
     place = find_state_dir(state_dir)
-    events = run.why(place, message)
-    if not events:
+    facts = run.why(place, message)
+    if not facts:
         raise ConfigError(
-            "no such message",
+            "nothing is known of this message",
             where=str(place),
             got=message,
             expected="an id as logs and `dead list` show it: text as it is, else JSON, such as '[\"orders.csv\", 4]'",
-            next_step="the history keeps old messages only for a while (option history_max_bytes)",
+            next_step=(
+                "a local run keeps the history of messages with an attempt that failed, for a while; with --option "
+                "history=all that of every message"
+                if is_local_run(place)
+                else "the history keeps old messages only for a while (option history_max_bytes)"
+            ),
         )
-    return events
+    return facts
 
 
 def _has_runs() -> bool:
@@ -126,46 +136,60 @@ def print_account(account: Account, *, as_json: bool = False) -> None:
         print(escape(f"  next: when its cause is gone, tupletree routes replay {account.id}"))
 
 
-def print_history(events: Iterable[HistoryEvent]) -> None:
-    """What happened to a message, one line per event; on a terminal a table, because most lines would not fit."""
+def print_history(facts: Iterable[Fact]) -> None:
+    """What happened to a message, one line per fact; on a terminal a table, because most lines would not fit."""
     if sys.stdout.isatty():
-        _print_table(events)
+        _print_table(list(facts))
         return
-    for event in events:
+    for fact in facts:
+        epoch = f"epoch {fact.epoch}  " if fact.epoch >= 0 else ""
         print(
-            f"{_time(event)} UTC  epoch {event.epoch}  attempt {event.attempt}  root {event.root_hex}  {event.what}"
-            + (f": {escape(event.detail)}" if event.detail else "")
+            f"{_time(fact)} UTC  {epoch}attempt {fact.attempt}  root {hex_id(fact.root)}  {fact.what}"
+            + (f": {escape(fact.detail)}" if fact.detail else "")
         )
 
 
-def _print_table(events: Iterable[HistoryEvent]) -> None:
+def _print_table(facts: list[Fact]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("UTC", "epoch", "attempt", "root", "what", "because", box=None)
-    for event in events:
+    has_epochs = any(fact.epoch >= 0 for fact in facts)
+    table = Table("UTC", *(["epoch"] if has_epochs else []), "attempt", "root", "what", "because", box=None)
+    for fact in facts:
         table.add_row(
-            _time(event), str(event.epoch), str(event.attempt), event.root_hex, event.what, escape(event.detail) or "–"
+            _time(fact),
+            *([str(fact.epoch)] if has_epochs else []),
+            str(fact.attempt),
+            hex_id(fact.root),
+            fact.what,
+            escape(fact.detail) or "–",
         )
     Console(markup=False, highlight=False).print(table)
 
 
-def _time(event: HistoryEvent) -> str:
-    return _utc(event.time_s)
+def _time(fact: Fact) -> str:
+    return _utc(fact.time_s)
 
 
 def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def _plain(event: HistoryEvent) -> dict[str, object]:
+def _plain(fact: Fact) -> dict[str, object]:
+    failure = fact.failure
     return {
-        "time_s": event.time_s,
-        "epoch": event.epoch,
-        "spout": event.spout,
-        "message_id": event.message_id,
-        "attempt": event.attempt,
-        "root": event.root_hex,
-        "what": event.what,
-        "detail": event.detail,
+        "time_s": fact.time_s,
+        "epoch": fact.epoch,
+        "spout": fact.spout,
+        "message_id": fact.message_id,
+        "attempt": fact.attempt,
+        "root": hex_id(fact.root),
+        "what": fact.what,
+        "detail": fact.detail,
+        "kind": failure.kind.value if failure is not None else "",
+        "component": failure.component if failure is not None else "",
+        "error_type": failure.error_type if failure is not None else "",
+        "error": failure.error if failure is not None else "",
+        "traceback": failure.traceback if failure is not None else "",
+        "next_s": fact.next_s,
     }

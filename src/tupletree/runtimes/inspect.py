@@ -1,19 +1,17 @@
-"""What can be seen of a run from outside: what happened to each message, and what bolts remember."""
+"""What can be seen of a run from outside: what its bolts remember."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tupletree.state.contents import Entry
     from tupletree.state.segments import Segment
     from tupletree.state.versions import StateFile
 
-__all__ = ["ComponentState", "HistoryEvent"]
+__all__ = ["ComponentState"]
 
 
 @dataclass(frozen=True)
@@ -42,19 +40,3 @@ class ComponentState:
         from tupletree.state.contents import entries
 
         return entries(self.segments, self.version, now_s=self.now_s)
-
-
-class HistoryEvent(msgspec.Struct, frozen=True):
-    """One thing that happened to a message: acked, failed, dead, deferred, open, or in flight.
-
-    `message_id` is as `tracking.identity.plain_id` writes it, `time_s` since the Unix epoch.
-    """
-
-    time_s: float
-    epoch: int
-    spout: str
-    message_id: Any
-    attempt: int
-    root_hex: str
-    what: str
-    detail: str = ""

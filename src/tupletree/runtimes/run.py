@@ -11,12 +11,12 @@ from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
 from tupletree.runtimes.deadletters import is_local_run, spellings_of
-from tupletree.runtimes.inspect import ComponentState, HistoryEvent
-from tupletree.tracking.message_ids import id_text
+from tupletree.runtimes.inspect import ComponentState
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
     from tupletree.topology.reference import TargetRef
+    from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["run", "stored_state", "why"]
@@ -87,34 +87,28 @@ def run(
     return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot, on_dead))
 
 
-def why(state_dir: Path, message: str) -> list[HistoryEvent]:
+def why(state_dir: Path, message: str) -> list[Fact]:
     """Everything known of a message, oldest first.
+
+    Of a local run that is what happened to messages with an attempt that failed, or to all, as its option `history`
+    says; the last second of it may be missing, all the more after a crash.
 
     Args:
         state_dir: of a run, running or not.
         message: an id as `dead list` shows it, `SPOUT/ID`, or the root id of an attempt.
 
     Raises:
-        ConfigError: this is no state directory, or that of a local run.
+        ConfigError: this is no state directory.
     """
     if not (state_dir / "tupletree.json").exists():
         raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
     if is_local_run(state_dir):
-        raise ConfigError(
-            "a local run keeps no history of its messages",
-            where=str(state_dir),
-            next_step="tupletree dead list shows those that died; a Spark run keeps the history of every message",
-        )
-    from tupletree.runtimes.spark.driver.history import all_events
-
+        from tupletree.runtimes.local.history import stored_facts as facts_in
+    else:
+        from tupletree.runtimes.spark.driver.history import all_facts as facts_in
     spellings = spellings_of(message)
-    found = [event for event in all_events(state_dir) if _is_about(event, spellings)]
-    return sorted(found, key=lambda event: (event.epoch, event.time_s))
-
-
-def _is_about(event: HistoryEvent, spellings: list[str]) -> bool:
-    text = id_text(event.message_id)
-    return not {text, f"{event.spout}/{text}", event.root_hex}.isdisjoint(spellings)
+    found = [fact for fact in facts_in(state_dir) if fact.is_about(spellings)]
+    return sorted(found, key=lambda fact: (fact.epoch, fact.time_s))
 
 
 def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:

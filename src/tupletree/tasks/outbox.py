@@ -14,6 +14,7 @@ from tupletree.data.frames import Frame
 from tupletree.tasks.edges import DeltaPool, split_by_acker
 from tupletree.tasks.mail import Mail, Track
 from tupletree.tracking.acker import Opening
+from tupletree.tracking.facts import Fact
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked, Died
 
@@ -43,6 +44,7 @@ class Outbox:
         died: dead letters to store; tell the spout machine `letters_stored` once they are durable.
         acked: per call of a source's ack, the messages; for rates.
         notes: for the log.
+        facts: for the history: of messages with a failed attempt, or of all, as the option `history` says.
         ticks: tasks whose tick is due.
         timed: tasks that may have something due from now on; see `Machine.is_timed`.
         calls: (task, number, coroutine function) to run; its end is to come back as `Finished` mail.
@@ -61,6 +63,7 @@ class Outbox:
         "calls",
         "died",
         "endings",
+        "facts",
         "frames",
         "has_tracks",
         "mail",
@@ -81,6 +84,7 @@ class Outbox:
         self.died: list[Died] = []
         self.acked: list[list[Acked]] = []
         self.notes: list[LogNote] = []
+        self.facts: list[Fact] = []
         self.ticks: list[int] = []
         self.timed: list[int] = []
         self.calls: list[tuple[int, int, AsyncCall]] = []

@@ -32,6 +32,7 @@ from tupletree.tasks.write_requests import WriteRequests
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.window_check import max_pending
 from tupletree.tracking.attempt_notes import AttemptNotes
+from tupletree.tracking.facts import FactMaker
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -42,6 +43,9 @@ from tupletree.tracking.retry import RetryPolicy
 __all__ = ["DEFAULT_MAX_PENDING", "SpoutMachine"]
 
 DEFAULT_MAX_PENDING = 128
+
+MAX_LEFT_TOLD = 10_000
+"""Messages without an outcome that the history names when a run stops."""
 
 MAX_LAUNCH = 1024
 """Messages that are emitted in one step: enough for a low cost per frame, few enough to spread them over tasks."""
@@ -112,6 +116,7 @@ class SpoutMachine(Machine):
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
         self._attempt_notes = AttemptNotes()
+        self._facts = FactMaker(task.component, of_all=options.history == "all")
         self._inherited: SpoutCheckpoint | None = spout_checkpoint
         self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
         self._limit = PendingLimit.of(plan.spec, options, self._max_pending)
@@ -207,13 +212,14 @@ class SpoutMachine(Machine):
         self._pulling = self._retrying = self._paused = False
         self._leaves_buffer = leaves_buffer
 
-    def abandon(self, now: Now, out: Outbox) -> list[Released]:  # noqa: ARG002 - it fails no attempt
+    def abandon(self, now: Now, out: Outbox) -> list[Released]:
         """Fail every open message to its source, and forget it: the end of a drain that timed out."""
         failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
         if self.live is not None:
             for root in self.pending.roots_in_flight():
                 self.live.remember(self.task.task_id, root)
         released = self.pending.release()
+        out.facts += self._facts.left(released[:MAX_LEFT_TOLD], now.wall_s)
         self._take_up(out)
         self._write_requests.clear()
         for message_id in [*(one.message_id for one in released), *self._spout_buffer.let_go()]:
@@ -464,7 +470,11 @@ class SpoutMachine(Machine):
         if not roots:
             return
         if max(attempts) > 1:
-            self._attempts.update((root, attempt) for root, attempt in zip(roots, attempts) if attempt > 1)
+            again = [(root, attempt) for root, attempt in zip(roots, attempts) if attempt > 1]
+            self._attempts.update(again)
+            self._tell_sent(again, now, out)
+        if self._facts.of_all:
+            self._tell_sent([(root, 1) for root, attempt in zip(roots, attempts) if attempt == 1], now, out)
         failures: dict[int, Failure] = {}
         if set(map(type, values)) != {self._class}:
             for root, value in zip(roots, values):
@@ -489,6 +499,12 @@ class SpoutMachine(Machine):
             out.open_trees((self.task.task_id, value, part, now.monotonic_s))
         for root, failure in failures.items():
             self._fail_root(root, failure, now, out)
+
+    def _tell_sent(self, attempts: Sequence[tuple[int, int]], now: Now, out: Outbox) -> None:
+        for root, attempt in attempts:
+            message_id = self.pending.id_of(root)
+            if message_id is not None:
+                out.facts.append(self._facts.sent(message_id, attempt, root, now.wall_s))
 
     def _wrong_class(self, value: object) -> TypeError:
         return TypeError(f"the spout emitted a {type(value).__qualname__}, its stream is {self._class.__qualname__}")
@@ -616,14 +632,22 @@ class SpoutMachine(Machine):
         self._write_requests.clear()
 
     def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
+        if self._attempts or self._facts.of_all:
+            self._tell_acked(roots, now, out)
         acked = self.pending.ack_many(roots, now.monotonic_s)
-        if self._attempts:
-            for root in roots:
-                self._attempts.pop(root, None)
         out.acked.append(acked)
         if self._hears_acks:
             self._calls_out.ack(acked, now.monotonic_s)
             self._take_notes(out)
+
+    def _tell_acked(self, roots: list[int], now: Now, out: Outbox) -> None:
+        """Note the acks of messages that had failed before, or of all, before they are forgotten."""
+        for root in roots:
+            attempt = self._attempts.pop(root, 1)
+            if attempt > 1 or self._facts.of_all:
+                message_id = self.pending.id_of(root)
+                if message_id is not None:
+                    out.facts.append(self._facts.acked(message_id, attempt, root, now.wall_s))
 
     def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
         if self.live is not None:
@@ -643,6 +667,7 @@ class SpoutMachine(Machine):
         out.mail += [(task, Drop([root])) for task in hearing]
         if what is None:
             return
+        out.facts.append(self._facts.failed(what, failure, now.monotonic_s, now.wall_s))
         if isinstance(what, Died):
             self._store_letter(what, out)
             return
@@ -657,6 +682,7 @@ class SpoutMachine(Machine):
         """Give up messages that a source is to emit again, although its input is over."""
         for died in self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s):
             self._not_yet_told.add(died.root)  # it was told of this failure already
+            out.facts.append(self._facts.died(died))
             self._store_letter(died, out)
 
     def _store_letter(self, died: Died, out: Outbox) -> None:

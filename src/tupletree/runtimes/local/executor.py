@@ -28,6 +28,7 @@ from tupletree.tasks.outbox import AsyncCall, Outbox
 from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
+from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
 
 __all__ = ["Executor", "Hub"]
@@ -67,6 +68,9 @@ class Hub(Protocol):
 
     def acked(self, acked: list[Acked]) -> None:
         """Count acks, for the rates."""
+
+    def note(self, facts: list[Fact]) -> None:
+        """Keep what happened to messages."""
 
     def call(self, task: int, number: int, call: AsyncCall) -> None:
         """Run an async call; its result comes back as mail."""
@@ -452,6 +456,8 @@ class Executor:
             out.acked.clear()
         if out.notes:
             self._log_notes()
+        if out.facts:
+            self._tell_facts()
         if out.timed:
             self._add_timed()
         if out.died and self.letters.is_due(now.monotonic_s):
@@ -477,6 +483,10 @@ class Executor:
         for note in self._out.notes:
             logger.warning("%s: %s", note.component, note.text)
         self._out.notes.clear()
+
+    def _tell_facts(self) -> None:
+        facts, self._out.facts = self._out.facts, []
+        self._hub.note(facts)
 
     def _store_letter(self, now: Now) -> None:
         died = self._out.died
@@ -528,6 +538,7 @@ class Executor:
                 logger.exception("%s: handing over its messages failed", spout.task.component)
         self._hand_over_dead(now)
         self._log_notes()
+        self._tell_facts()
         for machine in reversed(self._started):
             try:
                 machine.stop(now, self._out)

@@ -30,12 +30,13 @@ from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.gc import rarer_collections
+from tupletree.runtimes.local.history import HISTORY, LocalHistory
 from tupletree.runtimes.local.life import IDS_SHOWN, Life, RunSignals
 from tupletree.runtimes.local.progress import ProgressSampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.open_messages import NOTHING_OPEN
-from tupletree.runtimes.progress import Reporter, progress_file
+from tupletree.runtimes.progress import ProgressRecord, Reporter, progress_file
 from tupletree.runtimes.rates import Rates
 from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
@@ -44,6 +45,7 @@ from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.topology.window_check import max_pending, refuse_stuck
+from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
 from tupletree.tracking.retry import RestartPolicy
 
@@ -111,6 +113,7 @@ class LocalRun(RunHandle):
         self._hung = False
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
+        self._history = LocalHistory(directory.path / HISTORY, request.options.history_max_bytes)
         sampler = ProgressSampler(
             spec.name,
             directory.run_id,
@@ -120,7 +123,12 @@ class LocalRun(RunHandle):
             lambda: self._assembly,
             self._counts.outages,
         )
-        super().__init__(Reporter(spec.name, progress_file(request.options), sampler.sample))
+
+        def sample() -> ProgressRecord:
+            self._history.write()
+            return sampler.sample()
+
+        super().__init__(Reporter(spec.name, progress_file(request.options), sample))
         self._run_control = RunControl(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
 
@@ -288,6 +296,10 @@ class LocalRun(RunHandle):
         """See `Hub.acked`."""
         self._rates.settled(acked)
 
+    def note(self, facts: list[Fact]) -> None:
+        """See `Hub.note`."""
+        self._history.put(facts)
+
     def call(self, task: int, number: int, call: AsyncCall) -> None:
         """See `Hub.call`."""
         assert self._assembly is not None
@@ -352,6 +364,7 @@ class LocalRun(RunHandle):
             self._delivery.finish(lambda: self._control.stop_at_s, failed=True)
             self._seconds = self._clock.monotonic() - self._started_s
             self.reports.finish()
+            self._history.write()
             self._run_control.finish(self._error)
             self._ended.set()
 

@@ -19,7 +19,8 @@ from tupletree.testing.kit.tracing import Tracer
 from tupletree.testing.virtual.scripted import ScriptedMessages
 from tupletree.topology.components import MessageId
 from tupletree.topology.model import BoltSpec
-from tupletree.tracking.message_ids import message_key
+from tupletree.tracking.facts import Fact
+from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, SourceRetry
 
@@ -40,6 +41,8 @@ class MessageReport:
         attempts: how many went out.
         failure: why the last attempt that failed did so; an acked message may have one.
         tree: the tuple tree of the last attempt, to be printed.
+        facts: what happened to it, as `tupletree why` shows it, if an attempt failed; of every message with the option
+            `history=all`.
     """
 
     message_id: MessageId | None
@@ -48,6 +51,7 @@ class MessageReport:
     attempts: int = 0
     failure: Failure | None = None
     tree: str = ""
+    facts: list[Fact] = field(default_factory=list)
 
     @property
     def acked(self) -> bool:
@@ -186,6 +190,14 @@ class Recorder:
 
     def _failure_of(self, root: int) -> Failure | None:
         return next((failure for (_, one), failure in self._failed.items() if one == root), None)
+
+    def told_facts(self, facts: Iterable[Fact]) -> None:
+        """Keep facts with the messages that they are about."""
+        for fact in facts:
+            key = message_key(id_from_plain(fact.message_id))
+            for task in self.plan.task_ids_of(fact.spout):
+                if (task, key) in self._records:
+                    self._records[task, key].report.facts.append(fact)
 
     # --- in the end -------------------------------------------------------------------------------------------
 

@@ -185,7 +185,8 @@ class _Driver:
         self._queue += [(task, Call(number, function)) for task, number, function in out.calls]
         ticks, died = out.ticks[:], out.died[:]
         self.recorder.notes += [f"{note.component}: {note.text}" for note in out.notes]
-        for effects in (out.calls, out.ticks, out.died, out.acked, out.notes):
+        self.recorder.told_facts(out.facts)
+        for effects in (out.calls, out.ticks, out.died, out.acked, out.notes, out.facts):
             effects.clear()
         self.recorder.died += died
         for one in died:

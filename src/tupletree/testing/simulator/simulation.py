@@ -311,7 +311,7 @@ class Simulation:
             self._send(Envelope(died.spout_task, LettersStored([died])))
         self._end_calls()
         ticked = bool(out.ticks)
-        for effects in (out.ticks, out.calls, out.died, out.acked, out.notes):
+        for effects in (out.ticks, out.calls, out.died, out.acked, out.notes, out.facts):
             effects.clear()
         if ticked:
             self.oracle.sent(out.frames)

@@ -7,8 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from tupletree.errors import CheckpointError
-from tupletree.ids import hex_id
-from tupletree.runtimes.inspect import ComponentState, HistoryEvent
+from tupletree.runtimes.inspect import ComponentState
 from tupletree.runtimes.spark.driver.archive import read_archive
 from tupletree.runtimes.spark.driver.recovery import logged_rows
 from tupletree.runtimes.spark.format.entries import (
@@ -22,14 +21,15 @@ from tupletree.runtimes.spark.format.entries import (
 from tupletree.runtimes.spark.format.statedir import spout_tasks
 from tupletree.runtimes.spark.settle.logged import LoggedMessage, logged_messages
 from tupletree.state.segments import Segment
+from tupletree.tracking.facts import Fact, What
 from tupletree.tracking.message_ids import plain_id
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["all_events", "committed_state"]
+__all__ = ["all_facts", "committed_state"]
 
 
-def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
-    """The events of every message in the journal and the archive, epoch by epoch."""
+def all_facts(state_dir: Path) -> Iterator[Fact]:
+    """The facts about every message in the journal and the archive, epoch by epoch."""
     spouts = _spouts(state_dir)
     seen: set[int] = set()
     still_open: dict[int, LoggedMessage] = {}
@@ -39,7 +39,7 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
         seen.add(archived.entry.epoch)
         rows = logged_rows(archived.splits, archived.entry.time_s)
         messages = chain(logged_messages(archived.messages), rows)
-        yield from _events(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts, still_open)
+        yield from _facts(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts, still_open)
     for epoch in numbered(state_dir / "epochs", ".epoch"):
         if epoch in seen:
             continue
@@ -52,24 +52,25 @@ def all_events(state_dir: Path) -> Iterator[HistoryEvent]:
                 raise
             continue  # removed meanwhile: next time it is in the archive
         messages = chain(logged_messages(body[: header.messages_length]), logged_rows(header.splits, header.time_s))
-        yield from _events(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
+        yield from _facts(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
 
 
-def _events(
+def _facts(
     messages: Iterable[LoggedMessage],
     epoch: int,
     time_s: float,
     entry: SettleEntry | None,
     spouts: Mapping[int, str],
     still_open: dict[int, LoggedMessage],
-) -> Iterator[HistoryEvent]:
-    """One event per message of an epoch, and per earlier message that it settled or failed.
+) -> Iterator[Fact]:
+    """One fact per message of an epoch, and per earlier message that it settled or failed.
 
     Without an entry its messages are still in flight. `still_open` has the messages of trees that are open before the
     epoch, and is brought up to date.
     """
     failed: dict[int, Failure] = {}
-    other: dict[int, str] = {}
+    other: dict[int, What] = {}
+    dues: dict[int, float | None] = {}
     earlier: list[LoggedMessage] = []
     if entry is not None:
         failed = {root: attempt.failure for attempt in entry.failed for root in attempt.roots}
@@ -77,24 +78,24 @@ def _events(
         other.update({tree.root: "open" for tree in entry.opened})
         other.update(dict.fromkeys(failed, "failed"))
         other.update({one.root: "dead" for one in entry.dead})
+        dues = {one.root: one.due_s for one in entry.pending.waiting}
         named = dict.fromkeys([*failed, *(one.root for one in entry.acked)])
         earlier = [still_open[root] for root in named if root in still_open]
     opened = {tree.root: tree.attempt for tree in entry.opened} if entry is not None else {}
     for message in chain(earlier, messages):
-        what, detail = "in flight" if entry is None else other.get(message.root, "acked"), ""
-        if what in {"failed", "dead"} and message.root in failed:
-            failure = failed[message.root]
-            where = f"{failure.component} task {failure.task_id}: " if failure.component else ""
-            detail = f"{where}{failure.error_type or failure.kind.value}: {failure.error}".partition("\n")[0]
-        yield HistoryEvent(
+        what = "in flight" if entry is None else other.get(message.root, "acked")
+        has_failed = what == "failed"
+        yield Fact(
             time_s=time_s,
             epoch=epoch,
             spout=spouts.get(message.task, str(message.task)),
             message_id=plain_id(message.message_id),
             attempt=message.attempt,
-            root_hex=hex_id(message.root),
+            root=message.root,
             what=what,
-            detail=detail,
+            failure=failed.get(message.root) if what in {"failed", "dead"} else None,
+            next_s=(dues.get(message.root) or None) if has_failed else None,
+            by_source=has_failed and dues.get(message.root, 0.0) is None,
         )
         if message.root in opened:
             still_open[message.root] = message
