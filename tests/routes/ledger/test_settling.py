@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
+
 import pytest
 
 from tests.routes.ledger.ledgers import RULES, Bench, child
 from tupletree.errors import ConfigError
 from tupletree.queues import Message
-from tupletree.routes.ledger import Completed, NewMessage
+from tupletree.routes.ledger import Completed, Ledger, NewMessage
 from tupletree.routes.messages import Settlement
 
 
@@ -205,3 +208,19 @@ def test_completion_is_told_by_one_caller_once(shop: Bench) -> None:
     assert shop.ledger.completed_not_told() == []
     [message] = shop.lease("ended", 10)
     assert message.message.headers["tupletree-execution"] == execution
+
+
+def test_a_ledger_of_format_1_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    Ledger.open(f"sqlite:///{path}").close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE tupletree_route_outbox DROP COLUMN pipeline")
+        connection.execute("UPDATE tupletree_route_meta SET value = '1'")
+        connection.execute(
+            "INSERT INTO tupletree_route_outbox (id, queue, body, headers, due_s) VALUES ('m', 'a', x'7b7d', '', 0)"
+        )
+    connection.close()
+    for _ in range(2):
+        ledger = Ledger.open(f"sqlite:///{path}")
+        assert [one.id for one in ledger.outbox(pipeline="shop", only=["a"])] == ["m"], "whose it is was not said then"
+        ledger.close()

@@ -32,3 +32,21 @@ def test_what_waits_for_one_pipeline_is_neither_published_nor_told_by_the_other(
         run.on_completed(lambda one: told.append(one.execution))
         assert told == [execution]
     ledger.close()
+
+
+def test_pipelines_whose_queues_have_the_same_names_do_not_take_each_other_s_messages(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    mine, theirs = (
+        Pipeline(PipelineSpec(name, {"r": route("r")}, ledger=url, lineage=LineageSpec("off")), home=tmp_path / name)
+        for name in ("mine", "theirs")
+    )
+    ledger = Ledger.open(url)
+    execution = ledger.start(theirs.run_spec(key="").rules(), NewMessage("q.r", encode({})))
+    with mine.run() as run:
+        mine_too = run.execute({}).wait(HANG_S)
+        assert (mine_too.state, mine_too.total) == ("completed", 1)
+        assert [row.id for row in ledger.outbox()] == [ledger.execution(execution).init]  # type: ignore[union-attr]
+    with theirs.run() as run:
+        ended = run.execution(execution).wait(HANG_S)
+        assert (ended.state, ended.total, ended.pipeline) == ("completed", 1, "theirs")
+    ledger.close()

@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from tupletree.errors import ConfigError
-from tupletree.queues import Failure, Letter, Message
+from tupletree.queues import Failure, Letter, Message, RefusedMessagesError
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.ids import init_id, stranger_execution
 from tupletree.routes.ledger import queries, requests
@@ -49,6 +49,7 @@ from tupletree.routes.ledger.values import (
     MessageState,
     NewMessage,
     OutboxRow,
+    Refusal,
     Replayed,
     Retry,
     RouteCounts,
@@ -141,7 +142,7 @@ class Ledger:
                 session, rules, document, [(execution, message.id, init.queue, route, "")],
                 on_complete=on_complete, now_s=now_s,
             )  # fmt: skip
-            self._publish(session, {init.queue: [message]}, now_s)
+            self._publish(session, {init.queue: [message]}, now_s, rules.pipeline)
 
         self._write(work)
         return execution
@@ -230,21 +231,48 @@ class Ledger:
             effects.publish.setdefault(queue, []).append(message)
         effects.completed = completed
         effects.settled = changes.settled
-        effects.publish = self._publish(session, effects.publish, now_s)
+        refused: list[Refusal] = []
+        effects.publish = self._publish(session, effects.publish, now_s, settling.pipeline, refused)
+        if refused:
+            effects.completed += self._write_changes(session, requests.refuse(session, refused, now_s), now_s)
         effects.outbox = [message.id for messages in effects.publish.values() for message in messages]
         if session.queue is not None:
             self._tell_own(session, effects)
 
-    def _publish(self, session: Session, publish: dict[str, list[Message]], now_s: float) -> dict[str, list[Message]]:
-        """Publish to queues of this file; what is for others goes to the outbox, and is given back."""
+    def _publish(
+        self,
+        session: Session,
+        publish: dict[str, list[Message]],
+        now_s: float,
+        pipeline: str,
+        refused: list[Refusal] | None = None,
+    ) -> dict[str, list[Message]]:
+        """Publish to queues of this file; what is for others goes to the outbox, and is given back.
+
+        What the file's queue refuses goes to `refused`, if that is given; else it raises RefusedMessagesError.
+        """
         left: dict[str, list[Message]] = {}
         for queue, messages in publish.items():
             if session.queue is not None and queue in self._own_queues:
-                session.queue.publish(queue, messages)
+                try:
+                    session.queue.publish(queue, messages)
+                except RefusedMessagesError as error:
+                    if refused is None:
+                        raise
+                    faults = {one.position: one.reason for one in error.refused}
+                    refused += [Refusal(messages[position], reason) for position, reason in faults.items()]
+                    session.queue.publish(queue, [one for at, one in enumerate(messages) if at not in faults])
                 continue
             left[queue] = messages
             rows = [
-                (one.id, queue, one.body, headers_text(one.headers), now_s + one.delay_s if one.delay_s else 0.0)
+                (
+                    one.id,
+                    queue,
+                    one.body,
+                    headers_text(one.headers),
+                    now_s + one.delay_s if one.delay_s else 0.0,
+                    pipeline,
+                )
                 for one in messages
             ]
             for chunk in in_chunks(rows):
@@ -270,7 +298,7 @@ class Ledger:
 
     # The outbox.
 
-    def outbox(self, limit: int = 1000, *, only: Sequence[str] | None = None) -> list[OutboxRow]:
+    def outbox(self, limit: int = 1000, *, pipeline: str = "", only: Sequence[str] | None = None) -> list[OutboxRow]:
         """Messages that are registered and not known to be published, oldest first.
 
         Drain it at the start of a process and every few seconds: also `cancel` and `arrive` may put something there.
@@ -278,14 +306,29 @@ class Ledger:
 
         Args:
             limit: how many at most.
+            pipeline: whose they are; `only` is needed with it.
             only: of these queues; None: of all, also those of other pipelines that share the ledger.
         """
-        return self._store.read(lambda session: queries.outbox(session, limit, self._clock(), only))
+        return self._store.read(lambda session: queries.outbox(session, limit, self._clock(), pipeline, only))
 
     def published(self, ids: Sequence[str]) -> None:
         """Their brokers have confirmed them."""
         if ids:
             self._write(lambda session: [session.run_one(st.PUBLISHED, chunk) for chunk in in_chunks(ids)])
+
+    def refuse(self, refusals: Sequence[Refusal]) -> list[Completed]:
+        """Their brokers will never take these: they leave the outbox, and are dead, with their bodies.
+
+        Returns:
+            The executions that are complete by it.
+        """
+
+        def work(session: Session) -> list[Completed]:
+            now_s = self._clock()
+            session.run_one(st.PUBLISHED, [one.message.id for one in refusals])
+            return self._write_changes(session, requests.refuse(session, refusals, now_s), now_s)
+
+        return self._write(work) if refusals else []
 
     # Completion.
 
@@ -355,7 +398,8 @@ class Ledger:
             now_s = self._clock()
             done, changes = requests.replay(session, ids, now_s)
             changes.write()
-            self._publish(session, done.publish, now_s)
+            for pipeline, publish in done.publish.items():
+                self._publish(session, publish, now_s, pipeline)
             return done.replayed
 
         return self._write(work)
@@ -393,7 +437,7 @@ class Ledger:
             done = requests.copy(
                 session, ids, rules, execution=execution, queue=queue, on_complete=on_complete, now_s=now_s
             )
-            self._publish(session, done.publish, now_s)
+            self._publish(session, done.publish[rules.pipeline], now_s, rules.pipeline)
             return done.replayed
 
         return execution, self._write(work)
@@ -459,14 +503,19 @@ class Ledger:
         def write(session: Session) -> T:
             now_s = self._clock()
             result, changes = work(session, now_s)
-            _, told = changes.write()
-            publish: dict[str, list[Message]] = {}
-            for queue, message in told:
-                publish.setdefault(queue, []).append(message)
-            self._publish(session, publish, now_s)
+            self._write_changes(session, changes, now_s)
             return result
 
         return self._write(write)
+
+    def _write_changes(self, session: Session, changes: Changes, now_s: float) -> list[Completed]:
+        """Write what a request came to, and publish that executions are complete by it."""
+        completed, told = changes.write()
+        pipelines = {one.execution: one.pipeline for one in completed}
+        for queue, message in told:
+            pipeline = pipelines[message.headers["tupletree-execution"]]
+            self._publish(session, {queue: [message]}, now_s, pipeline)
+        return completed
 
     def close(self) -> None:
         """Close the connections."""

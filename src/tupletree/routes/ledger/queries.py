@@ -51,7 +51,12 @@ _NOT_TOLD = st.Statement(_NOT_TOLD_ROWS, "limit_")
 _NOT_TOLD_OF = st.Statement(_NOT_TOLD_ROWS.where(_e.pipeline == st.param("pipeline_")), "pipeline_", "limit_")
 _OUTBOX_ROWS = sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_"))
 _OUTBOX = st.Statement(_OUTBOX_ROWS, "limit_")
-_OUTBOX_ONLY = st.Statement(_OUTBOX_ROWS.where(st.Among(_o.queue, "queues")), "queues", "limit_")
+_OUTBOX_ONLY = st.Statement(
+    _OUTBOX_ROWS.where(
+        st.Among(_o.queue, "queues"), sa.or_(_o.pipeline == st.param("pipeline_"), sa.text("pipeline = ''"))
+    ),
+    "queues", "pipeline_", "limit_",
+)  # fmt: skip
 
 
 def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
@@ -65,9 +70,9 @@ def not_told(session: Session, limit: int, pipeline: str) -> list[Completed]:
     return [Completed(*row) for row in rows]
 
 
-def outbox(session: Session, limit: int, now_s: float, only: Sequence[str] | None) -> list[OutboxRow]:
+def outbox(session: Session, limit: int, now_s: float, pipeline: str, only: Sequence[str] | None) -> list[OutboxRow]:
     """See `Ledger.outbox`."""
-    rows = session.rows(_OUTBOX, limit) if only is None else session.rows(_OUTBOX_ONLY, [*only], limit)
+    rows = session.rows(_OUTBOX, limit) if only is None else session.rows(_OUTBOX_ONLY, [*only], pipeline, limit)
     return [
         OutboxRow(name, queue, _message(name, body, headers, max(due_s - now_s, 0.0)))
         for name, queue, body, headers, due_s in rows

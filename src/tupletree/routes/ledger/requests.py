@@ -17,10 +17,20 @@ from tupletree.queues import Message
 from tupletree.routes.ids import child_id
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.arriving import REPLAY_HEADER, document_number
-from tupletree.routes.ledger.changes import CHUNK, Changes, MessageEntry, in_chunks
+from tupletree.routes.ledger.changes import CHUNK, Changes, MessageEntry, headers_text, in_chunks
 from tupletree.routes.ledger.stores import Session
 from tupletree.routes.ledger.tables import counts, dead, documents, edges, executions, members, messages
-from tupletree.routes.ledger.values import CANCELLED, DEAD, DONE, HELD, PENDING, PROCESSING, LedgerRules, Replayed
+from tupletree.routes.ledger.values import (
+    CANCELLED,
+    DEAD,
+    DONE,
+    HELD,
+    PENDING,
+    PROCESSING,
+    LedgerRules,
+    Refusal,
+    Replayed,
+)
 
 __all__ = [
     "CANCEL",
@@ -33,6 +43,7 @@ __all__ = [
     "delete",
     "expired",
     "hold",
+    "refuse",
     "replay",
 ]
 
@@ -107,6 +118,21 @@ def hold(session: Session, ids: Sequence[str], now_s: float) -> Changes:
     return changes
 
 
+def refuse(session: Session, refusals: Sequence[Refusal], now_s: float) -> Changes:
+    """Messages that no broker will take are dead. Those that are settled, or that no route reads, are left."""
+    changes = Changes(session, now_s)
+    named = {one.message.headers.get(REPLAY_HEADER) or one.message.id: one for one in refusals}
+    changes.load([*named])
+    dead_rows = []
+    for entry in changes.messages.values():
+        if entry.is_open:
+            message, reason = named[entry.id].message, f"its broker refused it: {named[entry.id].reason}"
+            changes.close(entry, DEAD, reason)
+            dead_rows.append((entry.seq, message.body, headers_text(message.headers), ""))
+    session.run(st.INSERT_DEAD, dead_rows)
+    return changes
+
+
 # Replay.
 
 _DEAD = st.Statement(
@@ -121,11 +147,15 @@ class Replay:
 
     Attributes:
         replayed: for the caller.
-        publish: queue → messages.
+        publish: pipeline → queue → messages.
     """
 
     replayed: list[Replayed] = field(default_factory=list)
-    publish: dict[str, list[Message]] = field(default_factory=dict)
+    publish: dict[str, dict[str, list[Message]]] = field(default_factory=dict)
+
+    def add(self, pipeline: str, queue: str, message: Message) -> None:
+        """Publish this, too."""
+        self.publish.setdefault(pipeline, {}).setdefault(queue, []).append(message)
 
 
 def replay(session: Session, ids: Sequence[str], now_s: float) -> tuple[Replay, Changes]:
@@ -142,7 +172,7 @@ def replay(session: Session, ids: Sequence[str], now_s: float) -> tuple[Replay, 
         changes.reopen(entry, name)
         session.run(_FORGET_DEAD, [(entry.seq,)])
         message = Message(id=name, body=body, headers={**headers, REPLAY_HEADER: entry.id})
-        done.publish.setdefault(entry.queue, []).append(message)
+        done.add(changes.executions[changes.live(entry)[0]].pipeline, entry.queue, message)
         done.replayed.append(Replayed(entry.id, entry.id, entry.queue, before))
     return done, changes
 
@@ -160,7 +190,7 @@ def copy(
     """Copies of dead messages begin a new execution, of which the originals are parents."""
     changes = Changes(session, now_s)
     changes.load(ids)
-    done = Replay()
+    done = Replay(publish={rules.pipeline: {}})
     rows: list[tuple[Any, ...]] = []
     counted: dict[str, int] = {}
     for entry, body, headers in _letters(session, changes):
@@ -177,7 +207,7 @@ def copy(
         name = child_id([entry.id], execution, 0, 0, target)
         rows.append((name, entry.seq, route, target))
         counted[route] = counted.get(route, 0) + 1
-        done.publish.setdefault(target, []).append(Message(id=name, body=body, headers=headers))
+        done.add(rules.pipeline, target, Message(id=name, body=body, headers=headers))
         done.replayed.append(Replayed(entry.id, name, target, entry.name or entry.id))
     if rows:
         document = document_number(session, rules.document, rules.versions)

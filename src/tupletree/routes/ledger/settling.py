@@ -74,6 +74,11 @@ class Settling:
         self._known = known
         self._now_s = now_s
 
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline."""
+        return self._rules.pipeline
+
     def settle(self, settlement: Settlement) -> None:
         """Apply one settlement."""
         for child in settlement.children:

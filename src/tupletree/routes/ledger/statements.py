@@ -162,7 +162,7 @@ INSERT_EXECUTION = insert_or_ignore(
 )
 INSERT_MEMBER = insert_or_ignore(members, "message", "execution")
 INSERT_EDGE = insert_or_ignore(edges, "child", "parent")
-INSERT_OUTBOX = insert_or_ignore(outbox, "id", "queue", "body", "headers", "due_s")
+INSERT_OUTBOX = insert_or_ignore(outbox, "id", "queue", "body", "headers", "due_s", "pipeline")
 INSERT_DEAD = insert_or_ignore(dead, "message", "body", "headers", "traceback")
 COUNT = Statement(_count, "execution_", "route_", *(f"{name}_" for name in COUNTED))
 

@@ -23,7 +23,7 @@ __all__ = [
     "outbox",
 ]
 
-FORMAT = "1"
+FORMAT = "2"
 METADATA = sa.MetaData()
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -142,6 +142,7 @@ outbox = _table(
     sa.Column("body", sa.LargeBinary, nullable=False),
     _text("headers"),  # JSON
     sa.Column("due_s", sa.Double, nullable=False, server_default="0"),
+    _text("pipeline"),  # whose queue it is for; empty: of format 1, which did not say
 )
 
 dead = _table(

@@ -35,6 +35,7 @@ __all__ = [
     "MessageState",
     "NewMessage",
     "OutboxRow",
+    "Refusal",
     "Replayed",
     "Retries",
     "Retry",
@@ -221,6 +222,14 @@ class OutboxRow:
     id: str
     queue: str
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A message that is registered, and that its broker will never take: for this reason."""
+
+    message: Message
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,9 @@ class Services:
         except BaseException:
             self._brokers_to_close().close()
             raise
-        self._outgoing = Outgoing(self.ledger, self, most=run.spec.limits.max_fanout_pending, queues=run.queues)
+        self._outgoing = Outgoing(
+            self.ledger, self, most=run.spec.limits.max_fanout_pending, pipeline=run.spec.name, queues=run.queues
+        )
 
     def _open_ledger(self) -> Ledger:
         embedded = self.broker_at(self.run.queue_file)
@@ -181,7 +183,7 @@ class Services:
         with self._lock:
             self._telling.append(listener)
         while completed := self.ledger.completed_not_told(pipeline=self.run.spec.name):
-            self._tell_completed(completed)
+            self.tell_completed(completed)
 
     def tell_published(self, queues: Iterable[str]) -> None:
         """Messages are in these queues: tell those who listen."""
@@ -295,7 +297,7 @@ class Services:
                 self._outgoing.tell(url, partial(broker.fail, told.failures))
         for letter in effects.letters:
             self._outgoing.tell(self.url_of(letter.standing.queue), partial(self._letter, letter))
-        self._tell_completed(effects.completed)
+        self.tell_completed(effects.completed)
 
     def _by_broker(self, effects: SettleEffects) -> dict[str, _Told]:
         found: dict[str, _Told] = {}
@@ -334,7 +336,8 @@ class Services:
             )
             broker.ack([one.handle for one in letters])
 
-    def _tell_completed(self, completed: Sequence[Completed]) -> None:
+    def tell_completed(self, completed: Sequence[Completed]) -> None:
+        """These executions are complete: it is logged, and listeners hear of it."""
         for one in completed:
             logger.info(
                 "execution %s of %s is %s: %d messages, %d dead, %.1f s",

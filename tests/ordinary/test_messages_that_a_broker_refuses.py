@@ -1,0 +1,86 @@
+"""A child that its broker will never take is dead, with its reason and its body; nothing is tried for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.routes.running.pipelines import Asked, adapter
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states, until
+from tupletree.queues import Message, RefusedMessage, RefusedMessagesError, register_scheme
+from tupletree.queues.contract import NotCapableError
+from tupletree.queues.registry import _schemes
+from tupletree.queues.sqlite import SqliteBroker
+from tupletree.queues.urls import QueueUrl
+from tupletree.routes.pipeline import Pipeline, PipelineRun
+from tupletree.routes.running import queue_spout
+
+Start = Callable[[Pipeline], PipelineRun]
+
+
+class Picky(SqliteBroker):
+    """Refuses bodies that hold a 3, and cannot say why it does not take a 5."""
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> int:
+        refused = [
+            RefusedMessage(at, one.id, "no threes") for at, one in enumerate(messages) if b'"number":3' in one.body
+        ]
+        if refused:
+            raise RefusedMessagesError(refused, where=self.where)
+        if any(b'"number":5' in one.body for one in messages):
+            raise NotCapableError("no fives", where=self.where)
+        return super().publish(queue, messages)
+
+
+@pytest.fixture(autouse=True)
+def picky() -> Iterator[None]:
+    def opening(url: QueueUrl) -> SqliteBroker:
+        return Picky(Path(url.path))
+
+    register_scheme("picky", opening)
+    yield
+    del _schemes["picky"]
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_what_a_broker_refuses_is_dead_with_its_reason_and_the_others_are_published(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_spout, "OUTBOX_S", 0.0)
+    monkeypatch.setattr(queue_spout, "CANCEL_S", 0.01)
+    p = pipeline(
+        tmp_path / "home",
+        route("one", adapter(Split), out=("q.two",)),
+        route("two", adapter(Asked)),
+        queues={"q.two": f"picky:///{tmp_path}/b.db"},
+    )
+    with start(p) as run:
+        begun = run.execute({"count": 8}, route="one")
+        ended = begun.wait(HANG_S)
+        assert (ended.state, ended.total, ended.dead) == ("completed_with_dead_letters", 9, 2)
+        until(lambda: states(run)["two"] == {"done": 6, "dead": 2})
+        three, five = run.services.ledger.messages(begun.id, state="dead")
+        assert three.reason == "its broker refused it: no threes"
+        assert "5 attempts to publish it failed" in five.reason
+        assert "no fives" in five.reason
+        assert run.services.ledger.outbox() == []
+
+
+def test_so_it_is_in_the_embedded_queue_whose_children_are_published_with_their_settlement(tmp_path: Path) -> None:
+    p = pipeline(tmp_path / "home", route("one", adapter(Split), out=("q.two",)), route("two", adapter(Asked)))
+    with p.run() as run:
+        broker = run.services.broker("q.two")
+        can = broker.capabilities
+        broker.capabilities = msgspec.structs.replace(can, max_body_bytes=12)
+        begun = run.execute({"count": 12}, route="one")
+        ended = begun.wait(HANG_S)
+        assert (ended.state, ended.total, ended.dead) == ("completed_with_dead_letters", 13, 2)
+        assert states(run)["two"] == {"done": 10, "dead": 2}
+        dead = run.services.ledger.messages(begun.id, state="dead")
+        assert {one.reason for one in dead} == {"its broker refused it: the body has 13 bytes, at most 12 fit"}
+        broker.capabilities = can
+        assert len(run.services.ledger.replay([one.id for one in dead])) == 2, "their bodies are kept"
+        assert begun.wait(HANG_S).state == "completed"
