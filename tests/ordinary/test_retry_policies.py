@@ -13,13 +13,17 @@ import pytest
 
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
+from tests.tasks.driving import Driver
 from tests.tasks.streams import Line, Word
 from tupletree import (
     Bolt,
     Collector,
     ConnectorError,
+    Emit,
+    EndOfInput,
     Retry,
     RetryAfter,
+    Spout,
     TaskContext,
     Topology,
     arrow_bolt,
@@ -30,6 +34,8 @@ from tupletree import (
 from tupletree.sinks import foreach
 from tupletree.sources import items
 from tupletree.testing.kit.reports import MessageReport
+from tupletree.topology.components import Sink, SinkBatch
+from tupletree.tracking.outcomes import Failure
 
 RAISES: dict[str, Callable[[], BaseException]] = {
     "value": lambda: ValueError("bad"),
@@ -220,3 +226,63 @@ def test_both_runtimes_keep_to_the_policy(tmp_path: Path, in_process: InProcess,
     assert (summary.dead, summary.failed) == (1, 3)
     assert len(pauses) == 2
     assert min(pauses) >= 0.2
+
+
+# --- whose rule it is -------------------------------------------------------------------------------------------------
+
+
+class Asked(Spout[Line]):
+    """Emits its message again when it is told that an attempt failed, and notes what it is told."""
+
+    def open(self, context: TaskContext) -> None:
+        self.left = 1
+
+    def next(self) -> Emit[Line] | None:
+        if self.left:
+            self.left = 0
+            return Emit(Line("value"), 1)
+        if len(TOLD) == 2:
+            raise EndOfInput
+        return None
+
+    def fail(self, message_id: Any, failure: Failure) -> None:
+        TOLD.append(failure)
+        self.left = not failure.permanent
+
+
+TOLD: list[Failure] = []
+
+
+def test_a_source_that_replays_finds_the_rule_of_the_bolt_in_the_failure() -> None:
+    TOLD.clear()
+    t = Topology("asked")
+    t.sink("out", Refusing()).shuffle(
+        t.bolt("work", plain, retry=Retry(attempts=2, backoff_s=7.0)).shuffle(
+            t.spout("lines", Asked(), replay="source")
+        )
+    )
+    Driver(t).run()
+    rules = [failure.retry for failure in TOLD]
+    assert [(rule.attempts, rule.backoff_s) for rule in rules if rule is not None] == [(2, 7.0)] * 2
+
+
+class Refusing(Sink[Word]):
+    def write(self, batch: SinkBatch[Word]) -> None:
+        raise ValueError("refused")
+
+
+@bolt(auto_ack=False)
+def keeps(line: Line, out: Collector[Word]) -> None:
+    """Never settles its tuple, so that its message times out."""
+
+
+@pytest.mark.parametrize(("work", "kind"), [(plain, "publish_failed"), (keeps, "timeout")])
+def test_what_times_out_or_is_refused_by_a_sink_goes_by_the_options(work: Any, kind: str) -> None:
+    t = Topology("options", options={"max_attempts": 3, "message_timeout_s": 1.0})
+    done = t.bolt("work", work, retry=Retry(attempts=5, backoff_s=60.0)).shuffle(t.spout("lines", items([Line("")])))
+    t.sink("out", Refusing()).shuffle(done)
+    driver = Driver(t)
+    began_s = driver.now_s
+    driver.run()
+    assert [(died.attempts, died.failure.kind.value) for died in driver.died] == [(3, kind)]
+    assert driver.now_s - began_s < 60.0

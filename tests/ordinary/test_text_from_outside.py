@@ -16,8 +16,12 @@ from tests.local.running import run as run_locally
 from tests.ordinary import outside
 from tests.ordinary.conftest import InProcess
 from tests.ordinary.outside import ODD
+from tupletree import Topology
+from tupletree.errors import ConfigError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.control import status_of
+from tupletree.sinks import jsonl
+from tupletree.sources import text_lines
 
 FILE = os.fsdecode(b"caf\xe9.txt")
 
@@ -140,3 +144,10 @@ def test_a_failed_run_whose_error_cannot_be_encoded_leaves_its_status(
     assert said.code == 1
     assert status_of(tmp_path / "state").ended
     assert "\\udce9" in status_of(tmp_path / "state").error
+
+
+def test_a_run_on_spark_refuses_a_state_directory_whose_name_is_not_utf8(tmp_path: Path, in_process: InProcess) -> None:
+    t = Topology("odd")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("lines", text_lines(tmp_path / "in")))
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        in_process(t, tmp_path / os.fsdecode(b"\xe9tat"))

@@ -13,6 +13,7 @@ from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed, finish
 from tests.spark.killing import DEEDS, Task
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, arrow_bolt, batch_bolt, bolt, window_bolt
+from tupletree.errors import TupletreeError
 from tupletree.sinks import jsonl
 from tupletree.tracking.outcomes import FailureKind
 
@@ -154,3 +155,17 @@ def test_a_crash_outside_of_messages_fails_at_most_the_messages_of_its_task(
     for letter in result.letters:
         assert (letter.failure.kind, letter.failure.component) == (kind, "work")
         assert words in letter.failure.error
+
+
+def dies_of_the_killer(task: Task, tasks: int) -> int:
+    do("exit" if task.number == KILLER else "")
+    return task.number % tasks
+
+
+def test_a_grouping_that_crashes_ends_the_run(tmp_path: Path, run_topology: RunTopology) -> None:
+    t = Topology("grouping")
+    source = t.spout("source", Feed("grouping", Task, [Emit(Task(number, ""), number) for number in range(MESSAGES)]))
+    worked = t.bolt("work", Processing, parallelism=2).shuffle(source)
+    t.sink("out", jsonl(tmp_path / "out"), parallelism=2).custom(worked, dies_of_the_killer)
+    with pytest.raises(TupletreeError):
+        run_topology(t, tmp_path / "state", max_restarts=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import weakref
 from collections.abc import Iterator
@@ -280,6 +281,23 @@ def test_a_dead_letter_comes_back_as_a_fresh_message_that_the_runtime_retries() 
     assert (emission.attempt, emission.value) == (1, "corrected")
     assert messages.emit(QUEUE, "m", "source", 5.0, 0.0) == Joined(emission.root, QUEUE, "m")
     assert isinstance(messages.fail(emission.root, FAILURE, 5.0, 0.0), Retry)
+
+
+def test_later_attempts_keep_their_number_in_the_order_of_emission_and_a_replayed_dead_letter_gets_a_new_one() -> None:
+    messages, numbers = pending(), itertools.count(1)
+
+    def number(root: int) -> int:
+        return messages.number([root], lambda count: [next(numbers) for _ in range(count)])[0]
+
+    first, second = emit(messages, "first").root, emit(messages, "second").root
+    assert (number(first), number(second)) == (1, 2)
+    messages.fail(first, FAILURE, 0.0, 0.0)
+    (again,) = messages.due(1e6, 10)
+    assert number(again.root) == 1
+    messages.fail(again.root, PERMANENT, 0.0, 0.0)
+    messages.replay(SPOUT, "first", "corrected", 0.0, 0.0)
+    (replayed,) = messages.due(1e6, 10)
+    assert number(replayed.root) == 3
 
 
 def test_release_gives_every_open_message_back_unsettled() -> None:

@@ -1,0 +1,89 @@
+"""Which calls can meet an outage, and which task waits for its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.local.running import HANG_S, begin
+from tests.ordinary.conftest import begin_in_process
+from tests.tasks.streams import Line, Word
+from tupletree import ConnectorError, TaskContext, Topology, bolt, join_bolt, testing, window_bolt
+from tupletree.clock import ManualClock
+from tupletree.errors import TupletreeError
+from tupletree.sinks import foreach
+from tupletree.sources import items
+from tupletree.topology.components import Sink, SinkBatch
+
+AWAY_S = 20.0
+
+
+class Pair(msgspec.Struct, frozen=True):
+    text: str
+
+
+@window_bolt(count=2)
+def window_asks(lines: list[Line]) -> Word:
+    raise ConnectorError("the service is away")
+
+
+@join_bolt(within_s=5.0)
+def join_asks(line: Line, word: Word) -> Pair:
+    raise ConnectorError("the service is away")
+
+
+def test_what_a_window_or_join_meets_fails_its_messages_as_any_exception_does() -> None:
+    t = Topology("windows", options={"max_attempts": 2})
+    windows = t.bolt("window", window_asks).shuffle(t.spout("lines", items([Line("a"), Line("b")])))
+    t.sink("out", foreach(lambda _: None)).shuffle(windows)
+    ended = testing.run(t)
+    assert [(one.dead, one.attempts) for one in ended.messages["lines"]] == [(True, 2)] * 2
+    t = Topology("joins", options={"max_attempts": 2})
+    join = t.bolt("join", join_asks).fields(t.spout("lines", items([Line("a")])), "text")
+    join = join.fields(t.spout("words", items([Word("a")])), "word")
+    t.sink("out", foreach(lambda _: None)).shuffle(join)
+    ended = testing.run(t)
+    assert [one.dead for name in ("lines", "words") for one in ended.messages[name]] == [True, True]
+
+
+@bolt
+def asks(line: Line, context: TaskContext) -> Word:
+    if context.task_index == 0 and context.epoch_time_s < STARTED_S[0] + AWAY_S:
+        raise ConnectorError("the service is away")
+    return Word(f"{context.task_index} {context.epoch_time_s - STARTED_S[0] >= AWAY_S}")
+
+
+STARTED_S = [0.0]
+
+
+def test_each_task_finds_out_by_itself_and_the_others_go_on() -> None:
+    clock = ManualClock(wall=1_000_000.0)
+    STARTED_S[0] = clock.wall()
+    t = Topology("tasks", options={"max_spout_pending": 10})
+    asked = t.bolt("asks", asks, parallelism=2).shuffle(t.spout("lines", items([Line("")] * 10)))
+    t.sink("out", foreach(lambda _: None)).shuffle(asked)
+    ended = testing.run(t, clock=clock)
+    assert all(message.acked and message.attempts == 1 for message in ended.messages["lines"])
+    rows = sorted(word.word for word in ended.outputs["out"])
+    assert set(rows) == {"0 True", "1 False"}
+
+
+class CannotOpen(Sink[Line]):
+    """Its service is away when it is opened."""
+
+    def open(self, context: TaskContext) -> None:
+        raise ConnectorError("the service is away")
+
+    def write(self, batch: SinkBatch[Line]) -> None:
+        raise AssertionError("it was not opened")
+
+
+@pytest.mark.parametrize("start", [begin, begin_in_process])
+def test_a_sink_that_cannot_be_opened_ends_the_start_at_once(tmp_path: Path, start: Any) -> None:
+    t = Topology("opens")
+    t.sink("out", CannotOpen()).shuffle(t.spout("lines", items([Line("a")])))
+    with pytest.raises(TupletreeError, match="the service is away"):
+        start(t, tmp_path / "state").wait(HANG_S)
