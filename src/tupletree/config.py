@@ -435,16 +435,62 @@ def _declared_options() -> dict[str, _Declared]:
 
 _TABLE = _declared_options()
 _STORM_NAMES = {declared.storm: declared.name for declared in _TABLE.values() if declared.storm}
+_STORM_OLD_NAMES = {"topology.ackers": "acker_tasks"}
+"""Names that Storm gave these settings before."""
+
+_PARALLELISM = "set the parallelism of each component"
+_TYPED = "streams are typed by their message classes and need no serializer"
+_SPARK_MEMORY = "set spark.executor.memory and spark.executor.extraJavaOptions on the Spark session"
+_BUFFERS = "tasks have one queue each, which ring_size limits on the local runtime; Spark's are limited by the epoch"
+_WINDOWS = "give it to the window: `@window_bolt(…)` has its length, slide, time field, lag and `late=`"
+_ALL_KEPT = "leave it out: every failure is kept, and the log has the like once in 10 s"
+_CLUSTER = "Storm's cluster has it; here the Spark session, or the one process of the local runtime"
+
 _STORM_WITHOUT_COUNTERPART = {
     "topology.workers": "a topology has no worker processes of its own: set the parallelism of its components, and "
     "the executors of the Spark session",
     "topology.enable.message.timeouts": "set message_timeout_s to none",
-    "topology.max.task.parallelism": "set the parallelism of each component",
-    "topology.tasks": "set the parallelism of each component",
-    "topology.debug": "raise the level of the logger `tupletree`",
-    "topology.kryo.register": "streams are typed by their message classes and need no serializer",
-    "topology.worker.childopts": "set spark.executor.extraJavaOptions on the Spark session",
+    "topology.max.task.parallelism": _PARALLELISM,
+    "topology.tasks": _PARALLELISM,
+    "topology.debug": "raise the level of the logger `tupletree`, and see `tupletree why` with history=all",
+    "topology.stats.sample.rate": "leave it out: numbers are counted, not sampled",
+    "topology.message.timeout.ms": "set message_timeout_s, in seconds",
+    "topology.spout.wait.strategy": "set spout_idle_wait_ms, the pause after a spout had nothing",
+    "topology.spout.wait.park.microsec": "set spout_idle_wait_ms, the pause after a spout had nothing",
+    "topology.max.error.report.per.interval": _ALL_KEPT,
+    "topology.error.throttle.interval.secs": _ALL_KEPT,
+    "topology.optimize": "leave it out: there is nothing to choose",
+    "topology.name": "give it to `Topology(name)`",
+    "topology.classpath": "set spark.jars on the Spark session, and let workers import modules by `--py-files`",
+    "topology.environment": "set spark.executorEnv.NAME on the Spark session; a local run has that of its process",
+    "topology.fall.back.on.java.serialization": _TYPED,
+    "topology.skip.missing.kryo.registrations": _TYPED,
+    "topology.tuple.serializer": _TYPED,
+    "topology.multilang.serializer": "components are called in Python: there is no multilang process",
+    "topology.shellbolt.max.pending": "components are called in Python: there is no multilang process",
+    "topology.subprocess.timeout.secs": "set processing_timeout_s, after which a call is named, and on Spark ended",
+    "topology.trident.batch.emit.interval.millis": "set epoch_min_interval_ms",
+    "topology.state.checkpoint.interval.ms": "set epoch_min_interval_ms: state is committed with each epoch",
+    "topology.transfer.batch.size": "leave it out: frames hold a few milliseconds of work",
+    "topology.producer.batch.size": "leave it out: frames hold a few milliseconds of work",
+    "topology.builtin.metrics.bucket.size.secs": "records come each second, or with each epoch: set progress_file",
 }
+_STORM_FAMILIES = {
+    "topology.kryo.": _TYPED,
+    "topology.worker.": _SPARK_MEMORY,
+    "topology.component.": _SPARK_MEMORY,
+    "topology.executor.": _BUFFERS,
+    "topology.transfer.": _BUFFERS,
+    "topology.receiver.": _BUFFERS,
+    "topology.disruptor.": _BUFFERS,
+    "topology.backpressure.": "set max_spout_pending and high_water_factor: open messages are what is limited",
+    "topology.bolts.": _WINDOWS,
+    "topology.state.": "declare state in the bolt: `@bolt(state=…)`; on Spark it is in the state directory",
+    "topology.metrics.": "progress_file, `handle.on_progress` and tupletree.runtimes.metrics give the numbers",
+    "topology.eventlogger.": "set history=all, and ask `tupletree why`",
+    **dict.fromkeys(("storm.", "nimbus.", "supervisor.", "worker.", "ui.", "drpc.", "pacemaker."), _CLUSTER),
+}
+"""What the names of further settings begin with → what to do instead."""
 
 
 def _from_code(code: Mapping[str, Any], where: str = "code") -> Iterator[_Setting]:
@@ -548,6 +594,8 @@ def _read_place(settings: Iterator[_Setting], findings: list[Finding]) -> dict[s
     values: dict[str, Any] = {}
     for setting in settings:
         name = _name_of(setting.key)
+        if name == "acker_executors" and setting.key != name and setting.value in (0, "0"):
+            name = "acker_tasks"  # Storm turns tracking off so
         if name is None:
             unknown = _unknown(setting)
             if setting.may_be_foreign:
@@ -573,7 +621,8 @@ def _dotted_storm_key(key: str) -> str:
 
 
 def _name_of(key: str) -> str | None:
-    return key if key in _TABLE else _STORM_NAMES.get(_dotted_storm_key(key))
+    dotted = _dotted_storm_key(key)
+    return key if key in _TABLE else _STORM_NAMES.get(dotted) or _STORM_OLD_NAMES.get(dotted)
 
 
 def _unknown(setting: _Setting) -> Finding:
@@ -581,9 +630,12 @@ def _unknown(setting: _Setting) -> Finding:
     from difflib import get_close_matches
 
     dotted = _dotted_storm_key(setting.key)
+    families = (word for start, word in _STORM_FAMILIES.items() if dotted.startswith(start))
     if word := _STORM_WITHOUT_COUNTERPART.get(dotted):
         return Finding("this Storm setting has no counterpart", setting.where, setting.key, next_step=word)
     near = get_close_matches(dotted.lower(), [*_TABLE, *_STORM_NAMES], n=1, cutoff=0.6)
+    if (word := next(families, "")) and not get_close_matches(dotted, near, cutoff=0.9):
+        return Finding("this Storm setting has no counterpart", setting.where, setting.key, next_step=word)
     return Finding(
         "unknown option",
         setting.where,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tupletree.escaping import escape_block
 
 __all__ = [
+    "PROGRAMMING_ERRORS",
     "CheckpointError",
     "ConfigError",
     "ConnectorError",
@@ -26,6 +27,7 @@ __all__ = [
     "RetryAfter",
     "RuntimeUnavailableError",
     "SourceChangedError",
+    "SpoutCodeError",
     "TopologyError",
     "TupleSettledError",
     "TupletreeError",
@@ -181,6 +183,28 @@ class UnavailableAtStartError(ConnectorError):
     """
 
     is_outage = False
+
+
+PROGRAMMING_ERRORS = (AttributeError, ImportError, NameError, NotImplementedError, SyntaxError, TypeError)
+"""What code raises that is wrong, whatever is outside: no restart helps."""
+
+
+class SpoutCodeError(ConnectorError):
+    """The code of a spout is wrong (`PROGRAMMING_ERRORS`): the run ends at once, for a restart would meet it again."""
+
+    is_outage = False
+
+    @classmethod
+    def of(cls, what: str, error: BaseException, where: str, *, next_step: str) -> SpoutCodeError:
+        """The error for what it raised, which becomes the cause."""
+        made = cls(
+            f"{what}: {type(error).__name__}: {error}",
+            where=where,
+            expected="an error that may pass: this kind is of the code, so that no restart was tried",
+            next_step=next_step,
+        )
+        made.__cause__ = error
+        return made
 
 
 class CheckpointError(TupletreeError):

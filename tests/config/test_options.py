@@ -66,6 +66,40 @@ def test_storm_names_work_in_every_place(tmp_path: Path) -> None:
         assert resolve_options(file=settings_file(tmp_path, f"[tupletree]\n{line}\n")).acker_tasks == 2
 
 
+def test_storm_s_older_names_and_its_way_to_turn_tracking_off_are_understood() -> None:
+    assert resolve_options(code={"topology.ackers": 2}).acker_tasks == 2
+    assert resolve_options(code={"topology.acker.executors": 3}).acker_executors == 3
+    for off in (0, "0"):
+        options = resolve_options(code={"topology.acker.executors": off})
+        assert (options.acker_tasks, options.acker_executors) == (0, 1)
+    with pytest.raises(ConfigError):
+        resolve_options(code={"acker_executors": 0})  # our name, so our meaning
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("topology.stats.sample.rate", "counted, not sampled"),
+        ("topology.executor.send.buffer.size", "ring_size"),
+        ("topology.backpressure.enable", "max_spout_pending"),
+        ("topology.transfer.buffer.size", "ring_size"),
+        ("topology.worker.max.heap.size.mb", "spark.executor.memory"),
+        ("topology.bolts.tuple.timestamp.max.lag.ms", "window"),
+        ("topology.state.checkpoint.interval.ms", "epoch_min_interval_ms"),
+        ("topology.debug", "tupletree why"),
+        ("nimbus.seeds", "Spark session"),
+        ("TOPOLOGY_STATS_SAMPLE_RATE", "counted, not sampled"),
+        ("topology.max.spout.pendng", "did you mean topology.max.spout.pending?"),
+        ("topology.executor.receive.bufer.size", "did you mean topology.executor.receive.buffer.size?"),
+    ],
+)
+def test_a_storm_setting_without_a_counterpart_names_what_to_do(key: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_options(code={key: 1})
+    (finding,) = caught.value.findings
+    assert named in finding.next_step
+
+
 def test_a_whole_number_is_good_where_a_number_is_wanted() -> None:
     timeout = resolve_options(code={"message_timeout_s": 5}).message_timeout_s
     assert timeout == 5.0

@@ -18,7 +18,13 @@ from typing import Any
 
 from tupletree.clock import SteadyClock, SystemClock
 from tupletree.data.payloads import to_jsonable
-from tupletree.errors import ConnectorError, InternalError, OutageLimitError, TupletreeError, UnavailableAtStartError
+from tupletree.errors import (
+    ConnectorError,
+    OutageLimitError,
+    SpoutCodeError,
+    TupletreeError,
+    UnavailableAtStartError,
+)
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
 from tupletree.runtimes.control import RunControl
@@ -29,6 +35,7 @@ from tupletree.runtimes.local.assembly import Assembly, CarriedOver, assemble
 from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
+from tupletree.runtimes.local.faults import fault_of
 from tupletree.runtimes.local.gc import rarer_collections
 from tupletree.runtimes.local.history import HISTORY, LocalHistory
 from tupletree.runtimes.local.life import IDS_SHOWN, Life, RunSignals
@@ -339,7 +346,7 @@ class LocalRun(RunHandle):
     def failed(self, executor: Executor, error: BaseException) -> None:
         """See `Hub.failed`. Several errors at a time cause one restart: the first one is its reason."""
         if self._control.fault is None:
-            self._control.fault = _fault_of(self._plan, executor, error)
+            self._control.fault = fault_of(self._plan, executor, error)
         self._control.wake.set()
 
     # --- the supervising thread -----------------------------------------------------------------------------------
@@ -402,7 +409,7 @@ class LocalRun(RunHandle):
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
         if (
             life.hung
-            or isinstance(fault, (OutageLimitError, UnavailableAtStartError))
+            or isinstance(fault, (OutageLimitError, UnavailableAtStartError, SpoutCodeError))
             or (cannot_open and self._carried_over.starts == 1)
         ):
             raise fault  # a restart is impossible, or the error was there at the first start
@@ -475,19 +482,3 @@ class LocalRun(RunHandle):
             control.wake.wait(left_s)
             control.wake.clear()
         return True
-
-
-def _fault_of(plan: Plan, executor: Executor, error: BaseException) -> BaseException:
-    """The error as it is shown to the user."""
-    if isinstance(error, TupletreeError) or (executor.in_hand is None and isinstance(error, Exception)):
-        return error
-    if executor.in_hand is None:
-        return InternalError(f"an executor ended by {type(error).__name__}", got=str(error))
-    component = plan.tasks[executor.in_hand].component
-    fault = ConnectorError(
-        f"{component!r} failed: {type(error).__name__}: {error}",
-        where=plan.spec.components[component].where if component in plan.spec.components else component,
-        next_step="its traceback is the cause of this error; --debug shows it",
-    )
-    fault.__cause__ = error
-    return fault

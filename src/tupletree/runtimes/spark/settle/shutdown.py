@@ -11,12 +11,14 @@ from pathlib import Path
 
 from tupletree import errors
 from tupletree.errors import (
+    PROGRAMMING_ERRORS,
     CheckpointError,
     ConfigError,
     InternalError,
     OutageLimitError,
     RuntimeUnavailableError,
     SourceChangedError,
+    SpoutCodeError,
     TopologyError,
     TupletreeError,
     UnavailableAtStartError,
@@ -32,6 +34,7 @@ BEYOND_RESTARTS = (
     OutageLimitError,
     RuntimeUnavailableError,
     SourceChangedError,
+    SpoutCodeError,
     TopologyError,
     UnavailableAtStartError,
 )
@@ -62,14 +65,17 @@ def reason(error: BaseException, state_dir: Path) -> TupletreeError:
     text = str(error).strip()
     raised: TupletreeError | None = _from_worker(text)
     if raised is None:
+        place, next_step = _place_of(error), f"fix the cause and resume with --state-dir {state_dir}: nothing is lost"
+        if place and isinstance(error, PROGRAMMING_ERRORS):
+            return SpoutCodeError.of("code of the topology failed in the driver", error, place, next_step=next_step)
         if (start := text.find("Traceback (most recent call last)")) >= 0:
             logger.error("a worker failed: %s", text[start : start + MAX_TRACEBACK])
         failed = InternalError if isinstance(error, AssertionError) else TupletreeError
         raised = failed(
             "the run failed",
-            where=_place_of(error),
+            where=place,
             got=first_line(error),
-            next_step=f"fix the cause and resume with --state-dir {state_dir}: nothing is lost",
+            next_step=next_step,
         )
     raised.__cause__ = error
     return raised
