@@ -10,7 +10,7 @@ import pytest
 from tests.routes.ledger.ledgers import RULES, Bench, child
 from tupletree.errors import ConfigError
 from tupletree.queues import Message
-from tupletree.routes.ledger import Completed, Ledger, NewMessage
+from tupletree.routes.ledger import Arrival, Completed, Ledger, NewMessage
 from tupletree.routes.messages import Settlement
 
 
@@ -98,6 +98,21 @@ def test_a_message_for_a_queue_without_a_reader_leaves_the_pipeline(shop: Bench)
     assert effects.settled == {("A", "done"): 1, ("", "unrouted"): 1}
     assert len(effects.completed) == 1
     assert shop.broker.depth("out").ready == 1
+
+
+@pytest.mark.parametrize("outcome", ["done", "filtered", "unrouted", "dead"])
+def test_a_message_that_has_ended_is_over_when_its_queue_gives_it_again(shop: Bench, outcome: str) -> None:
+    """However it ended: what no queue took is not taken for a message of somebody else."""
+    shop.start()
+    [first] = shop.take("a")
+    failed = outcome == "dead"
+    shop.ledger.settle(
+        [Settlement(messages=[first], outcome="failed" if failed else outcome, reason="so", permanent=failed)],  # type: ignore[arg-type]  # of these
+        RULES,
+    )
+    [verdict] = shop.ledger.arrive([Arrival(first.id, "a", "A", b"{}", {})], RULES)
+    assert (verdict.action, verdict.id) == ("dead_letter" if failed else "ack", first.id)
+    assert len(shop.ledger.executions()) == 1
 
 
 @pytest.mark.parametrize("outcome", ["filtered", "unrouted"])

@@ -37,7 +37,10 @@ REPLAY_HEADER = "tupletree-message"
 """Header of a message that was replayed: its id in the ledger. Brokers know its own id still, and would refuse it."""
 
 _WHERE = st.Statement(
-    sa.select(messages.c.id, messages.c.queue, messages.c.state).where(st.Among(messages.c.id, "ids")), "ids"
+    sa.select(messages.c.id, messages.c.queue, messages.c.route, messages.c.state).where(
+        st.Among(messages.c.id, "ids")
+    ),
+    "ids",
 )
 _DOCUMENT = st.Statement(sa.select(documents.c.number).where(documents.c.hash == st.param("hash_")), "hash_")
 _INSERT_DOCUMENT = st.insert_or_ignore(documents, "hash", "document", "versions")
@@ -125,13 +128,17 @@ def arrive(
 def _names(session: Session, arrivals: Sequence[Arrival], rules: LedgerRules, now_s: float) -> list[str]:
     """The message of the ledger that each delivery is; those that it does not know are registered."""
     names = [arrival.headers.get(REPLAY_HEADER) or arrival.id for arrival in arrivals]
-    known: dict[str, tuple[str, int]] = {}
+    known: dict[str, str] = {}
     for chunk in in_chunks(names):
-        known.update((name, (queue, state)) for name, queue, state in session.rows(_WHERE, chunk))
+        known.update(
+            # No route read its queue when it was registered, so it has ended. One that a route worked, and for which no
+            # queue was found, is known: it is over.
+            (name, "" if state == UNROUTED and not route else queue)
+            for name, queue, route, state in session.rows(_WHERE, chunk)
+        )
     strangers: dict[str, Arrival] = {}
     for position, arrival in enumerate(arrivals):
-        queue, state = known.get(names[position], ("", 0))
-        if queue != arrival.queue or state == UNROUTED:
+        if known.get(names[position], "") != arrival.queue:
             names[position] = stranger_id(arrival.queue, arrival.id)
             strangers[names[position]] = arrival
     if strangers:

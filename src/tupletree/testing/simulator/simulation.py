@@ -46,7 +46,7 @@ from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.records import Died
 
-__all__ = ["Simulation"]
+__all__ = ["FaultyMachineSet", "Simulation"]
 
 EVENTS_KEPT = 60
 WALL_S = 1_700_000_000.0
@@ -98,8 +98,8 @@ class Simulation:
         self.happened: Counter[str] = Counter()
         self.dead: list[Died] = []
         self.events: deque[tuple[float, str, object]] = deque(maxlen=EVENTS_KEPT)
-        self.oracle = Oracle(options)
-        self.machine_set = _FaultyMachineSet(self)
+        self.oracle = self.make_oracle()
+        self.machine_set = self.make_machines()
         self.network = Network(random)
         self.out = Outbox(plan.task_ids_of(ACKER))
         self.ending = False
@@ -110,6 +110,14 @@ class Simulation:
         self.oracle.now_s = self.now_s
         self.machine_set.start(self.now, self.out)
         self._carry_out()
+
+    def make_oracle(self) -> Oracle:
+        """What holds the machines to the guarantee."""
+        return Oracle(self.options)
+
+    def make_machines(self) -> FaultyMachineSet:
+        """The machines, not started."""
+        return FaultyMachineSet(self)
 
     @property
     def now(self) -> Now:
@@ -502,7 +510,7 @@ class Simulation:
         return [[task.task_id for task in self.plan.tasks if self.machine_set.kind_of(task) == kind] for kind in kinds]
 
 
-class _FaultyMachineSet(MachineSet):
+class FaultyMachineSet(MachineSet):
     """Machines whose sinks refuse rows at times."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -511,6 +519,7 @@ class _FaultyMachineSet(MachineSet):
         super().__init__(simulation.plan, simulation.options, simulation.random, simulation.oracle, linger_s=linger_s)
 
     def sink(self, component: ComponentSpec) -> Sink[Any]:
+        """See `MachineSet`."""
         return _FaultySink(super().sink(component), self._simulation, component.name)
 
 
