@@ -29,6 +29,7 @@ MEANINGS = {
     "uncounted": "`Failure(counts=False)`",
     "dead_letters": "`dead_letter`",
     "peek": "`peek`",
+    "find": "`find`",
     "move": "`move`",
     "purge": "`purge`",
     "states": "what `depth` counts",

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tupletree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tupletree.routes.document.spec import PipelineSpec
 
 __all__ = ["LedgerUrl", "PipelineName", "Places", "StoreUrl", "existing", "find_places", "were_run_here"]
 
@@ -43,11 +46,15 @@ class Places:
         name: of the pipeline; empty: not known.
         ledger: URL; empty: not known.
         lineage: URL; empty: not known, or none is written.
+        queue_file: URL of its embedded queues; empty: not known.
+        spec: what its document says, where it was named.
     """
 
     name: str
     ledger: str
     lineage: str
+    queue_file: str = ""
+    spec: PipelineSpec | None = None
 
 
 def find_places(pipeline: str | None = None, *, store: str | None = None, ledger: str | None = None) -> list[Places]:
@@ -101,7 +108,8 @@ def _of_document(path: str) -> Places:
     spec = load(path)
     ledger = spec.ledger or spec.queue_file or _queue_file(HOME / spec.name)
     is_off = Level.parse(spec.lineage.level).is_off
-    return Places(spec.name, ledger, "" if is_off else spec.lineage.store or store_beside(ledger))
+    lineage = "" if is_off else spec.lineage.store or store_beside(ledger)
+    return Places(spec.name, ledger, lineage, spec.queue_file or _queue_file(HOME / spec.name), spec)
 
 
 def _run_here() -> Iterator[Places]:
@@ -109,7 +117,7 @@ def _run_here() -> Iterator[Places]:
 
     for path in sorted(HOME.glob(f"*/{QUEUE_FILE}")):
         ledger = _queue_file(path.parent)
-        yield Places(path.parent.name, ledger, store_beside(ledger))
+        yield Places(path.parent.name, ledger, store_beside(ledger), ledger)
 
 
 def _queue_file(home: Path) -> str:

@@ -95,7 +95,8 @@ def _has_runs() -> bool:
 
 def _account(message: str, pipeline: str | None, ledger: str | None) -> Account | None:
     """The account of a message by the first pipeline that knows it."""
-    from tupletree.routes.accounts import account_of
+    from tupletree.cli.routes.lost import known_queues
+    from tupletree.routes.accounts import account_of, with_losses
     from tupletree.routes.ledger import Ledger
     from tupletree.routes.lineage import Lineage
 
@@ -107,6 +108,9 @@ def _account(message: str, pipeline: str | None, ledger: str | None) -> Account 
             with suppress(ConfigError):  # none was written
                 calls = opened.enter_context(Lineage.open(place.lineage)) if place.lineage else None
             found = account_of(message, asked, calls)
+            if found is not None and (execution := asked.execution(next(iter(found.executions), ""))) is not None:
+                queues = opened.enter_context(known_queues(place, asked, execution.pipeline))
+                found = with_losses(found, asked, queues)
         if found is not None:
             return found
     return None
@@ -132,6 +136,8 @@ def print_account(account: Account, *, as_json: bool = False) -> None:
         print(escape(f"    {one.id}: {one.what}."))
     if account.traceback:
         print(textwrap.indent(escape_block(account.traceback.rstrip()), "  "))
+    if account.is_lost:
+        print(escape(f"  next: tupletree routes settle-lost {account.executions[0]} ends it as dead"))
     if account.state == "dead":
         print(escape(f"  next: when its cause is gone, tupletree routes replay {account.id}"))
 

@@ -65,7 +65,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             settle the message for its new holder.
         uncounted: failures with `counts=False`.
         dead_letters: `dead_letter`.
-        peek, move, purge: these operations.
+        peek, find, move, purge: these operations.
         states: what `depth` counts and `peek` shows; another number of the depth is 0.
         key_order: `declare(ordered=True)`.
         atomic_move: a crash in the middle of a move leaves each message in one of the two queues. False: in both, with
@@ -87,6 +87,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     uncounted: bool = False
     dead_letters: bool = False
     peek: bool = False
+    find: bool = False
     move: bool = False
     purge: bool = False
     states: tuple[State, ...] = STATES
@@ -339,6 +340,14 @@ class Broker(ABC):
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
         """Look at messages without leasing them, in the order in which they come; `after` skips that many."""
         raise self.not_capable("show messages without leasing them")
+
+    def find(self, queue: str, ids: Sequence[str]) -> set[str]:
+        """Which of these messages the queue holds, ready, leased, delayed or dead, as of one moment.
+
+        Raises:
+            UnknownQueueError: the queue is not declared.
+        """
+        raise self.not_capable("say which messages it holds")
 
     def move(self, source: str, target: str, *, state: State = "ready", limit: int = 0, ids: Sequence[str] = ()) -> int:
         """Move messages of one state to the end of another queue, and say how many.

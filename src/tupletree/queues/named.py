@@ -67,6 +67,10 @@ class Queue:
         """See `Broker.peek`."""
         return self.broker.peek(self.name, state, limit, after=after)
 
+    def find(self, ids: Sequence[str]) -> set[str]:
+        """See `Broker.find`."""
+        return self.broker.find(self.name, ids)
+
     def move(self, target: str, *, state: State = "ready", limit: int = 0, ids: Sequence[str] = ()) -> int:
         """See `Broker.move`."""
         return self.broker.move(self.name, target, state=state, limit=limit, ids=ids)

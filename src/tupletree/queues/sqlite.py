@@ -9,6 +9,7 @@ what may go, and each queue keeps its counts. So nothing here grows with the num
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from tupletree.queues.contract import Broker, Capabilities, LeaseLostError, chec
 from tupletree.queues.host_clock import HostClock
 from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
 from tupletree.queues.sqlite_columns import message_of
-from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
+from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, SETTLED, WAITING, QueueFile
 from tupletree.queues.sqlite_rows import Counts, QueueRows
 
 __all__ = ["CAPABILITIES", "REMEMBERS_ACKED_S", "SqliteBroker", "SqliteTransaction"]
@@ -40,6 +41,7 @@ CAPABILITIES = Capabilities(
     uncounted=True,
     dead_letters=True,
     peek=True,
+    find=True,
     move=True,
     purge=True,
     key_order=True,
@@ -245,6 +247,13 @@ class SqliteBroker(Broker):
                     after -= self._rows.size(connection, number, code)
         return found
 
+    def find(self, queue: str, ids: Sequence[str]) -> set[str]:
+        """See `Broker.find`."""
+        with self._file.reading() as connection:
+            number = self._rows.get(connection, queue).number
+            rows = connection.execute(_FIND, (number, json.dumps([*ids]), SETTLED)).fetchall()
+        return {name for (name,) in rows}
+
     def _stored(self, row: tuple[Any, ...]) -> Stored:
         state, due, deliveries, published, reason, *of_message = row
         return Stored(
@@ -367,6 +376,8 @@ class SqliteTransaction:
             )
 
 
+_FIND = """SELECT id FROM tupletree_queue_messages
+    WHERE queue = ? AND id IN (SELECT CAST(value AS TEXT) FROM json_each(?)) AND state <> ?"""
 _PEEK = """SELECT state, due, deliveries, published, reason, id, key, head,
     CASE WHEN ref IS NULL THEN body ELSE (SELECT b.body FROM tupletree_queue_bodies b WHERE b.ref = m.ref) END
     FROM tupletree_queue_messages m WHERE queue = ? AND state = ? ORDER BY due, seq LIMIT ? OFFSET ?"""

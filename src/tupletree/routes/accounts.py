@@ -14,11 +14,13 @@ import msgspec
 
 from tupletree.routes.ledger import Ledger, MessageAccount, MessageRow
 from tupletree.routes.lineage import Call, Lineage
+from tupletree.routes.lost import QueuePlaces, find_lost_among
 
-__all__ = ["Account", "Event", "Relative", "account_of", "utc"]
+__all__ = ["Account", "Event", "Relative", "account_of", "utc", "with_losses"]
 
 MAX_BELOW = 1_000
 MAX_NAMED = 20
+_OPEN = ("pending", "processing", "held", "retrying")
 _TOLD_FIRST = ("dead", "retrying", "held", "processing", "pending", "cancelled", "filtered")
 """States in the order of `Account.not_done`. Messages that left the pipeline are where they should be."""
 
@@ -54,6 +56,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         more_below: there are more, which are not counted.
         not_done: those of them that are neither done nor left the pipeline, the first 20, dead ones before others.
         traceback: of its last failure, if it is dead.
+        is_lost: it can never be delivered; see `with_losses`.
     """
 
     id: str
@@ -67,6 +70,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     more_below: bool = False
     not_done: Sequence[Relative] = ()
     traceback: str = ""
+    is_lost: bool = False
 
     @property
     def through(self) -> str:
@@ -114,6 +118,16 @@ def account_of(asked: str, ledger: Ledger, lineage: Lineage | None = None) -> Ac
         not_done=[_relative(one) for state in _TOLD_FIRST for one in below if one.state == state][:MAX_NAMED],
         traceback=known.traceback,
     )
+
+
+def with_losses(account: Account, ledger: Ledger, queues: QueuePlaces) -> Account:
+    """The account, and whether the message can be delivered at all, as its queue says."""
+    rows = [row for row in ledger.rows([account.id]) if row.state in _OPEN]
+    lost = find_lost_among(ledger, queues, rows)
+    if not lost:
+        return account
+    sentence = f"it is lost: {lost[0].reason}; {account.state} since {utc(rows[0].changed_s)}"
+    return msgspec.structs.replace(account, sentence=sentence, is_lost=True)
 
 
 def utc(seconds: float) -> str:

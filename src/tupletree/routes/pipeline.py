@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import logging
 import os
 import secrets
 import threading
@@ -19,9 +22,11 @@ from tupletree.errors import ConfigError
 from tupletree.routes.document.loading import load
 from tupletree.routes.document.spec import InitMessage, PipelineSpec
 from tupletree.routes.ledger.values import Completed, NewMessage
+from tupletree.routes.lost import LostMessage, LostReport, LostWatch, find_lost, settle_lost
 from tupletree.routes.payloads import encode
 from tupletree.routes.running.compile import topology_of
 from tupletree.routes.running.services import RunSpec, Services, services
+from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.reference import TargetRef
 
 if TYPE_CHECKING:
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
 
 __all__ = ["ExecutionHandle", "Pipeline", "PipelineRun"]
+
+logger = logging.getLogger("tupletree.routes")
 
 HOME = Path(".tupletree") / "routes"
 POLL_S = 0.2
@@ -101,6 +108,19 @@ class Pipeline:
         lineage = self._lineage(run) if self.spec.lineage.needs_records else None
         return topology_of(run, tasks=tasks, resources=resources, lineage=lineage)
 
+    def spark_folder(self, run: RunSpec, topology: Topology) -> Path:
+        """The state directory of a run on Spark: another one for each set of routes, and where the document changed.
+
+        What an earlier run had in work is in its own directory, and in the queues, which deliver it again when its
+        leases end.
+        """
+        kept = {
+            name: {part: value for part, value in one.items() if part != "parallelism"}
+            for name, one in fingerprint(topology.build()).items()
+        }
+        text = json.dumps(kept, sort_keys=True, default=str)
+        return self.home / "-".join(["spark", *sorted(run.only), hashlib.sha256(text.encode()).hexdigest()[:8]])
+
     def _lineage(self, run: RunSpec) -> LineageSink:
         from tupletree.routes.lineage import Export, LineageSink, RunEventExport, SpanExport, store_beside
 
@@ -144,11 +164,12 @@ class Pipeline:
         is_spark = runtime == "spark"
         self.home.mkdir(parents=True, exist_ok=True)
         run = self.run_spec(key=secrets.token_hex(8), lease_limit=SPARK_LEASES if is_spark else None, only=only)
-        state_dir = self.home / "-".join(["spark", *sorted(only)]) if is_spark else _fresh(self.home / "runs")
         shared = services.acquire(run)
         try:
             shared.ledger.go_on(self.spec.name)
+            shared.note_queues()
             topology = self.topology(run, tasks=tasks or (2 if is_spark else 1), resources=resources)
+            state_dir = self.spark_folder(run, topology) if is_spark else _fresh(self.home / "runs")
             # Workers import adapters from where the document's own are.
             beside = TargetRef("", "", self.spec.search_path) if self.spec.search_path else None
             handle = run_topology(
@@ -309,12 +330,12 @@ class PipelineRun:
                 self._ended.add(completed.execution)
                 self._changed.notify_all()
 
-    def wait_for(self, execution: str, timeout_s: float | None) -> Execution:
-        """See `ExecutionHandle.wait`."""
+    def wait_for(self, execution: str, timeout_s: float | None, watch: LostWatch) -> Execution:
+        """See `ExecutionHandle.wait`; `watch` looks whether it can end at all."""
         with self._changed:
             self._awaited[execution] += 1
         try:
-            return self._wait_for(execution, timeout_s)
+            return self._wait_for(execution, timeout_s, watch)
         finally:
             with self._changed:
                 self._awaited[execution] -= 1
@@ -322,7 +343,7 @@ class PipelineRun:
                     del self._awaited[execution]
                     self._ended.discard(execution)
 
-    def _wait_for(self, execution: str, timeout_s: float | None) -> Execution:
+    def _wait_for(self, execution: str, timeout_s: float | None, watch: LostWatch) -> Execution:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             found = self.services.ledger.execution(execution)
@@ -330,6 +351,8 @@ class PipelineRun:
                 raise ConfigError("no such execution", where=self.spec.name, got=execution)
             if found.ended_s:
                 return found
+            if warning := watch.see(found):
+                logger.warning("%s", warning)
             left_s = POLL_S if until_s is None else min(POLL_S, until_s - time.monotonic())
             if left_s <= 0:
                 raise TimeoutError(f"execution {execution} is not complete after {timeout_s:g} s: {found.open} open")
@@ -357,6 +380,7 @@ class ExecutionHandle:
     def __init__(self, run: PipelineRun, execution: str) -> None:
         self.id = execution
         self._run = run
+        self._watch = LostWatch(self.lost)
 
     def __repr__(self) -> str:
         return f"ExecutionHandle({self.id!r})"
@@ -369,13 +393,25 @@ class ExecutionHandle:
         return found
 
     def wait(self, timeout_s: float | None = None) -> Execution:
-        """Wait until it has ended.
+        """Wait until it has ended. If that cannot happen by itself, a warning in the log says why; see `lost`.
 
         Raises:
             TimeoutError: it has not, after that time.
             TupletreeError: the topology that runs it here has failed.
         """
-        return self._run.wait_for(self.id, timeout_s)
+        return self._run.wait_for(self.id, timeout_s, self._watch)
+
+    def lost(self) -> LostReport:
+        """Its open messages that can never be delivered: somebody else took them, or no route reads their queue."""
+        shared = self._run.services
+        return find_lost(shared.ledger, shared, self.id)
+
+    def settle_lost(self) -> Sequence[LostMessage]:
+        """Those are dead now, with their reasons; returns them."""
+        shared = self._run.services
+        settled = settle_lost(shared.ledger, shared, self.id)
+        shared.tell_left()
+        return settled
 
     async def completed(self) -> Execution:
         """As `wait`, for async code."""

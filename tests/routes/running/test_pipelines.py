@@ -99,7 +99,7 @@ def in_process_spark(p: Pipeline) -> PipelineRun:
     shared = services.acquire(run)
     topology = p.topology(run, tasks=2)
     options = resolve_options(code={**topology.build().options, "epoch_min_interval_ms": 0})
-    request = RunRequest(topology, options, None, p.home / "spark", append=False, master="", redact=None)
+    request = RunRequest(topology, options, None, p.spark_folder(run, topology), append=False, master="", redact=None)
     return PipelineRun(p.spec, run, shared, start_in_process(request, 2))
 
 

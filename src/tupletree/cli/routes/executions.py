@@ -1,18 +1,21 @@
-"""`tupletree routes list|status|wait|cancel|pause|resume|replay`: executions, asked and steered from any process."""
+"""`tupletree routes list|status|wait|cancel|settle-lost|pause|resume|replay`: executions, from any process."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from tupletree.cli.arguments import Json
-from tupletree.cli.pipelines import LedgerUrl, PipelineName, existing, find_places
+from tupletree.cli.pipelines import LedgerUrl, PipelineName, Places, existing, find_places
 from tupletree.cli.routes.documents import app
+from tupletree.cli.routes.lost import known_queues, lost_lines
 from tupletree.cli.routes.running import execution_json, execution_text
 from tupletree.cli.run import EXIT_DEAD_LETTERS
 from tupletree.errors import ConfigError
@@ -20,6 +23,7 @@ from tupletree.escaping import escape
 
 if TYPE_CHECKING:
     from tupletree.routes.ledger import Execution, Ledger
+    from tupletree.routes.lost import LostReport
 
 __all__ = [
     "cancel_command",
@@ -27,6 +31,7 @@ __all__ = [
     "pause_command",
     "replay_command",
     "resume_command",
+    "settle_lost_command",
     "status_command",
     "wait_command",
 ]
@@ -34,6 +39,7 @@ __all__ = [
 POLL_S = 0.25
 
 MOST_REPLAYED = 1_000_000
+MOST_NAMED = 20
 
 ExecutionId = Annotated[str, typer.Argument(metavar="EXECUTION", help="Id of an execution.")]
 
@@ -47,12 +53,19 @@ def list_command(
 ) -> None:
     """List executions, the newest first."""
     found = []
+    lost: dict[str, int] = {}
     for place in find_places(pipeline, ledger=ledger):
         with _opened(place.ledger) as opened:
-            found += opened.executions(place.name, limit=limit)
+            executions = opened.executions(place.name, limit=limit)
+            found += executions
+            lost |= {one.id: len(_lost(place, opened, one).messages) for one in executions if not one.ended_s}
     found.sort(key=lambda one: -one.created_s)
     for one in found[:limit]:
-        print(json.dumps(execution_json(one)) if as_json else f"{escape(one.pipeline)} {execution_text(one)}")
+        count = lost.get(one.id, 0)
+        if as_json:
+            print(json.dumps({**execution_json(one), "lost": count}))
+        else:
+            print(f"{escape(one.pipeline)} {execution_text(one)}" + (f", {count:,} lost" if count else ""))
     if not found and not as_json:
         print("no executions")
 
@@ -62,10 +75,10 @@ def status_command(
     execution: ExecutionId, pipeline: PipelineName = None, ledger: LedgerUrl = None, as_json: Json = False
 ) -> None:
     """Show how an execution stands: its state, and its messages by route and state."""
-    with _holding(execution, pipeline, ledger) as opened:
-        found = opened.execution(execution)
+    place, found = _found_in(execution, pipeline, ledger)
+    with _opened(place.ledger) as opened:
         counts = opened.counts(execution)
-    assert found is not None, "it was found a moment ago"
+        lost = _lost(place, opened, found)
     if as_json:
         routes = [
             {
@@ -76,7 +89,8 @@ def status_command(
             }
             for one in counts
         ]
-        print(json.dumps({**execution_json(found), "routes": routes}))
+        lines = {"lost": [msgspec.to_builtins(one) for one in lost.messages], "not_asked": lost.not_asked}
+        print(json.dumps({**execution_json(found), "routes": routes, **lines}))
         return
     print(execution_text(found))
     if found.reason:
@@ -85,6 +99,8 @@ def status_command(
         states = [f"{count:,} {state}" for state, count in one.states.items() if count]
         states += [f"{one.failed_attempts:,} failed attempts"] if one.failed_attempts else []
         print(f"  {escape(one.route) or '(queues that no route reads)'}: {', '.join(states)}")
+    for line in lost_lines(lost):
+        print(line)
 
 
 @app.command("wait")
@@ -97,13 +113,22 @@ def wait_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until an execution that other processes work has ended. Exit code 0, or 3 with dead letters."""
+    """Wait until an execution that other processes work has ended. Exit code 0, or 3 with dead letters.
+
+    While it stands still, stderr says which of its messages can never be delivered.
+    """
+    from tupletree.routes.lost import LostWatch
+
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    with _holding(execution, pipeline, ledger) as opened:
+    place, one = _found_in(execution, pipeline, ledger)
+    with _opened(place.ledger) as opened:
+        watch = LostWatch(lambda: _lost(place, opened, one))
         while True:
             found = opened.execution(execution)
             assert found is not None, "executions are deleted only after their end"
             is_late = until_s is not None and time.monotonic() >= until_s
+            if text := watch.see(found):
+                print(escape(text), file=sys.stderr, flush=True)
             if found.ended_s or is_late:
                 break
             time.sleep(POLL_S)
@@ -125,6 +150,34 @@ def cancel_command(
         if not opened.cancel(execution, reason):
             raise ConfigError("the execution has ended", got=execution)
         print(f"cancelled: {execution_text(_found(opened, execution))}")
+
+
+@app.command("settle-lost")
+def settle_lost_command(
+    execution: ExecutionId,
+    pipeline: PipelineName = None,
+    ledger: LedgerUrl = None,
+) -> None:
+    """End messages that can never be delivered: no queue has them, or no route reads their queue. They are dead.
+
+    What a process still works of them counts no more. A message whose queue cannot be asked is left as it is.
+    """
+    from tupletree.routes.lost import find_lost, settle_lost
+
+    place, one = _found_in(execution, pipeline, ledger)
+    with _writable(place.ledger) as opened, known_queues(place, opened, one.pipeline) as queues:
+        settled = settle_lost(opened, queues, execution)
+        for message in settled[:MOST_NAMED]:
+            print(escape(f"{message.id} is dead: {message.reason}"))
+        if len(settled) > MOST_NAMED:
+            print(f"{len(settled) - MOST_NAMED:,} more are dead")
+        if not settled:
+            print("nothing is lost")
+        for line in lost_lines(find_lost(opened, queues, execution)):
+            print(line)
+        now = opened.execution(execution)
+    assert now is not None, "it was found a moment ago"
+    print(execution_text(now))
 
 
 @app.command("pause")
@@ -176,7 +229,9 @@ def replay_command(
             replayed += len(copies)
     if not replayed:
         raise ConfigError(
-            "none of these is dead", got=", ".join(asked), next_step="tupletree why MESSAGE says how a message stands"
+            "none of these is dead and can be replayed",
+            got=", ".join(asked),
+            next_step="tupletree why MESSAGE says how a message stands; bodies of lost messages are gone",
         )
     if as_json:
         print(json.dumps({"replayed": replayed, "executions": executions, "in_outbox": left}))
@@ -238,11 +293,31 @@ def _writable(url: str) -> Iterator[Ledger]:
 @contextmanager
 def _holding(execution: str, pipeline: str | None, url: str | None) -> Iterator[Ledger]:
     """The ledger that has this execution."""
+    place, _ = _found_in(execution, pipeline, url)
+    with _opened(place.ledger) as opened:
+        yield opened
+
+
+def _lost(place: Places, ledger: Ledger, execution: Execution) -> LostReport:
+    from tupletree.routes.lost import LostReport, find_lost
+
+    if execution.ended_s:
+        return LostReport()
+    with known_queues(place, ledger, execution.pipeline) as queues:
+        return find_lost(ledger, queues, execution.id)
+
+
+def _found_in(execution: str, pipeline: str | None, url: str | None) -> tuple[Places, Execution]:
+    """The place of the pipeline that has an execution, and the execution.
+
+    Raises:
+        ConfigError: there is none.
+    """
     for place in find_places(pipeline, ledger=url):
         with _opened(place.ledger) as opened:
-            if opened.execution(execution) is not None:
-                yield opened
-                return
+            found = opened.execution(execution)
+        if found is not None:
+            return place, found
     raise ConfigError(
         "no such execution",
         got=execution,

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 from tupletree.errors import ConfigError
 from tupletree.queues import Failure, Letter, Message, RefusedMessagesError
@@ -44,6 +44,7 @@ from tupletree.routes.ledger.values import (
     Execution,
     ExecutionState,
     LedgerRules,
+    Loss,
     MessageAccount,
     MessageRow,
     MessageState,
@@ -384,6 +385,19 @@ class Ledger:
         """Messages that are processing are *held* by a batch: for people who look."""
         self._change(lambda session, now_s: (None, requests.hold(session, ids, now_s)))
 
+    def end_lost(self, losses: Sequence[Loss]) -> list[str]:
+        """Open messages that can never be delivered again are dead, unless something happened to them since.
+
+        What is known of their bodies is kept with them: only these can be replayed.
+
+        Returns:
+            The ids of those that are dead by it.
+        """
+        ended: list[str] = []
+        for chunk in in_chunks(losses):
+            ended += self._change(lambda session, now_s: requests.end_lost(session, chunk, now_s))  # noqa: B023 - at once
+        return ended
+
     def replay(self, ids: Sequence[str]) -> list[Replayed]:
         """Dead messages are pending again, in their executions, which run again; attempts are counted from 1.
 
@@ -488,7 +502,13 @@ class Ledger:
         return self._store.read(lambda session: queries.count(session, execution=execution, pipeline=pipeline))
 
     def messages(
-        self, execution: str, *, state: MessageState | None = None, route: str = "", after: int = 0, limit: int = 100
+        self,
+        execution: str,
+        *,
+        state: MessageState | Literal["open"] | None = None,
+        route: str = "",
+        after: int = 0,
+        limit: int = 100,
     ) -> list[MessageRow]:
         """Messages of an execution in the order of their registration; `after` a number, up to `limit`."""
         return self._store.read(lambda session: queries.list_messages(session, execution, state, route, after, limit))
@@ -496,6 +516,23 @@ class Ledger:
     def message(self, message: str, *, children: int = 100) -> MessageAccount | None:
         """All that is known of a message, by its id in the ledger or at its broker."""
         return self._store.read(lambda session: queries.account(session, message, children))
+
+    def rows(self, ids: Sequence[str]) -> list[MessageRow]:
+        """These messages, by their ids in the ledger, as far as it has them."""
+        return self._store.read(lambda session: queries.rows(session, ids))
+
+    def unpublished(self, ids: Sequence[str]) -> list[str]:
+        """Those of these messages, by their ids at their brokers, that stand in the outbox."""
+        return self._store.read(lambda session: queries.unpublished(session, ids))
+
+    def noted(self, pipeline: str) -> dict[str, Any] | None:
+        """What the last run of a pipeline noted; None: there was none."""
+        return self._store.read(lambda session: queries.noted(session, pipeline))
+
+    def note(self, pipeline: str, value: Mapping[str, Any]) -> None:
+        """A run of a pipeline begins: keep this of its document, as JSON, for people who look later."""
+        if self.noted(pipeline) != value:
+            self._write(lambda session: queries.note(session, pipeline, value))
 
     def _change(self, work: Callable[[Session, float], tuple[T, Changes]]) -> T:
         """A transaction whose changes are written at its end."""

@@ -6,17 +6,19 @@ Only reads. Owns how rows become the classes of `values`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from tupletree.queues import Message
 from tupletree.routes.ledger import statements as st
+from tupletree.routes.ledger.changes import in_chunks
 from tupletree.routes.ledger.stores import Session
-from tupletree.routes.ledger.tables import COUNTED, counts, dead, documents, edges, executions, members, messages
+from tupletree.routes.ledger.tables import COUNTED, counts, dead, documents, edges, executions, members, messages, meta
 from tupletree.routes.ledger.tables import outbox as outbox_table
 from tupletree.routes.ledger.values import (
+    DONE,
     RETRYING,
     STATE_NAMES,
     Completed,
@@ -164,9 +166,10 @@ _MESSAGE_COLUMNS = (
     _m.seq, _m.id, _m.route, _m.queue, _m.state, _m.failures, _m.lost, _m.replays, _m.reason, _m.error, _m.adapter,
     _m.name, _m.created_s, _m.changed_s, _m.due_s,
 )  # fmt: skip
-_ANY_STATE = -1
+_ANY_STATE, _ANY_OPEN = -1, -2
+_STATE = st.param("state_", type_=sa.Integer)
 _OF_EXECUTION = (
-    sa.or_(st.param("state_", type_=sa.Integer) == _ANY_STATE, _m.state == st.param("state_", type_=sa.Integer)),
+    sa.or_(_STATE == _ANY_STATE, _m.state == _STATE, sa.and_(_STATE == _ANY_OPEN, _m.state < DONE)),
     sa.or_(st.param("route_", type_=sa.Text) == "", _m.route == st.param("route_", type_=sa.Text)),
     _m.seq > st.param("after_", type_=sa.BigInteger),
 )
@@ -225,15 +228,22 @@ _CHILDREN_TOTAL = st.Statement(
     ),
     "seq_",
 )
+_ROWS = st.Statement(sa.select(*_MESSAGE_COLUMNS).where(st.Among(_m.id, "ids")), "ids")
+_UNPUBLISHED_OF = st.Statement(sa.select(_o.id).where(st.Among(_o.id, "ids")), "ids")
+_NOTED = st.Statement(sa.select(meta.c.value).where(meta.c.name == st.param("name_")), "name_")
+_NOTE = st.Statement(
+    sa.update(meta).where(meta.c.name == st.param("name_")).values(value=st.param("value_")), "value_", "name_"
+)
+_NOTE_FIRST = st.insert_or_ignore(meta, "name", "value")
 _UNPUBLISHED = st.Statement(sa.select(_o.seq).where(_o.id == st.param("id_")), "id_")
 _TRACEBACK = st.Statement(sa.select(dead.c.traceback).where(dead.c.message == st.param("seq_")), "seq_")
 
 
 def list_messages(
-    session: Session, execution: str, state: MessageState | None, route: str, after: int, limit: int
+    session: Session, execution: str, state: MessageState | Literal["open"] | None, route: str, after: int, limit: int
 ) -> list[MessageRow]:
     """See `Ledger.messages`."""
-    code = _ANY_STATE if state is None else STATE_NAMES.index(state)
+    code = _ANY_STATE if state is None else _ANY_OPEN if state == "open" else STATE_NAMES.index(state)
     rows = session.rows(_MESSAGES, execution, code, route, after, limit)
     rows += session.rows(_MERGED, execution, code, route, after, limit)
     return [_row(row) for row in sorted(rows)[:limit]]
@@ -248,6 +258,29 @@ def _row(row: tuple[Any, ...]) -> MessageRow:
         seq, name, route, queue, STATE_NAMES[state], failures, lost, replays, reason, error, adapter, at_broker,
         made_s, at_s, due_s,
     )  # fmt: skip
+
+
+def rows(session: Session, ids: Sequence[str]) -> list[MessageRow]:
+    """See `Ledger.rows`."""
+    return [_row(row) for chunk in in_chunks(ids) for row in session.rows(_ROWS, chunk)]
+
+
+def unpublished(session: Session, ids: Sequence[str]) -> list[str]:
+    """See `Ledger.unpublished`."""
+    return [name for chunk in in_chunks(ids) for (name,) in session.rows(_UNPUBLISHED_OF, chunk)]
+
+
+def noted(session: Session, pipeline: str) -> dict[str, Any] | None:
+    """See `Ledger.noted`."""
+    found = session.rows(_NOTED, f"pipeline {pipeline}")
+    return json.loads(found[0][0]) if found else None
+
+
+def note(session: Session, pipeline: str, value: Mapping[str, Any]) -> None:
+    """See `Ledger.note`."""
+    text, name = json.dumps(value), f"pipeline {pipeline}"
+    if not session.run_one(_NOTE, text, name):
+        session.run(_NOTE_FIRST, [(name, text)])
 
 
 def account(session: Session, message: str, limit: int) -> MessageAccount | None:

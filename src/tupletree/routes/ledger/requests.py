@@ -27,7 +27,9 @@ from tupletree.routes.ledger.values import (
     HELD,
     PENDING,
     PROCESSING,
+    STATE_NAMES,
     LedgerRules,
+    Loss,
     Refusal,
     Replayed,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "cancel_open",
     "copy",
     "delete",
+    "end_lost",
     "expired",
     "hold",
     "refuse",
@@ -131,6 +134,30 @@ def refuse(session: Session, refusals: Sequence[Refusal], now_s: float) -> Chang
             dead_rows.append((entry.seq, message.body, headers_text(message.headers), ""))
     session.run(st.INSERT_DEAD, dead_rows)
     return changes
+
+
+def end_lost(session: Session, losses: Sequence[Loss], now_s: float) -> tuple[list[str], Changes]:
+    """Messages that can never be delivered again are dead; those that are not as they were found are left."""
+    changes = Changes(session, now_s)
+    found = {loss.row.id: loss for loss in losses}
+    changes.load([*found])
+    ended, dead_rows, unpublished = [], [], []
+    for entry in changes.messages.values():
+        loss = found[entry.id]
+        row = loss.row
+        if (STATE_NAMES[entry.state], entry.failures, entry.lost, entry.replays) != (
+            row.state, row.failures, row.lost, row.replays
+        ):  # fmt: skip
+            continue
+        changes.close(entry, DEAD, loss.reason)
+        ended.append(entry.id)
+        unpublished.append(row.broker_id)
+        if loss.body is not None:
+            dead_rows.append((entry.seq, loss.body, headers_text(loss.headers), ""))
+    session.run(st.INSERT_DEAD, dead_rows)
+    if unpublished:
+        session.run_one(st.PUBLISHED, unpublished)
+    return ended, changes
 
 
 # Replay.

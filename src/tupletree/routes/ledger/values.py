@@ -30,6 +30,7 @@ __all__ = [
     "Execution",
     "ExecutionState",
     "LedgerRules",
+    "Loss",
     "MessageAccount",
     "MessageRow",
     "MessageState",
@@ -371,3 +372,20 @@ class MessageAccount:
     children_total: int
     unpublished: bool
     traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An open message that can never be delivered again.
+
+    Attributes:
+        row: as it was when that was found.
+        reason: why.
+        body: its payload, encoded; None: it is gone.
+        headers: of the message, with its body.
+    """
+
+    row: MessageRow
+    reason: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)

@@ -157,6 +157,23 @@ class Services:
             closing.callback(broker.close)
         return closing
 
+    # --- where queues are -------------------------------------------------------------------------------------
+
+    @property
+    def readers(self) -> Mapping[str, str]:
+        """Queue → the route that reads it."""
+        return self.rules.readers
+
+    def broker_of(self, queue: str) -> Broker:
+        """See `QueuePlaces`. A queue that is not in the document is looked for where it is by default."""
+        return self.broker(queue)
+
+    def note_queues(self) -> None:
+        """Keep in the ledger which queues are read, for people who look without the document."""
+        urls = {queue: self.url_of(queue) == self.run.queue_file for queue in self.run.queues}
+        elsewhere = [queue for queue, is_here in urls.items() if not is_here]
+        self.ledger.note(self.run.spec.name, {"readers": self.rules.readers, "elsewhere": elsewhere})
+
     # --- listeners --------------------------------------------------------------------------------------------
 
     def listen(self, queue: str, listener: Callable[[], None]) -> None:
@@ -184,6 +201,17 @@ class Services:
             self._telling.append(listener)
         while completed := self.ledger.completed_not_told(pipeline=self.run.spec.name):
             self.tell_completed(completed)
+
+    def tell_left(self) -> None:
+        """Tell those who wait for it what is complete by requests, such as `cancel` in another process."""
+        with self._lock:
+            telling = [*self._telling]
+        if not telling:
+            return
+        for one in self.ledger.completed_not_told(pipeline=self.run.spec.name):
+            if self.ledger.told(one.execution, one.run):
+                for listener in telling:
+                    _call(listener, one)
 
     def tell_published(self, queues: Iterable[str]) -> None:
         """Messages are in these queues: tell those who listen."""
@@ -311,8 +339,12 @@ class Services:
         return found
 
     def drain_old_outbox(self) -> None:
-        """Publish what stood in the outbox at the last call, too, and is still there; see `Outgoing.drain_old`."""
+        """Publish what stood in the outbox at the last call, too, and is still there; see `Outgoing.drain_old`.
+
+        What is complete by requests of others is told, too.
+        """
         self._outgoing.drain_old()
+        self.tell_left()
 
     def drain_outbox(self) -> int:
         """Publish what an earlier process registered and did not publish; how many messages."""

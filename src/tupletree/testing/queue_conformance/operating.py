@@ -54,6 +54,26 @@ def looking_at_messages_leases_none(bench: Bench) -> None:
     must({one.reason for one in bench.broker.peek(bench.queue)} == {"why not"}, "the last failure's reason is shown")
 
 
+def _found(bench: Bench) -> None:
+    bench.broker.find(bench.queue, ["a"])
+
+
+@scenario("find", otherwise=_found)
+def a_queue_says_which_messages_it_holds(bench: Bench) -> None:
+    """In any state; what was acked is not held, though its id may be known still."""
+    first, second, third = bench.publish(b"1", b"2", b"3")
+    asked = [third.id, "missing", first.id, second.id]
+    must(bench.broker.find(bench.queue, asked) == {first.id, second.id, third.id}, "those that it has")
+    one, other = bench.lease(2)
+    bench.broker.ack([one.handle])
+    must(bench.broker.find(bench.queue, asked) == {other.message.id, third.id}, "also one that is leased")
+    if bench.can.dead_letters:
+        bench.broker.dead_letter([Letter(handle=other.handle, reason="poison")])
+        must(bench.broker.find(bench.queue, asked) == {other.message.id, third.id}, "also a dead letter")
+    must(bench.broker.find(bench.another(), asked) == set(), "another queue has none of them")
+    must(bench.broker.find(bench.queue, []) == set(), "none was asked for")
+
+
 def _moved(bench: Bench) -> None:
     bench.broker.move(bench.queue, bench.another())
 
@@ -131,6 +151,7 @@ def purged_messages_are_gone_and_may_be_published_again(bench: Bench) -> None:
 OPERATING = (
     the_depth_counts_each_message_once,
     looking_at_messages_leases_none,
+    a_queue_says_which_messages_it_holds,
     moved_messages_are_in_one_queue_only,
     a_message_moved_while_delayed_stays_delayed_and_exists_once,
     a_dead_letter_can_go_back_to_work,
