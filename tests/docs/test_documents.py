@@ -157,6 +157,13 @@ def test_the_checkpoint_page_names_every_field_of_the_journal() -> None:
     assert {field for field in fields if f"`{field}`" not in text} == set()
 
 
+def test_the_operations_page_names_every_metric_of_a_run() -> None:
+    code = (PACKAGE / "runtimes" / "metrics.py").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    there = {name.removesuffix("_total") for name in re.findall(r"`(tupletree_\w+)`", text)}
+    assert there == set(re.findall(r'"(tupletree_\w+)"', code))
+
+
 def test_every_block_is_of_a_language_that_is_run_or_looked_at() -> None:
     told = {name for story in STORIES for name in story}
     for document in DOCUMENTS:

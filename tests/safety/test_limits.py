@@ -86,3 +86,9 @@ def test_a_crash_is_asked_for_by_tests_only(variables: dict[str, str], survives:
 def test_no_option_takes_a_time_before_now_or_beyond_all_bounds(option: str, value: float) -> None:
     with pytest.raises(ConfigError, match="at most 31,536,000"):
         resolve_options(code={option: value})
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_metrics_for_other_hosts_are_warned_of(host: str, caplog: pytest.LogCaptureFixture, *, warns: bool) -> None:
+    with metrics.serve_metrics(Handle(), "t", "local", 0, host):  # type: ignore[abstract]
+        assert ("every host that reaches this machine can read them" in caplog.text) is warns

@@ -56,6 +56,8 @@ def test_jobs_in_the_ui_name_topology_epoch_and_run_and_their_plans_name_compone
     ours = [text for text in described if text.startswith("crash-count: ")]
     assert {"crash-count: warm-up", "crash-count: epoch 0, run 0"} <= set(ours)
     assert any(text.endswith(", run 1") for text in ours), "some lines fail behind the count"
+    groups = {job.jobGroup().get() for job in jobs if job.description().isDefined() and job.jobGroup().isDefined()}
+    assert any(re.fullmatch("tupletree-[0-9a-f]{8}-1", group) for group in groups), groups
     stages = [store.lastStageAttempt(int(one)) for job in jobs for one in re.findall(r"\d+", job.stageIds().toString())]
     details = [stage.details() for stage in stages]
     names = ("stage 0: split", "stage 1: count", "stage 2: stumble, lines, columns")

@@ -33,7 +33,7 @@ from tupletree import (
     testing,
 )
 from tupletree.clock import ManualClock
-from tupletree.sinks import jsonl
+from tupletree.sinks import foreach, jsonl
 from tupletree.sources import Line, items, text_lines
 from tupletree.testing.kit import run as kit
 
@@ -348,3 +348,15 @@ def test_an_arrow_bolt_is_traced_by_its_anchors_and_fails_on_demand() -> None:
     assert [one.outcome for one in run.messages["lines"]] == [Outcome.ACKED, Outcome.DEAD, Outcome.ACKED]
     assert run.messages["lines"][0].tree.count("out[0]") == 2
     assert "split[0]" in run.messages["lines"][0].tree
+
+
+def test_a_sink_for_dead_letters_is_not_called() -> None:
+    t = Topology("letters")
+    t.bolt("refuses", refuses).shuffle(t.spout("lines", items([Line("a")])))
+    t.dead_letters(foreach(lambda _: pytest.fail("it was called")))
+    assert testing.run(t, options={"max_attempts": 1}).messages["lines"][0].dead
+
+
+@bolt
+def refuses(line: Line) -> None:
+    raise ValueError("refused")
