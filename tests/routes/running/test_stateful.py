@@ -16,8 +16,9 @@ from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.held import Holder
 from tupletree.data.frames import Frame
-from tupletree.routes import RouteSpec, Settlement, Work
+from tupletree.routes import AdapterConfig, AdapterResult, BatchAdapter, PipelineContext, RouteSpec, Settlement, Work
 from tupletree.routes.adapters.conditions import Condition
+from tupletree.routes.document.spec import AdapterSpec
 from tupletree.routes.payloads import decode
 from tupletree.routes.running.chain import Surroundings
 from tupletree.routes.running.stateful import BatchBolt, StatefulBolt
@@ -111,6 +112,31 @@ def test_a_batch_that_is_not_full_goes_out_when_its_oldest_member_has_waited_lon
     assert b.later(0.3) == []
     assert b.give(*numbered(1)) == []
     assert len(b.later(0.2)) == 2
+
+
+def test_a_batch_that_is_not_full_goes_out_in_time_while_input_keeps_coming() -> None:
+    """What comes later does not make the oldest member wait for longer."""
+    b = bench(route(adapter(Batch, size=100)))
+    ended: list[Any] = []
+    for _ in range(4):
+        assert not ended
+        ended = [*b.give(*numbered(1)), *b.later(0.101)]
+    assert len(ended) == 4
+
+
+def test_a_batch_is_a_hundred_messages_or_what_has_come_in_five_seconds() -> None:
+    class Ready(BatchAdapter[AdapterConfig]):
+        """With the defaults of batches."""
+
+        def process_batch(self, contexts: Sequence[PipelineContext]) -> list[AdapterResult]:
+            Batch.batches.append([one.message.payload for one in contexts])
+            return [AdapterResult(one.message) for one in contexts]
+
+    b = bench(route(AdapterSpec("ready", "ready", Ready, AdapterConfig())))
+    assert len(b.give(*numbered(250))) == 200
+    assert b.later(4.9) == []
+    assert len(b.later(0.2)) == 50
+    assert [len(batch) for batch in Batch.batches] == [100, 100, 50]
 
 
 def test_it_goes_by_bytes_too() -> None:
