@@ -94,7 +94,7 @@ def test_pieces_of_a_split_and_what_a_batch_merges_keep_all_their_parents(tmp_pa
         tmp_path,
         route("split", adapter(Split), out=("q.merge",)),
         route("merge", adapter(Together, size=3), out=("q.end",), at_once=16),
-        route("end"),
+        route("end", adapter(Asked)),
         lineage=LineageSpec("full"),
     )
     with start(p) as run:
