@@ -69,6 +69,8 @@ def test_a_pipeline_that_ran_has_the_lineage_of_every_message_and_each_message_i
         batched = [call for one in first.children for call in tree.messages[one].calls if call.adapter == "batch"]
         assert len(batched) == 8
         assert all(call.batch and call.input_hash and call.output_hash for call in batched)
+        failed = [call for one in first.children for call in tree.messages[one].calls if call.status == "failed"]
+        assert all(call.input_hash and call.error and not call.output_hash for call in failed)
         with pipeline.open() as asked:
             account = account_of(execution, asked.services.ledger, lineage)
             assert account is not None

@@ -144,3 +144,14 @@ def check(seed: int, home: Path) -> Counter[str]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_random_pipeline_whose_processes_die_comes_to_what_it_comes_to_without(tmp_path: Path, seed: int) -> None:
     check(seed, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(10))
+def test_a_thousand_pipelines_do(tmp_path: Path, block: int) -> None:
+    died: Counter[str] = Counter()
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        died += check(seed, tmp_path / str(seed))
+    where = {point.partition(" ")[2] for point in died}
+    assert where >= {f"Ledger.{call}" for call in ("arrive", "_finish", "settle", "published", "told")}
+    assert where >= {f"SqliteBroker.{call}" for call in ("take", "publish", "ack", "fail", "dead_letter", "extend")}
