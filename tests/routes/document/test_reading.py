@@ -296,3 +296,27 @@ def test_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         ("R101", "b.yaml", 3),
         ("R201", "a.yaml", 1),
     ]
+
+
+def test_the_copy_that_executions_keep_holds_all_that_filled_the_document_but_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("Say «hello»\n", encoding="utf-8")
+    (tmp_path / "key.txt").write_text("hunter2", encoding="utf-8")
+    settings = (
+        "  prompt: !file prompt.txt\n  api_key: !file key.txt\n  name: ${NAME}\n  password: ${P}\n"
+        '  tokens: ["${T}"]\n  empty: "x${NONE:-}"\n  proxy: ${PROXY}\n'
+    )
+    path = written(
+        tmp_path,
+        doc=f"include: base.yaml\n{HEAD}{ROUTE}ledger: ${{LEDGER:-sqlite:///a.db}}\nsettings:\n{settings}",
+        base='limits: {max_handlers: "${N}"}\n',
+    )
+    environ = {"NAME": "ünï", "P": "hunter2", "PROXY": "http://me:hunter2@host", "T": "hunter2", "N": "3"}
+    source = load(path, environ).source
+    lines = source.splitlines()
+    assert {'# ${NAME}: "ünï"', '# ${N}: "3"', "# ${LEDGER}: not set", "# ${NONE}: not set"} <= {*lines}
+    assert '# !file prompt.txt: "Say «hello»\\n"' in lines
+    assert {f"# ${{{name}}}: a secret, not kept" for name in ("P", "T", "PROXY")} <= {*lines}
+    assert "# !file key.txt: a secret, not kept" in lines
+    assert "hunter2" not in source
+    (tmp_path / "prompt.txt").write_text("Say nothing\n", encoding="utf-8")
+    assert load(path, environ).source != source

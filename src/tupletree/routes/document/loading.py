@@ -14,9 +14,10 @@ from pathlib import Path
 from tupletree.queues.registry import schemes
 from tupletree.routes.document.building import spec_of
 from tupletree.routes.document.faults import DocumentError, Faults
+from tupletree.routes.document.frozen import frozen
 from tupletree.routes.document.model import DocumentModel
 from tupletree.routes.document.nodes import MappingNode
-from tupletree.routes.document.reading import Reading, read_document
+from tupletree.routes.document.reading import read_document
 from tupletree.routes.document.spec import PipelineSpec
 from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of, check_modules
 from tupletree.routes.document.typed import inherited, typed_document
@@ -68,7 +69,8 @@ def read(
     text = source if isinstance(source, str) and "\n" in source else None
     file = TEXT_NAME if text is not None else os.fspath(source)
     faults = Faults()
-    reading = read_document(file, os.environ if environ is None else environ, faults, text)
+    environ = os.environ if environ is None else environ
+    reading = read_document(file, environ, faults, text)
     if reading.root is None:
         raise DocumentError([*faults])
     root = inherited(reading.root)
@@ -81,16 +83,9 @@ def read(
     adapters = adapters_of(typed.model, root, lookup, faults)
     check_modules(typed.model, root, folder, faults)
     check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
-    spec = spec_of(typed.model, adapters, _source(reading), folder)
+    spec = spec_of(typed.model, adapters, frozen(reading.sources, root, environ), folder)
     check_fit(typed.model, spec, root, faults)
     if typed.complete:
         check_tests(typed.model, spec, root, faults)
     faults.refuse()
     return Document(spec, typed.model, root)
-
-
-def _source(reading: Reading) -> str:
-    """The text of the document; where it includes others, each after a line with its name."""
-    if len(reading.sources) == 1:
-        return next(iter(reading.sources.values()))
-    return "\n".join(f"# file: {file}\n{text}" for file, text in reading.sources.items())

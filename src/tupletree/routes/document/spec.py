@@ -206,7 +206,7 @@ class PipelineSpec:
         sinks: queues that others read: no route does.
         on_complete: a queue that gets a message when an execution is complete; empty: none.
         tests: unit tests, as the document says them.
-        source: the document's text with all that it includes, as it was read: executions keep it.
+        source: the document's text with all that it includes and that filled it, but for secrets: executions keep it.
         description: for readers.
         search_path: folder of the document, in which Python looks for modules of adapters; empty: nowhere else.
     """
