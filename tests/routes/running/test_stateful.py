@@ -65,14 +65,16 @@ def values(worked: Any) -> list[Any]:
     return [one for output in worked.outputs if output.stream != "CallRecord" for one in output.values]
 
 
-def bench(chain: RouteSpec, kind: type[BatchBolt | StatefulBolt] = BatchBolt, position: int = 0) -> Bench:
+def bench(
+    chain: RouteSpec, kind: type[BatchBolt | StatefulBolt] = BatchBolt, position: int = 0, **around: Any
+) -> Bench:
     held: list[str] = []
 
     def note(messages: Sequence[str]) -> None:
         held[:] = messages
 
     t = Topology("t")
-    factory = partial(kind, chain, position, Surroundings(), note)
+    factory = partial(kind, chain, position, Surroundings(**around), note)
     bolt = t.bolt("b", factory).shuffle(t.spout("s", items([work({})])))
     for cls in factory().output_types:
         bolt.stream(cls, unconsumed=True)

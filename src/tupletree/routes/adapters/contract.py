@@ -213,7 +213,8 @@ class StatefulAdapter(Adapter[C]):
     """An adapter that holds messages: `process` gives `continue_pipeline=False` while it waits.
 
     What it holds stays open: it is not acked until a `Release` names it. After a restart a fresh instance gets what was
-    held again, through `process`, with the same attempt. One call at a time.
+    held again, through `process`, with the same attempt. One call at a time. What `check` or `flush` raises is a failed
+    attempt of all that is held.
 
     Attributes:
         check_interval_s: seconds between calls of `check`.
@@ -226,7 +227,7 @@ class StatefulAdapter(Adapter[C]):
         """Time passed: what is released now. Also called after `process` (once for messages that came together)."""
 
     def flush(self, now_s: float) -> Sequence[Release]:
-        """The input has ended, or the run stops: release what can be released."""
+        """The input has ended, or the run stops: release what can be released. The rest is given back to its queue."""
         return self.check(now_s)
 
 

@@ -6,295 +6,27 @@ tried member by member; what fails then fails its attempt, never the tuple.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tupletree.errors import PermanentError, is_outage
-from tupletree.routes.adapters.contract import (
-    Adapter,
-    AdapterContext,
-    AdapterResult,
-    BatchAdapter,
-    PipelineContext,
-    RouteMessage,
-    StatefulAdapter,
-)
-from tupletree.routes.document.spec import AdapterSpec, RouteSpec
+from tupletree.routes.adapters.contract import AdapterResult, BatchAdapter, StatefulAdapter
 from tupletree.routes.ids import batch_id
-from tupletree.routes.messages import CallRecord, Child, Settlement, Work
-from tupletree.routes.payloads import decode, encode
-from tupletree.routes.running.chain import Surroundings, adapter_logger
-from tupletree.routes.running.outcomes import call_records, delivered, failed, payload_hash, published, routed
-from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
+from tupletree.routes.messages import Child, Settlement, Work
+from tupletree.routes.payloads import encode
+from tupletree.routes.running.holding import AdapterBolt, Member, chosen_queue
+from tupletree.routes.running.outcomes import published, routed
+from tupletree.topology.components import Held, Release
 
 __all__ = ["BatchBolt", "StatefulBolt"]
 
 
-@dataclass(eq=False, slots=True)
-class _Member:
-    """A message that the adapter has: the held tuple, and what the adapter sees of it."""
-
-    held: Held[Work]
-    context: PipelineContext
-    started_s: float
-
-    @property
-    def work(self) -> Work:
-        return self.held.value
-
-    @property
-    def ids(self) -> list[str]:
-        return [one.id for one in self.held.value.messages]
-
-
-class _AdapterBolt(HoldingBolt[Work]):
-    """What both kinds have in common: one adapter, its life, its records, and an event loop for its async methods.
-
-    Args:
-        route: the route.
-        position: of the adapter.
-        surroundings: what it sees.
-        hold: is told which messages are held, so that their slots are free.
-    """
-
-    blocking = True
-    input_types = (Work,)
-
-    def __init__(
-        self,
-        route: RouteSpec,
-        position: int,
-        surroundings: Surroundings,
-        hold: Callable[[Sequence[str]], None] = lambda _: None,
-    ) -> None:
-        self._route = route
-        self._position = position
-        self._surroundings = surroundings
-        self._hold = hold
-        self._spec: AdapterSpec = route.adapters[position]
-        self._is_last = position + 1 == len(route.adapters)
-        self._logger = adapter_logger(route.name, self._spec.name)
-        self._adapter: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads = surroundings.threads(f"tupletree-route-{route.name}")
-        # Work goes on where an adapter follows.
-        outputs: tuple[type, ...] = (Settlement,) if self._is_last else (Settlement, Work)
-        self.output_types = (*outputs, CallRecord) if surroundings.records else outputs
-
-    def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
-        """Make the adapter, and open it."""
-        self._loop = self._surroundings.new_loop()
-        adapter: Adapter[Any] = self._spec.adapter(self._spec.config)
-        surroundings = self._surroundings
-        where = AdapterContext(
-            self._route.name,
-            self._spec.name,
-            self._position,
-            surroundings.settings,
-            surroundings.resources,
-            self._logger,
-        )
-        self._finished(adapter.open, where)
-        self._adapter = adapter
-
-    def close(self) -> None:
-        """Close the adapter."""
-        adapter, self._adapter = self._adapter, None
-        loop = self._loop
-        if loop is None:
-            return
-        try:
-            if adapter is not None:
-                self._finished(adapter.close)
-        finally:
-            self._loop = None
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-            self._threads.close()
-
-    def _finished(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a method that may be async."""
-        result = function(*arguments)
-        return self._await(result) if inspect.isawaitable(result) else result
-
-    def _await(self, awaitable: Any) -> Any:
-        assert self._loop is not None, "a task is opened before it works"
-        return self._loop.run_until_complete(awaitable)
-
-    def _limited(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A call of the adapter that may take as long as the route allows.
-
-        Raises:
-            TimeoutError: it took longer; it was cancelled, and is left behind if it has not ended then.
-        """
-        limit_s = self._route.timeout_seconds
-        is_async = inspect.iscoroutinefunction(function)
-
-        async def limited() -> Any:
-            call = function(*arguments) if is_async else self._threads.run(function, *arguments)
-            task = asyncio.ensure_future(call)
-            done, _ = await asyncio.wait({task}, timeout=limit_s)
-            if not done:
-                task.cancel()
-                await asyncio.wait({task}, timeout=self._surroundings.grace_s)
-                raise TimeoutError(f"the call took longer than timeout_seconds ({limit_s:g}) of its route")
-            return task.result()
-
-        return self._await(limited())
-
-    def _member(self, held: Held[Work]) -> _Member:
-        work = held.value
-        first = work.messages[0]
-        surroundings = self._surroundings
-        executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
-        message = RouteMessage(decode(work.body), work.headers, first.id, tuple(work.parents), executions)
-        context = PipelineContext(
-            message=message,
-            attempt=first.attempt,
-            route=self._route.name,
-            adapter=self._spec.name,
-            settings=surroundings.settings,
-            resources=surroundings.resources,
-            logger=self._logger,
-            is_cancelled=lambda: surroundings.is_cancelled(message.execution),
-            now_s=surroundings.now_s,
-        )
-        return _Member(held, context, surroundings.now_s())
-
-    def _admit(self, tuples: Sequence[Held[Work]], known: Iterable[_Member]) -> tuple[list[_Member], list[Release]]:
-        """Those of the tuples that are for the adapter, and what is released at once because they are not."""
-        there = {id(member.held) for member in known}
-        members, released = [], []
-        for held in tuples:
-            if id(held) in there:
-                continue  # an outage was met when it was given before
-            try:
-                member = self._member(held)
-            except PermanentError as error:  # its body is no payload
-                released.append(Release([held], [failed(held.value, error, self._spec.name)]))
-                continue
-            condition = self._spec.condition
-            if condition is not None and not condition.holds(member.context.message):
-                skipped = self._records([member], "skipped")
-                released.append(Release([held], [*skipped, self._onward([member], member.context.message, "")]))
-            else:
-                members.append(member)
-        return members, released
-
-    def _records(
-        self, members: Sequence[_Member], status: Any, *, output: Any = None, error: str = "", batch: str = ""
-    ) -> list[CallRecord]:
-        if not self._surroundings.records:
-            return []
-        now_s = self._surroundings.now_s()
-        skipped = status == "skipped"
-        return [
-            record
-            for member in members
-            for record in call_records(
-                member.work,
-                self._route,
-                self._position,
-                status,
-                input_hash="" if skipped else payload_hash(member.context.message.payload),
-                output_hash=payload_hash(output) if status == "completed" else "",
-                error=error,
-                started_s=member.started_s,
-                ended_s=now_s,
-                batch=batch,
-            )
-        ]
-
-    def _onward(
-        self,
-        members: Sequence[_Member],
-        message: RouteMessage,
-        batch: str,
-        emitted: Sequence[Child] = (),
-        queue: str = "",
-    ) -> Settlement | Work:
-        """What is made of these messages: work for the next adapter, or children for the outbound queues."""
-        works = [member.work for member in members]
-        standings = [standing for work in works for standing in delivered(work)]
-        queue = queue or _chosen(works)
-        merged = Work(
-            messages=standings,
-            body=encode(message.payload),
-            headers=dict(message.headers),
-            parents=message.parents,
-            position=self._position + 1,
-            emitted=[*(child for work in works for child in work.emitted), *emitted],
-            only=queue,
-            batch=batch or works[0].batch,
-            trace=works[0].trace,
-        )
-        if not self._is_last:
-            return merged
-        queues = [queue] if queue else self._route.outbound
-        children = published(self._route, [one.id for one in standings], message, merged.body, queues)
-        return Settlement(messages=standings, outcome="done", children=[*merged.emitted, *children])
-
-    def _released(self, members: Sequence[_Member], result: object, batch: str) -> Release:
-        """What one result of these messages together comes to."""
-        held = [member.held for member in members]
-        if result is not None and not isinstance(result, AdapterResult):
-            raise PermanentError(
-                "an adapter gave what is no result",
-                where=f"route {self._route.name}, adapter {self._spec.name}",
-                got=f"{type(result).__name__} {result!r:.80}",
-                expected="an AdapterResult, or None",
-            )
-        ids = [one for member in members for one in member.ids]
-        headers = members[0].context.message.headers
-        emitted = routed(self._route, self._position, ids, result.emitted if result is not None else (), headers)
-        if result is not None and result.message is not None and result.continue_pipeline:
-            if result.queue and result.queue not in self._route.outbound:
-                raise PermanentError(
-                    "an adapter names a queue that is not outbound",
-                    where=f"route {self._route.name}, adapter {self._spec.name}",
-                    got=repr(result.queue),
-                )
-            onward = self._onward(members, result.message, batch, emitted, result.queue)
-            return Release(
-                held, [*self._records(members, "completed", output=result.message.payload, batch=batch), onward]
-            )
-        before = [child for member in members for child in member.work.emitted]
-        is_done = result is not None and result.message is None and emitted and result.continue_pipeline
-        reason = (
-            "" if is_done else (result.reason if result is not None else "") or f"{self._spec.name} ended the chain"
-        )
-        settlement = Settlement(
-            messages=[standing for member in members for standing in member.work.messages],
-            outcome="done" if is_done else "unrouted" if result is not None and result.unrouted else "filtered",
-            children=[*before, *emitted],
-            reason=reason,
-            adapter="" if is_done else self._spec.name,
-        )
-        return Release(
-            held,
-            [*self._records(members, "completed" if is_done else "filtered", error=reason, batch=batch), settlement],
-        )
-
-    def _failed(self, member: _Member, error: BaseException, batch: str = "") -> Release:
-        records = self._records([member], "failed", error=f"{type(error).__name__}: {error}", batch=batch)
-        return Release([member.held], [*records, failed(member.work, error, self._spec.name)])
-
-
-def _chosen(works: Sequence[Work]) -> str:
-    """The outbound queue that an adapter before chose for all of these; empty: none, or they differ."""
-    chosen = {work.only for work in works}
-    return chosen.pop() if len(chosen) == 1 else ""
-
-
-class BatchBolt(_AdapterBolt):
+class BatchBolt(AdapterBolt):
     """The bolt of a `BatchAdapter`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
         self._bytes = 0
 
     @property
@@ -311,33 +43,32 @@ class BatchBolt(_AdapterBolt):
         members, released = self._admit(tuples, self._members)
         self._members += members
         self._bytes += sum(len(member.work.body) for member in members)
-        while self._members and self._is_full():
-            released += self._work_batch(self._full())
+        released += self._work_while(self._is_full, released)
         if self._members:
             self._hold([one for member in self._members for one in member.ids])
         return released
 
     def due_s(self) -> float | None:
-        """When the oldest member has waited for long enough."""
-        return (
-            min(member.held.since_s for member in self._members) + self._setting("max_age_s") if self._members else None
-        )
+        """When the oldest member has waited for long enough; at once if there are enough."""
+        if not self._members:
+            return None
+        since_s = min(member.held.since_s for member in self._members)
+        return since_s if self._is_full() else since_s + self._setting("max_age_s")
 
     def check(self, time_s: float) -> Iterable[Release]:
         """Work what is old enough."""
-        due_s = self.due_s()
-        return self._work_batch(self._members) if due_s is not None and due_s <= time_s else ()
+        return self._work_while(lambda: (self.due_s() or 0.0) <= time_s)
 
     def flush(self, time_s: float) -> Iterable[Release]:  # noqa: ARG002 - the contract's
         """Work what there is."""
-        return self._work_batch(self._members) if self._members else ()
+        return self._work_while(lambda: True)
 
     def forget(self, tuples: Sequence[Held[Work]]) -> None:
         """Drop what is over."""
         gone = {id(one) for one in tuples}
         self._keep([member for member in self._members if id(member.held) not in gone])
 
-    def _keep(self, members: list[_Member]) -> None:
+    def _keep(self, members: list[Member]) -> None:
         self._members = members
         self._bytes = sum(len(member.work.body) for member in members)
 
@@ -345,7 +76,7 @@ class BatchBolt(_AdapterBolt):
         max_bytes = self._setting("max_bytes")
         return len(self._members) >= self._spec.batch_size or bool(max_bytes and self._bytes >= max_bytes)
 
-    def _full(self) -> list[_Member]:
+    def _full(self) -> list[Member]:
         """The members of the next full batch, at least one."""
         max_bytes = self._setting("max_bytes")
         count, size = 0, 0
@@ -355,7 +86,27 @@ class BatchBolt(_AdapterBolt):
             count, size = count + 1, size + len(member.work.body)
         return self._members[:count]
 
-    def _work_batch(self, members: list[_Member]) -> list[Release]:
+    def _work_while(self, is_due: Callable[[], bool], before: Sequence[Release] = ()) -> list[Release]:
+        """Work batches as long as one is due. An outage ends it, and is raised only if nothing is released by then.
+
+        What was released would be lost with it; the batch that met it is worked when `check` is called again.
+        """
+        released: list[Release] = []
+        while self._members and is_due():
+            live, ended = self._without_cancelled(self._members)
+            if ended:
+                self._keep(live)
+                released += ended
+                continue
+            try:
+                released += self._work_batch(self._full() if self._is_full() else self._members)
+            except Exception as error:
+                if not is_outage(error) or not (released or before):
+                    raise
+                break
+        return released
+
+    def _work_batch(self, members: list[Member]) -> list[Release]:
         """Work these, the first of the members; an outage leaves them where they are."""
         batch = batch_id([one for member in members for one in member.ids], self._route.name, self._position)
         now_s = self._surroundings.now_s()
@@ -370,7 +121,7 @@ class BatchBolt(_AdapterBolt):
         self._keep(self._members[len(members) :])
         return released
 
-    def _call(self, members: Sequence[_Member], batch: str) -> list[Release]:
+    def _call(self, members: Sequence[Member], batch: str) -> list[Release]:
         contexts = [member.context for member in members]
         result = self._limited(self._batches.process_batch, contexts)
         if isinstance(result, AdapterResult):
@@ -380,7 +131,7 @@ class BatchBolt(_AdapterBolt):
             return [self._released([member], one, batch) for member, one in zip(members, results)]
         return [self._together(members, results, batch)]
 
-    def _together(self, members: Sequence[_Member], results: Sequence[object], batch: str) -> Release:
+    def _together(self, members: Sequence[Member], results: Sequence[object], batch: str) -> Release:
         """Several results that are not one per member: each becomes messages that have all members as parents."""
         if not self._is_last:
             raise PermanentError(
@@ -398,7 +149,7 @@ class BatchBolt(_AdapterBolt):
         for index, result in enumerate(results):
             message = result.message if isinstance(result, AdapterResult) else None
             if message is not None and isinstance(result, AdapterResult):
-                chosen = result.queue or _chosen([member.work for member in members])
+                chosen = result.queue or chosen_queue([member.work for member in members])
                 queues = [chosen] if chosen else self._route.outbound
                 children += published(self._route, ids, message, encode(message.payload), queues, index)
         settlement = Settlement(messages=standings, outcome="done", children=children)
@@ -408,7 +159,7 @@ class BatchBolt(_AdapterBolt):
         records = self._records(members, "completed", output=payloads, batch=batch)
         return Release([member.held for member in members], [*records, settlement])
 
-    def _one_by_one(self, members: Sequence[_Member], error: BaseException, batch: str) -> list[Release]:
+    def _one_by_one(self, members: Sequence[Member], error: BaseException, batch: str) -> list[Release]:
         if len(members) == 1:
             return [self._failed(members[0], error, batch)]
         released: list[Release] = []
@@ -422,13 +173,14 @@ class BatchBolt(_AdapterBolt):
         return released
 
 
-class StatefulBolt(_AdapterBolt):
+class StatefulBolt(AdapterBolt):
     """The bolt of a `StatefulAdapter`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._checked_s: float | None = None
+        self._must_check = False  # an outage was met by it
 
     @property
     def _stateful(self) -> StatefulAdapter[Any]:
@@ -438,6 +190,8 @@ class StatefulBolt(_AdapterBolt):
     def take(self, tuples: Sequence[Held[Work]]) -> Iterable[Release]:
         """Call `process` for each message; what it holds is kept."""
         members, released = self._admit(tuples, self._members.values())
+        members, ended = self._without_cancelled(members)
+        released += ended
         for member in members:
             try:
                 result = self._limited(self._stateful.process, member.context)
@@ -449,7 +203,12 @@ class StatefulBolt(_AdapterBolt):
                 if is_outage(error):
                     raise
                 released.append(self._failed(member, error))
-        released += self._let_go(self._stateful.check(self._surroundings.now_s()))
+        try:
+            released += self._asked(self._stateful.check, self._surroundings.now_s())
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            self._must_check = True  # raised there: here, what the messages came to would be lost with it
         self._hold([*self._members])
         return released
 
@@ -458,43 +217,69 @@ class StatefulBolt(_AdapterBolt):
         if not self._members:
             return None
         since_s = min(member.held.since_s for member in self._members.values())
+        if self._must_check:
+            return since_s
         return max(since_s, self._checked_s or since_s) + self._stateful.check_interval_s
 
     def check(self, time_s: float) -> Iterable[Release]:
         """Let the adapter release what is due."""
         self._checked_s = time_s
-        return self._let_go(self._stateful.check(time_s))
+        released = self._asked(self._stateful.check, time_s)
+        self._must_check = False
+        return released
 
     def flush(self, time_s: float) -> Iterable[Release]:
-        """Let the adapter release what it can."""
-        return self._let_go(self._stateful.flush(time_s))
+        """Let the adapter release what it can. The rest is given back: the run would wait for it, and no more comes."""
+        released = self._asked(self._stateful.flush, time_s)
+        left, self._members = self._members, {}
+        reason = f"{self._spec.name} held it at the stop, and is given it again"
+        return [*released, *(self._given_back(member, reason) for member in left.values())]
 
     def forget(self, tuples: Sequence[Held[Work]]) -> None:
         """Drop what is over; what the adapter still releases of it is ignored."""
         gone = {id(one) for one in tuples}
         self._members = {name: one for name, one in self._members.items() if id(one.held) not in gone}
 
-    def _let_go(self, releases: Iterable[Any]) -> list[Release]:
-        released = []
-        for one in releases:
-            members = [self._members.pop(name) for name in one.messages if name in self._members]
-            if not members:
-                continue
-            try:
-                if one.dropped:
-                    ended = AdapterResult(continue_pipeline=False, reason=one.dropped)
-                    released += [self._released([member], ended, "") for member in members]
-                elif len(one.results) == len(members):
-                    released += [self._released([member], own, "") for member, own in zip(members, one.results)]
-                elif len(one.results) == 1:
-                    batch = batch_id([*one.messages], self._route.name, self._position)
-                    released.append(self._released(members, one.results[0], batch))
-                else:
-                    raise PermanentError(  # noqa: TRY301 - it fails the members, as what `_released` raises
-                        "a release has neither one result nor one per message",
-                        where=f"route {self._route.name}, adapter {self._spec.name}",
-                        got=f"{len(one.results)} results of {len(members)} messages",
-                    )
-            except Exception as error:  # noqa: BLE001 - a result that cannot be published
-                released += [self._failed(member, error) for member in members]
-        return released
+    def _asked(self, function: Callable[[float], Sequence[Any]], now_s: float) -> list[Release]:
+        """What a call of the adapter releases; what it raises fails an attempt of all that it holds.
+
+        Raises:
+            ConnectorError: it met an outage.
+        """
+        _, ended = self._without_cancelled([*self._members.values()])
+        try:
+            released = [*function(now_s)]
+        except Exception as error:
+            if is_outage(error):
+                raise
+            failing, self._members = self._members, {}
+            return [self._failed(member, error) for member in failing.values()]
+        gone = {id(held) for one in ended for held in one.tuples}
+        self._members = {name: one for name, one in self._members.items() if id(one.held) not in gone}
+        return [*ended, *(release for one in released for release in self._let_go(one))]
+
+    def _let_go(self, one: Any) -> list[Release]:
+        """What one release of the adapter comes to, for those of its messages that it still holds."""
+        there = [(position, name) for position, name in enumerate(one.messages) if name in self._members]
+        members = [self._members.pop(name) for _, name in there]
+        if not members:
+            return []
+        try:
+            if one.dropped:
+                ended = AdapterResult(continue_pipeline=False, reason=one.dropped)
+                return [self._released([member], ended, "") for member in members]
+            if len(one.results) == len(one.messages):
+                return [
+                    self._released([member], one.results[position], "")
+                    for member, (position, _) in zip(members, there, strict=True)
+                ]
+            if len(one.results) == 1:
+                batch = batch_id([*one.messages], self._route.name, self._position)
+                return [self._released(members, one.results[0], batch)]
+            raise PermanentError(  # noqa: TRY301 - it fails the members, as what `_released` raises
+                "a release has neither one result nor one per message",
+                where=f"route {self._route.name}, adapter {self._spec.name}",
+                got=f"{len(one.results)} results of {len(one.messages)} messages",
+            )
+        except Exception as error:  # noqa: BLE001 - a result that cannot be published
+            return [self._failed(member, error) for member in members]
