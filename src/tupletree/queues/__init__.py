@@ -3,6 +3,7 @@
 `open_queue(url)` is a queue, `connect(url)` a broker with any number of them. docs/queues.md is the way in.
 """
 
+from tupletree.queues.bodies import QueueMessage
 from tupletree.queues.contract import (
     Broker,
     Capabilities,
@@ -27,6 +28,7 @@ __all__ = [
     "Message",
     "NotCapableError",
     "Queue",
+    "QueueMessage",
     "QueueUrl",
     "RefusedMessage",
     "RefusedMessagesError",

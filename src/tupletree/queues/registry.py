@@ -18,7 +18,7 @@ from tupletree.queues.contract import Broker
 from tupletree.queues.named import Queue
 from tupletree.queues.urls import QueueUrl, parse_url
 
-__all__ = ["ENTRY_POINTS", "connect", "open_queue", "register_scheme", "schemes"]
+__all__ = ["ENTRY_POINTS", "check_url", "connect", "open_queue", "register_scheme", "schemes"]
 
 ENTRY_POINTS = "tupletree.queues"
 """Group of entry points by which an installed package adds a scheme: its name is the scheme, its value the function."""
@@ -113,13 +113,29 @@ def open_queue(url: str, *, ordered: bool = False) -> Queue:
     return Queue(broker, name)
 
 
-def _open(url: QueueUrl) -> Broker:
+def check_url(url: str) -> QueueUrl:
+    """The URL in its parts, if a broker is known for it. Nothing is connected.
+
+    Raises:
+        ConfigError: no URL, or an unknown scheme.
+    """
+    parts = parse_url(url)
+    _scheme_of(parts)
+    return parts
+
+
+def _scheme_of(url: QueueUrl) -> _Scheme:
     scheme = _schemes.get(url.scheme)
-    if scheme is None:
-        points = entry_points(group=ENTRY_POINTS, name=url.scheme)
-        if not points:
-            raise _unknown(url.scheme)
-        scheme = _Scheme(next(iter(points)).value)
+    if scheme is not None:
+        return scheme
+    points = entry_points(group=ENTRY_POINTS, name=url.scheme)
+    if not points:
+        raise _unknown(url.scheme)
+    return _Scheme(next(iter(points)).value)
+
+
+def _open(url: QueueUrl) -> Broker:
+    scheme = _scheme_of(url)
     try:
         return _function(scheme.opening)(url)
     except ImportError as error:

@@ -210,10 +210,16 @@ class _SpoutCall:
 
     callback: Callable[[], Any]
     verdict: tuple[MessageId, Failure | None] | None = None
+    is_flush: bool = False
 
     @property
     def delays_next(self) -> bool:
-        return self.verdict is None or self.verdict[1] is not None
+        return not self.is_flush and (self.verdict is None or self.verdict[1] is not None)
+
+    @property
+    def is_made_again(self) -> bool:
+        """Whether it is made again after an outage."""
+        return self.is_flush or self.verdict is not None
 
     @property
     def asks_to_retry(self) -> bool:
@@ -246,6 +252,7 @@ class _SpoutCalls(Spout[Any]):
         self._given: Given | None = None
         self._is_ending = False
         self._has_position = type(spout).snapshot is not AsyncSpout.snapshot
+        self._flushes = type(spout).flush is not AsyncSpout.flush
 
     # What the machine calls.
 
@@ -309,17 +316,23 @@ class _SpoutCalls(Spout[Any]):
         return []
 
     async def run_due(self) -> list[Any]:
-        """Make due callbacks, one after the other. One that raises is done too, except a verdict in an outage."""
+        """Make due callbacks, one after the other. One that raises is done too, except a verdict in an outage.
+
+        After a series of verdicts the spout makes them durable.
+        """
         while self.due and not self.is_given_up:
             call = self.due[0]
             try:
                 if not (self.skips_retries and call.asks_to_retry):
                     await _done(call.callback())
             except BaseException as error:
-                if call.verdict is None or not is_outage(error) or self._is_ending:
+                if not call.is_made_again or not is_outage(error) or self._is_ending:
                     self._take_out(call)
                 raise
             self._take_out(call)
+            is_last = call.verdict is not None and not (self.due and self.due[0].verdict is not None)
+            if is_last and self._flushes and self.is_open:
+                self.due.appendleft(_SpoutCall(self._spout.flush, is_flush=True))
         return []
 
     def _take_out(self, call: _SpoutCall) -> None:

@@ -36,11 +36,13 @@ class SourceCalls:
     Attributes:
         not_yet_told: (message id, failure; None: it was acked) of the callbacks that are still to be made, in order.
         notes: for the log.
+        flushes: the spout has a `flush`.
     """
 
     def __init__(self, spout: Spout[Any], wait: OutageWait) -> None:
         self.not_yet_told: deque[tuple[MessageId, Failure | None]] = deque()
         self.notes: list[str] = []
+        self.flushes = type(spout).flush is not Spout.flush
         self._spout = spout
         self._wait = wait
 
@@ -91,13 +93,13 @@ class SourceCalls:
             self.not_yet_told.append((message_id, failure))
 
     def tell(self, now_s: float) -> bool:
-        """Make the callbacks that are still to be made; False if there was an outage."""
+        """Make the callbacks that are still to be made, and have them made durable; False if there was an outage."""
         while self.not_yet_told:
             message_id, failure = self.not_yet_told[0]
             if not self.try_to(lambda: self._call(message_id, failure), now_s):  # noqa: B023 - called at once
                 return False
             self.not_yet_told.popleft()
-        return True
+        return not self.flushes or self.try_to(self._spout.flush, now_s)
 
     def tell_last(self) -> int:
         """Make the last callbacks, as the task ends; how many could not be made."""
@@ -108,6 +110,11 @@ class SourceCalls:
             except Exception:  # noqa: BLE001 - counted; the others are to hear all the same
                 not_told += 1
         self.not_yet_told.clear()
+        if self.flushes:
+            try:
+                self._spout.flush()
+            except Exception:  # noqa: BLE001 - as above; how many it concerns is not known
+                not_told += 1
         return not_told
 
     def restore(self, not_yet_told: Iterable[tuple[MessageId, Failure | None]]) -> None:

@@ -184,6 +184,8 @@ class SpoutMachine(Machine):
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
         """Close the spout."""
         try:
+            if self._is_open:
+                self.spout.flush()
             self.spout.deactivate()
         finally:
             self.spout.close()
@@ -382,7 +384,7 @@ class SpoutMachine(Machine):
                 and not self._asks_after_outage
             ):
                 calls.over(now.monotonic_s)
-        elif self._calls_out.not_yet_told and self.wait.current is None:
+        elif (self._calls_out.not_yet_told or self._calls_out.flushes) and self.wait.current is None:
             self._calls_out.tell(now.monotonic_s)
         self._take_notes(out)
         return self._is_open

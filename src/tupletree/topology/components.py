@@ -126,6 +126,13 @@ class Spout(Generic[T]):
         Any other is the request to emit it again, with the same id.
         """
 
+    def flush(self) -> None:
+        """Make durable at the source what `ack` and `fail` told, for sources where many at once cost little more.
+
+        Called after some of these, and also when there were none. On Spark a message is forgotten only when this has
+        returned. It is called again after a ConnectorError.
+        """
+
     def activate(self) -> None:
         """Messages may flow (again)."""
 
@@ -147,8 +154,8 @@ class AsyncSpout(Generic[T]):
     """A source that waits: a `Spout` whose methods run on the run's event loop, on Spark in the driver.
 
     One instance serves one task. Every method but `snapshot` and `restore` may be async. `open`, `activate`,
-    `deactivate`, `ack` and `fail` are called one after the other, in the order of what they tell of, and each is
-    awaited before the next; `close` comes last. One `next` at a time goes on beside them, but none is started before
+    `deactivate`, `ack`, `fail` and `flush` are called one after the other, in the order of what they tell of, and each
+    is awaited before the next; `close` comes last. One `next` at a time goes on beside them, but none is started before
     what is due of them, acks aside, is done: a source that hears `fail` is asked again only after that.
 
     A `next` that waits is not interrupted while the spout is paused or drains; what it still gives is kept, and goes
@@ -174,6 +181,10 @@ class AsyncSpout(Generic[T]):
 
     def fail(self, message_id: MessageId, failure: Failure) -> Awaitable[None] | None:  # noqa: ARG002 - for those that need it
         """See `Spout.fail`."""
+        return None
+
+    def flush(self) -> Awaitable[None] | None:
+        """See `Spout.flush`; only called after `ack` or `fail`."""
         return None
 
     def activate(self) -> Awaitable[None] | None:

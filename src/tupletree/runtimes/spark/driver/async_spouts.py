@@ -10,11 +10,12 @@ import asyncio
 import inspect
 import logging
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from tupletree.errors import EndOfInput
+from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure, FailureKind
 
@@ -44,9 +45,9 @@ class SpoutLoop:
             self._thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def call(self, *calls: Call) -> Any:
-        """Call these one after the other, and await async ones; returns the last result. Raises what one raises."""
-        return self.start(_in_order(calls)).result()
+    def call(self, call: Call) -> Any:
+        """Call this, await it if it is async, and return its result. Raises what it raises."""
+        return self.start(_in_order(deque([call]))).result()
 
     def close(self) -> None:
         """Cancel what the user's code has started on the loop, and end the thread."""
@@ -94,7 +95,9 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._component = ""
         self._asked: Future[tuple[Given, Any]] | None = None
         self._asking: asyncio.Task[Any] | None = None
-        self._due: list[Call] = []
+        self._due: deque[Call] = deque()
+        self._flushes = type(spout).flush is not AsyncSpout.flush
+        self._has_told = False
         self._position: Any = None
         self._has_position = False
 
@@ -125,17 +128,24 @@ class AsyncSpoutAdapter(Spout[Any]):
 
     def ack(self, message_id: MessageId) -> None:
         """See `AsyncSpout.ack`; `flush` makes the call."""
+        self._has_told = True
         self._due.append((self._spout.ack, (message_id,)))
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         """See `AsyncSpout.fail`; the same for this one."""
+        self._has_told = True
         self._due.append((self._spout.fail, (message_id, failure)))
 
     def flush(self) -> None:
-        """Return when all pending callbacks are made. Raises what one raises."""
+        """Return when all pending callbacks are made, and durable. Raises what one raises.
+
+        Called again after an outage, it makes what is left.
+        """
+        if self._has_told and self._flushes:
+            self._due.append((self._spout.flush, ()))
+        self._has_told = False
         if self._due:
-            due, self._due = self._due, []
-            self._loop.call(*due)
+            self._loop.start(_in_order(self._due)).result()
 
     def activate(self) -> None:
         """See `AsyncSpout.activate`."""
@@ -217,15 +227,21 @@ def _nobody() -> None:
     """No thread waits for this source."""
 
 
-async def _in_order(calls: Sequence[Call]) -> Any:
+async def _in_order(calls: deque[Call]) -> Any:
+    """Make these calls and take them out, but for one that meets an outage; the last result."""
     result = None
-    for function, arguments in calls:
+    while calls:
+        function, arguments = calls.popleft()
         try:
             result = function(*arguments)
             if inspect.isawaitable(result):
                 result = await _of(result)
         except (SystemExit, KeyboardInterrupt) as error:  # as in `_ask`
             raise RuntimeError(f"`{function.__name__}` raised {type(error).__name__}") from error
+        except ConnectorError as error:
+            if is_outage(error):
+                calls.appendleft((function, arguments))
+            raise
     return result
 
 

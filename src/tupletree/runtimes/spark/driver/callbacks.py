@@ -66,27 +66,37 @@ class Callbacks:
         self._clock = clock
         self._retold = retold
         self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
+        self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
 
     def activate(self, *, active: bool) -> None:
         """Activate or deactivate the spouts."""
         for spout in self._spouts.values():
-            (spout.spout.activate if active else spout.spout.deactivate)()
+            try:
+                (spout.spout.activate if active else spout.spout.deactivate)()
+            except ConnectorError as error:
+                if spout.spout not in self.awaited or not is_outage(error):
+                    raise
+                self._call(spout, spout.spout.flush)  # it is among the callbacks that are left
 
     def tell_again(self) -> bool:
         """Tell the outcomes that are to be told again; whether there were any."""
-        told = bool(self._retold)
-        while self._retold:
-            settled = self._retold.popleft()
-            _tell_outcome(self._spouts[settled.spout_task], settled)
-            if self._intake.can_hear(settled.spout_task, settled.message_id):
-                with self._accounts.lock:
+        if not self._retold:
+            return False
+        retold = [*self._retold]
+        for settled in retold:
+            self._call(self._spouts[settled.spout_task], _tell_outcome, self._spouts[settled.spout_task], settled)
+        self._retold.clear()
+        self.flush()  # confirmed means durable at the source
+        with self._accounts.lock:
+            for settled in retold:
+                if self._intake.can_hear(settled.spout_task, settled.message_id):
                     self._accounts.pending.confirm(settled.spout_task, settled.message_id)
-        return told
+        return True
 
     def flush(self) -> None:
-        """Wait until the callbacks of async spouts are made."""
-        for spout in self.awaited:
-            spout.flush()
+        """Wait until the callbacks of async spouts are made, and all that was told is durable at the sources."""
+        for spout in self._flushed:
+            self._call(spout, spout.spout.flush)
 
     def tell(self, verdicts: EpochVerdicts) -> list[int]:
         """Make the callbacks of one epoch; then its messages are confirmed by their sources.

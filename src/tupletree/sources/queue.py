@@ -1,0 +1,369 @@
+"""A queue as a source: messages are leased, and acked one by one when their trees are complete.
+
+Owns which deliveries are out, their leases, and what is still to be told to the broker. Refuses to decide what became
+of a message: `ack` and `fail` say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, cast, overload
+
+from tupletree.errors import ConfigError, ConnectorError, EndOfInput, Finding
+from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
+from tupletree.queues.contract import LeaseLostError
+from tupletree.queues.messages import Delivery, Failure, Letter, Message
+from tupletree.queues.registry import check_url, open_queue
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, TaskContext
+from tupletree.tracking.outcomes import Failure as Verdict
+from tupletree.tracking.outcomes import FailureKind
+
+__all__ = ["BrokerSpout", "queue"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+WAIT_S = 0.25
+"""How long a lease waits for a first message; a stop waits for it."""
+
+KEEP_PART = 1 / 3
+"""Of a lease: how often what is out is extended."""
+
+LONGEST_PAUSE_S = 60.0
+
+MAX_SETTLED = 100_000
+"""Outcomes that are kept for messages whose delivery is not at hand; the oldest is forgotten beyond that."""
+
+NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
+
+logger = logging.getLogger("tupletree.queues")
+
+
+@overload
+def queue(
+    url: str,
+    *,
+    follow: bool = True,
+    prefetch: int = 100,
+    lease_s: float = 60.0,
+    max_deliveries: int = 20,
+    ordered: bool = False,
+) -> BrokerSpout[QueueMessage]: ...
+
+
+@overload
+def queue(
+    url: str,
+    message_type: type[T],
+    *,
+    body: str | Callable[[Message], T] = "json",
+    follow: bool = True,
+    prefetch: int = 100,
+    lease_s: float = 60.0,
+    max_deliveries: int = 20,
+    ordered: bool = False,
+) -> BrokerSpout[T]: ...
+
+
+def queue(
+    url: str,
+    message_type: type[Any] = QueueMessage,
+    *,
+    body: str | Callable[[Message], Any] = "json",
+    follow: bool = True,
+    prefetch: int = 100,
+    lease_s: float = 60.0,
+    max_deliveries: int = 20,
+    ordered: bool = False,
+) -> BrokerSpout[Any]:
+    """Work the messages of a queue, each acked at its broker when everything that came of it is done.
+
+    A message keeps its lease while it is worked, waits for a retry, or is held by a window. One that is dead becomes a
+    dead letter of the queue as well as of the run. A body that does not fit is a dead letter with its bytes. What is
+    out when the run stops goes back to the queue, and that is no attempt. The message's id in the queue is its message
+    id, so a queue must have each id once.
+
+    On Spark leases, acks and dead letters are the driver's: a message whose epoch is committed is done exactly once,
+    whatever crashes, as long as no other consumer takes it. Locally, at least once.
+
+    Args:
+        url: such as `sqlite:///shop.db?queue=orders`; the queue is declared if it is not there.
+        message_type: class of the messages; without it they are `QueueMessage`s, with the bytes as they are.
+        body: how a body becomes one: "json", "msgpack", or a function of the `Message`; what it raises makes the
+            message a dead letter.
+        follow: wait for more when the queue is empty; False ends the input when nothing is left to be leased.
+        prefetch: messages that are leased at a time. They are this run's, also while they wait for room.
+        lease_s: seconds; leases of what is out are extended three times as often. So long it takes until other
+            consumers get the messages of a run that was killed.
+        max_deliveries: a message that was delivered more often, because processes died of it, is a dead letter.
+        ordered: see `Broker.declare`.
+
+    Raises:
+        ConfigError: a wrong URL, format or number.
+    """
+    return BrokerSpout(
+        url,
+        message_type,
+        body,
+        follow=follow,
+        prefetch=prefetch,
+        lease_s=lease_s,
+        max_deliveries=max_deliveries,
+        ordered=ordered,
+    )
+
+
+class BrokerSpout(AsyncSpout[T]):
+    """See `queue`."""
+
+    # More than twelve attributes: what it was made with, and what is out, to be told and known already.
+
+    def __init__(
+        self,
+        url: str,
+        message_type: type[T],
+        body: str | Callable[[Message], T],
+        *,
+        follow: bool,
+        prefetch: int,
+        lease_s: float,
+        max_deliveries: int,
+        ordered: bool,
+    ) -> None:
+        self.message_type = message_type
+        self.shown = check_url(url).shown
+        check_body(body, self.shown)
+        if prefetch < 1 or max_deliveries < 1 or not 1 <= lease_s < 1e6:
+            raise ConfigError(
+                "these numbers of a queue's spout cannot be",
+                where=self.shown,
+                got=f"prefetch={prefetch}, max_deliveries={max_deliveries}, lease_s={lease_s}",
+                expected="at least 1 each",
+            )
+        self._url = url
+        self._body = body
+        self._follow = follow
+        self._prefetch = prefetch
+        self._lease_s = lease_s
+        self._max_deliveries = max_deliveries
+        self._ordered = ordered
+
+    def __repr__(self) -> str:
+        return f"queue({self.shown!r})"
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def open(self, context: TaskContext) -> None:
+        """Connect, and keep leases alive from now on."""
+        # One thread may wait in a lease while the other one settles.
+        self._threads = ThreadPoolExecutor(2, f"tupletree-queue-{context.component}")
+        self._component = context.component
+        self._out: dict[str, Delivery] = {}
+        self._acks: dict[str, str] = {}  # message → handle, until `flush`
+        self._failures: dict[str, Failure] = {}
+        self._letters: dict[str, Letter] = {}
+        self._settled: dict[str, Verdict | None] = {}  # without a delivery at hand; None: it was acked
+        self._decode: Callable[[Message], Any] | None
+        if callable(self._body):
+            self._decode = self._body
+        elif self.message_type is cast(Any, QueueMessage):
+            self._decode = None
+        else:
+            self._decode = decoder_of(self._body, self.message_type)
+        try:
+            self._queue = await self._in_thread(lambda: open_queue(self._url, ordered=self._ordered))
+        except BaseException:
+            self._threads.shutdown(wait=False)
+            raise
+        self._can = self._queue.broker.capabilities
+        self._keeper = asyncio.get_running_loop().create_task(self._keep()) if self._can.extend else None
+
+    async def close(self) -> None:
+        """Tell what is left to be told, give back what is out, and disconnect."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        for message_id, delivery in self._out.items():
+            self._failures[message_id] = self._given_back(delivery)
+        self._out.clear()
+        try:
+            await self.flush()
+        except ConnectorError as error:
+            logger.warning("%s: what is out comes back when its leases end: %s", self._component, error.what)
+        finally:
+            await self._in_thread(self._queue.close)
+            self._threads.shutdown(wait=False)
+
+    def faults(self) -> Sequence[Finding]:
+        """For `tupletree check`: nothing is opened for it."""
+        return ()
+
+    # --- messages ---------------------------------------------------------------------------------------------
+
+    async def next(self) -> Sequence[Emit[T] | Reject] | None:
+        """Lease messages, and wait a moment for the first."""
+        leasing = asyncio.ensure_future(self._in_thread(self._lease))
+        try:
+            deliveries = await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            # The thread leases all the same; without this, what it gets would come back only when the leases end.
+            with suppress(ConnectorError):
+                for delivery in await leasing:
+                    self._failures[delivery.message.id] = self._given_back(delivery)
+            raise
+        messages = [emit for delivery in deliveries if (emit := self._emit(delivery)) is not None]
+        if messages:
+            return messages
+        if deliveries:
+            await self.flush()
+        elif not self._follow and await self._in_thread(self._is_empty):
+            raise EndOfInput
+        return None
+
+    def _lease(self) -> list[Delivery]:
+        return self._queue.lease(self._prefetch, lease_s=self._lease_s, wait_s=WAIT_S if self._follow else 0.0)
+
+    def _is_empty(self) -> bool:
+        """Whether nothing will be delivered any more, but for what is out here."""
+        depth = self._queue.depth()
+        here = len(self._out) + len(self._failures) + len(self._acks) + len(self._letters)
+        return depth.ready + depth.delayed == 0 and depth.leased <= here
+
+    def _emit(self, delivery: Delivery) -> Emit[T] | Reject | None:
+        message = delivery.message
+        if message.id in self._settled:
+            self._tell(delivery, self._settled.pop(message.id))
+            return None
+        is_out = message.id in self._out
+        self._out[message.id] = delivery
+        if is_out:
+            return None  # its lease ended too early: the attempt that is worked counts, with the new handle
+        if self._can.fencing and delivery.deliveries > self._max_deliveries:
+            reason = f"delivered {delivery.deliveries} times without an end: processes died of it, or were too slow"
+            return Reject(message.body, message.id, reason)
+        if self._decode is None:
+            value: Any = QueueMessage(
+                id=message.id,
+                body=message.body,
+                content_type=message.content_type,
+                headers=dict(message.headers),
+                key=message.key,
+                deliveries=delivery.deliveries,
+            )
+            return Emit(value, message.id)
+        try:
+            return Emit(self._decode(message), message.id)
+        except ConnectorError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a body that does not fit must not stop the others
+            return Reject(message.body, message.id, f"{type(error).__name__}: {error}")
+
+    # --- outcomes ---------------------------------------------------------------------------------------------
+
+    def ack(self, message_id: MessageId) -> None:
+        """The message is done: `flush` acks it at the broker."""
+        self._end(str(message_id), None)
+
+    def fail(self, message_id: MessageId, failure: Verdict) -> None:
+        """The message is dead, or goes back to the queue."""
+        self._end(str(message_id), failure)
+
+    def _end(self, message_id: str, failure: Verdict | None) -> None:
+        delivery = self._out.pop(message_id, None)
+        if delivery is not None:
+            self._tell(delivery, failure)
+        elif failure is None or failure.permanent:
+            self._remember(message_id, failure)
+
+    def _remember(self, message_id: str, failure: Verdict | None) -> None:
+        """What is to be told when the message is delivered again: an earlier process had the delivery."""
+        self._settled[message_id] = failure
+        if len(self._settled) > MAX_SETTLED:
+            del self._settled[next(iter(self._settled))]
+
+    def _tell(self, delivery: Delivery, failure: Verdict | None) -> None:
+        message_id = delivery.message.id
+        if failure is None:
+            self._acks[message_id] = delivery.handle
+        elif failure.permanent and failure.kind not in NO_ATTEMPT:
+            self._letters[message_id] = Letter(handle=delivery.handle, reason=_text_of(failure))
+        elif failure.kind in NO_ATTEMPT:
+            self._failures[message_id] = self._given_back(delivery)
+        else:
+            delay_s = min(LONGEST_PAUSE_S, 2.0 ** min(delivery.deliveries - 1, 6)) if self._can.delay else 0.0
+            self._failures[message_id] = Failure(handle=delivery.handle, delay_s=delay_s, reason=_text_of(failure))
+
+    def _given_back(self, delivery: Delivery) -> Failure:
+        return Failure(handle=delivery.handle, reason="given back", counts=not self._can.uncounted)
+
+    async def flush(self) -> None:
+        """Tell the broker what became of messages, in one call for each kind of outcome."""
+        if self._acks or self._failures or self._letters:
+            await self._in_thread(self._flush)
+
+    def _flush(self) -> None:
+        # What is told is taken out only then; the event loop's thread adds to these meanwhile.
+        acks = dict(self._acks)
+        if acks:
+            self._told(self._acks, acks, self._queue.ack([*acks.values()]))
+        letters = dict(self._letters)
+        if letters and self._can.dead_letters:
+            self._told(self._letters, letters, self._queue.dead_letter([*letters.values()]))
+        elif letters:  # they are dead letters of the run
+            self._told(self._letters, letters, self._queue.ack([letter.handle for letter in letters.values()]))
+        failures = dict(self._failures)
+        if failures:
+            self._told(self._failures, failures, self._queue.fail([*failures.values()]))
+
+    def _told(self, table: dict[str, Any], told: dict[str, Any], refused: Sequence[str]) -> None:
+        for message_id, one in told.items():
+            if table.get(message_id) is one:  # else it was delivered again meanwhile, and ended
+                del table[message_id]
+        lost = set(refused)
+        if not lost or table is self._failures:
+            return
+        for message_id, one in told.items():
+            # Its lease had ended: it is delivered again, to this consumer or another one.
+            if (one if table is self._acks else one.handle) in lost:
+                failure = None if table is self._acks else _dead(one.reason, self._component)
+                self._remember(message_id, failure)
+
+    # --- leases -----------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Extend the leases of what is out."""
+        while True:
+            await asyncio.sleep(self._lease_s * KEEP_PART)
+            handles = [delivery.handle for delivery in self._out.values()]
+            handles += self._acks.values()
+            if not handles:
+                continue
+            try:
+                refused = await self._in_thread(partial(self._queue.extend, handles, self._lease_s))
+            except (ConnectorError, LeaseLostError) as error:
+                logger.warning("%s: leases cannot be extended now: %s", self._component, error.what)
+            except Exception:
+                # Ended, it would let every lease end.
+                logger.exception("%s: leases cannot be extended now", self._component)
+            else:
+                if refused:
+                    logger.warning("%s: %d leases had ended early", self._component, len(refused))
+
+    async def _in_thread(self, call: Callable[[], R]) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _text_of(failure: Verdict) -> str:
+    where = f"{failure.component}: " if failure.component else ""
+    kind = failure.error_type or failure.kind.value
+    return f"{where}{kind}: {failure.error}" if failure.error else f"{where}{kind}"
+
+
+def _dead(reason: str, component: str) -> Verdict:
+    return Verdict(kind=FailureKind.ERROR, error=reason, component=component, permanent=True)

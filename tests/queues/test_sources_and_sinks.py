@@ -1,0 +1,268 @@
+"""Queues as sources and sinks, on the local runtime and on that of Spark without a JVM."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tupletree import ConfigError, ConnectorError, Options, Topology, bolt
+from tupletree.config import resolve_options
+from tupletree.errors import PermanentError, TupletreeError
+from tupletree.queues import Message, Queue, open_queue
+from tupletree.queues.sqlite import SqliteBroker
+from tupletree.runtimes import crash_points
+from tupletree.runtimes.api import RunRequest, Summary
+from tupletree.runtimes.run import run
+from tupletree.sinks import queue_sink
+from tupletree.sources import items, queue
+from tupletree.testing.in_process import start_in_process
+
+HANG_S = 60.0
+
+
+@dataclass(frozen=True)
+class Order:
+    number: int
+    pears: int
+
+
+@dataclass(frozen=True)
+class Invoice:
+    order: int
+    cents: int
+
+
+@bolt
+def price(order: Order) -> Invoice:
+    """Refuses negative orders, for good."""
+    if order.pears < 0:
+        raise PermanentError("a negative number of pears")
+    return Invoice(order.number, order.pears * 40)
+
+
+SEEN: set[int] = set()
+
+
+@bolt
+def flaky(order: Order) -> Order:
+    """Fails each order once, by its number."""
+    if order.number not in SEEN:
+        SEEN.add(order.number)
+        raise ValueError("the service had a moment")
+    return order
+
+
+def pricing(place: Path, **settings: object) -> Topology:
+    SEEN.clear()
+    t = Topology("pricing")
+    orders = t.spout("orders", queue(url_of(place, "orders"), Order, follow=False, **settings))  # type: ignore[call-overload]
+    tried = t.bolt("tried", flaky).shuffle(orders)
+    t.sink("invoices", queue_sink(url_of(place, "invoices"))).shuffle(t.bolt("price", price).shuffle(tried))
+    return t
+
+
+Runner = Callable[..., Summary]
+
+
+def run_local(t: Topology, place: Path, **options: object) -> Summary:
+    settings = {"backoff_initial_ms": 1, "message_timeout_s": 60.0, **options}
+    return run(t, runtime="local", options=settings, state_dir=place / "local").wait(HANG_S)
+
+
+def run_spark(t: Topology, place: Path, **options: object) -> Summary:
+    settings = resolve_options(code={"backoff_initial_ms": 1, "message_timeout_s": 60.0, **options})
+    request = RunRequest(t, settings, None, place / "state", append=True, master="", redact=None)
+    return start_in_process(request).wait(HANG_S)
+
+
+RUNTIMES = pytest.mark.parametrize("runtime", [run_local, run_spark], ids=["local", "spark"])
+
+
+def url_of(place: Path, name: str) -> str:
+    return f"sqlite:///{place}/shop.db?queue={name}"
+
+
+def publish(place: Path, count: int) -> None:
+    """Orders 0 to `count`; number 3 is negative, number 5 is no JSON."""
+    with open_queue(url_of(place, "orders")) as orders:
+        bodies = [b'{"number": %d, "pears": %d}' % (number, number if number != 3 else -1) for number in range(count)]
+        if count > 5:
+            bodies[5] = b"\xff no JSON"
+        orders.publish([Message(id=f"order-{number}", body=body) for number, body in enumerate(bodies)])
+
+
+def invoices_of(place: Path) -> Counter[int]:
+    with open_queue(url_of(place, "invoices")) as invoices:
+        stored = invoices.peek(limit=100_000)
+        assert invoices.depth().open == len(stored)
+    return Counter(msgspec.json.decode(one.message.body, type=Invoice).order for one in stored)
+
+
+def dead_of(queue: Queue) -> dict[str, tuple[bytes, str]]:
+    return {one.message.id: (one.message.body, one.reason) for one in queue.peek("dead", 100)}
+
+
+@RUNTIMES
+def test_each_message_is_acked_once_its_tree_is_done_and_what_dies_is_a_dead_letter_of_the_queue(
+    tmp_path: Path, runtime: Runner
+) -> None:
+    publish(tmp_path, 300)
+    ended = runtime(pricing(tmp_path), tmp_path)
+    assert (ended.acked, ended.dead, ended.open) == (298, 2, 0)
+    assert invoices_of(tmp_path) == Counter(number for number in range(300) if number not in {3, 5})
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert (orders.depth().open, orders.depth().dead) == (0, 2)
+        dead = dead_of(orders)
+    assert dead["order-3"] == (b'{"number": 3, "pears": -1}', "price: tupletree.errors.PermanentError: a negative number of pears")
+    assert dead["order-5"][0] == b"\xff no JSON"
+    assert "malformed" in dead["order-5"][1] or "invalid" in dead["order-5"][1]
+
+
+@pytest.mark.parametrize("point", crash_points.CRASH_POINTS)
+def test_after_a_crash_at_any_point_every_message_is_published_once_and_the_queue_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    publish(tmp_path, 40)
+    met = 0
+
+    def reach(name: str) -> None:
+        nonlocal met
+        met += name == point
+        if name == point and met == 1:
+            raise Crash(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crash_points, "on_reached", reach)
+        try:
+            run_spark(pricing(tmp_path, prefetch=10), tmp_path, epoch_max_messages=15, max_restarts=0)
+        except (TupletreeError, Crash):
+            assert met
+    run_spark(pricing(tmp_path, prefetch=10), tmp_path, epoch_max_messages=15, max_restarts=0)
+    assert invoices_of(tmp_path) == Counter(number for number in range(40) if number not in {3, 5})
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert (orders.depth().open, orders.depth().dead) == (0, 2)
+
+
+@RUNTIMES
+def test_a_broker_that_is_away_for_acks_and_leases_pauses_the_spout_and_no_message_dies_of_it(
+    tmp_path: Path, runtime: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path, 60)
+    calls = Counter[str]()
+
+    def break_now_and_then(name: str) -> None:
+        real = getattr(SqliteBroker, name)
+
+        def call(self: SqliteBroker, *arguments: object, **named: object) -> object:
+            calls[name] += 1
+            if calls[name] % 3 == 1 and calls[name] > 1:
+                raise ConnectorError(f"{name}: the broker is away")
+            return real(self, *arguments, **named)
+
+        monkeypatch.setattr(SqliteBroker, name, call)
+
+    for name in ("ack", "take", "dead_letter", "publish"):
+        break_now_and_then(name)
+    ended = runtime(pricing(tmp_path, prefetch=7), tmp_path)
+    monkeypatch.undo()
+    assert (ended.acked, ended.dead, ended.open) == (58, 2, 0)
+    assert set(invoices_of(tmp_path)) == {number for number in range(60) if number not in {3, 5}}
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert (orders.depth().open, orders.depth().dead) == (0, 2)
+
+
+def test_what_is_out_at_a_stop_goes_back_and_is_no_delivery_that_counts(tmp_path: Path) -> None:
+    publish(tmp_path, 4)
+    entered, leave = threading.Event(), threading.Event()
+
+    @bolt
+    def slow(order: Order) -> None:
+        entered.set()
+        leave.wait(HANG_S)
+
+    t = Topology("slow")
+    t.bolt("slow", slow).shuffle(t.spout("orders", queue(url_of(tmp_path, "orders"), Order)))
+    handle = run(t, runtime="local", options=Options(drain_timeout_s=0.1))
+    assert entered.wait(HANG_S)
+    stopping = threading.Thread(target=handle.stop)
+    stopping.start()
+    leave.set()
+    stopping.join(HANG_S)
+    handle.wait(HANG_S)
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert orders.depth().leased == 0
+        assert {one.deliveries for one in orders.peek(limit=10)} <= {0}
+
+
+@RUNTIMES
+def test_without_a_class_messages_come_as_they_are_and_go_on_as_they_are(tmp_path: Path, runtime: Runner) -> None:
+    sent = [
+        Message(id="ä", body=b"", headers={"who": "Zoë"}, key="k", content_type="text/plain"),
+        Message(id="b", body=b"\x00\xff"),
+    ]
+    with open_queue(url_of(tmp_path, "in")) as inbound:
+        inbound.publish(sent)
+    t = Topology("copy")
+    copied = t.spout("in", queue(url_of(tmp_path, "in"), follow=False))
+    t.sink("out", queue_sink(url_of(tmp_path, "out"))).shuffle(copied)
+    assert runtime(t, tmp_path).acked == 2
+    with open_queue(url_of(tmp_path, "out")) as outbound:
+        assert sorted((one.message for one in outbound.peek()), key=lambda message: message.id) == [sent[1], sent[0]]
+
+
+@RUNTIMES
+def test_a_row_that_the_broker_refuses_is_a_dead_letter_and_the_others_are_published(
+    tmp_path: Path, runtime: Runner
+) -> None:
+    def name_of(order: Order) -> str:
+        return "x" * 600 if order.number == 2 else f"order-{order.number}"
+
+    t = Topology("publishing")
+    orders = t.spout("orders", items([Order(number, 1) for number in range(5)]))
+    t.sink("out", queue_sink(url_of(tmp_path, "out"), id=name_of, key="number")).shuffle(orders)
+    ended = runtime(t, tmp_path)
+    assert (ended.acked, ended.dead) == (4, 1)
+    with open_queue(url_of(tmp_path, "out")) as outbound:
+        stored = {one.message.id: one.message for one in outbound.peek()}
+    assert sorted(stored) == ["order-0", "order-1", "order-3", "order-4"]
+    assert stored["order-4"].key == "4"
+    assert stored["order-4"].body == b'{"number":4,"pears":1}'
+    assert stored["order-4"].content_type == "application/json"
+
+
+@RUNTIMES
+def test_a_message_that_processes_died_of_too_often_is_a_dead_letter(tmp_path: Path, runtime: Runner) -> None:
+    publish(tmp_path, 1)
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        for _ in range(3):  # its leases ended, and nobody gave it back
+            [delivery] = orders.lease(lease_s=0.001, wait_s=5)
+            assert delivery.deliveries < 4
+    t = Topology("once")
+    spout = queue(url_of(tmp_path, "orders"), Order, follow=False, max_deliveries=3)
+    t.sink("seen", queue_sink(url_of(tmp_path, "seen"))).shuffle(t.spout("orders", spout))
+    ended = runtime(t, tmp_path)
+    assert (ended.acked, ended.dead) == (0, 1)
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        [(_, reason)] = dead_of(orders).values()
+    assert "delivered 4 times" in reason
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(ConfigError, match="no broker is known"):
+        queue("sqlit:///a.db")
+    with pytest.raises(ConfigError, match="no way to read"):
+        queue("sqlite:///a.db", Order, body="yaml")
+    with pytest.raises(ConfigError, match="cannot be"):
+        queue("sqlite:///a.db", Order, lease_s=0)
+    with pytest.raises(ConfigError, match="wrong value for id"):
+        queue_sink("sqlite:///a.db", id=3)  # type: ignore[arg-type]
+    assert repr(queue("sqlite:///a.db?queue=q")) == "queue('sqlite:///a.db?queue=q')"
