@@ -119,7 +119,10 @@ def test_each_message_is_acked_once_its_tree_is_done_and_what_dies_is_a_dead_let
     with open_queue(url_of(tmp_path, "orders")) as orders:
         assert (orders.depth().open, orders.depth().dead) == (0, 2)
         dead = dead_of(orders)
-    assert dead["order-3"] == (b'{"number": 3, "pears": -1}', "price: tupletree.errors.PermanentError: a negative number of pears")
+    assert dead["order-3"] == (
+        b'{"number": 3, "pears": -1}',
+        "price: tupletree.errors.PermanentError: a negative number of pears",
+    )
     assert dead["order-5"][0] == b"\xff no JSON"
     assert "malformed" in dead["order-5"][1] or "invalid" in dead["order-5"][1]
 
