@@ -35,10 +35,12 @@ from tupletree.routes.running.compile import SETTLE
 from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.routes.testing.virtual_loop import InlineThreads, VirtualLoop, VirtualTime
 from tupletree.routing.plan import Plan
+from tupletree.tasks.mail import Track
 from tupletree.testing.simulator.faults import Faults
 from tupletree.testing.simulator.simulation import FaultyMachineSet, Simulation
 from tupletree.testing.virtual.away import Away
 from tupletree.testing.virtual.calls import VirtualCalls
+from tupletree.testing.virtual.network import Envelope
 from tupletree.topology.components import Sink
 from tupletree.topology.model import ComponentSpec
 
@@ -54,7 +56,10 @@ FAULTS = Faults(
 IDLE_SHARE = 0.03
 """Of the crashes: how many strike a look at a queue, of which there are many, mostly empty."""
 
-MOST_STEPS = 60_000
+LATE_S = 20.0
+"""By how much mail and tuples are late, at most."""
+
+MOST_STEPS = 20_000
 BROKER_CALLS = ("take", "publish", "ack", "fail", "dead_letter", "extend")
 LEDGER_CALLS = ("arrive", "settle", "published", "told", "outbox", "_finish")  # the last within its transaction
 
@@ -336,6 +341,14 @@ class _Simulation(Simulation):
         self.process.world.host.advance(seconds)
         super()._advance(seconds)
         self.now_s = self._time_s()
+
+    def _send(self, envelope: Envelope) -> None:
+        """Tracks are never held back: pipelines have no message timeout, so what an acker forgot would never end.
+
+        It keeps what it is told of trees that it does not know for 30 s, and within a process no mail takes so long.
+        """
+        late = not isinstance(envelope.content, Track) and self.inject_fault("hold_back")
+        self.network.send(envelope, self.now_s + self.random.random() * LATE_S if late else 0.0)
 
     def _crash(self) -> None:
         """Processes die at calls of brokers and ledger."""

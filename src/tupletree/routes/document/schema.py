@@ -33,21 +33,28 @@ def document_schema(adapters: Iterable[str], lookup: Lookup = REGISTRY) -> dict[
     keys, definitions = models_json_schema(models, ref_template=REFERENCE)
     parts: dict[str, Any] = definitions["$defs"]
     _refine(parts, keys[lookup.condition, "validation"])
-    known = [
-        {
-            "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
-            "then": {"properties": {"config": keys[adapter.Config, "validation"]}},
-        }
-        for name, adapter in classes.items()
-    ]
+    known = []
+    for name, adapter in classes.items():
+        then: dict[str, Any] = {"properties": {"config": keys[adapter.Config, "validation"]}}
+        if any(field.is_required() for field in adapter.Config.model_fields.values()):
+            then["required"] = ["config"]
+        known.append({"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": then})
     if known:
         parts["AdapterModel"]["allOf"] = known
         parts["AdapterModel"]["properties"]["type"]["examples"] = list(classes)
+    whole = parts.pop("DocumentModel")
     return {
         "$schema": DIALECT,
         "title": "Tupletree pipeline",
         "description": "A pipeline of routes.",
-        **{key: value for key, value in parts.pop("DocumentModel").items() if key not in {"title", "description"}},
+        **{key: value for key, value in whole.items() if key not in {"title", "description", "required"}},
+        # A file without these two is a part that others include; one that includes others may have its routes there.
+        "if": {"anyOf": [{"required": ["version"]}, {"required": ["pipeline"]}]},
+        "then": {
+            "required": ["version", "pipeline"],
+            "if": {"not": {"required": ["include"]}},
+            "then": {"required": ["routes"]},
+        },
         "$defs": parts,
     }
 
@@ -75,13 +82,36 @@ def _refine(parts: dict[str, Any], condition: dict[str, Any]) -> None:
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     parts["AdapterModel"]["properties"]["condition"]["anyOf"][0] = condition
-    variable = {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-.*)?\}$"}
+    test = parts["TestModel"]["properties"]
+    test["input"] = _one_or_more(test["input"])
+    test["mocks"]["additionalProperties"] = _one_or_more(test["mocks"]["additionalProperties"])
     for part in parts.values():
         for name, one in part.get("properties", {}).items():
-            if one.get("type") in {"integer", "number", "boolean"}:
-                extra = {key: one[key] for key in ("description", "default", "title") if key in one}
-                bare = {key: value for key, value in one.items() if key not in extra}
-                part["properties"][name] = {**extra, "anyOf": [bare, variable]}
+            part["properties"][name] = _or_variable(one)
+
+
+def _one_or_more(many: dict[str, Any]) -> dict[str, Any]:
+    """One alone stands for a list of one."""
+    kept: dict[str, Any] = {key: many[key] for key in ("description", "default", "title") if key in many}
+    bare = {key: value for key, value in many.items() if key not in kept}
+    return {**kept, "anyOf": [bare, many["items"]]}
+
+
+VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-.*)?\}"}
+"""Text that holds a variable: what it comes to is not known here."""
+
+_CONSTRAINTS = {"pattern", "enum", "const", "maxLength", "minLength", "format"}
+
+
+def _or_variable(one: dict[str, Any]) -> dict[str, Any]:
+    """A value that is no text, or not any text, may be one with a variable."""
+    kinds = [*one.get("anyOf", ()), one]
+    if not any(kind.get("type") in {"integer", "number", "boolean"} or _CONSTRAINTS & kind.keys() for kind in kinds):
+        return one
+    kept: dict[str, Any] = {key: one[key] for key in ("description", "default", "title", "examples") if key in one}
+    bare = {key: value for key, value in one.items() if key not in kept}
+    alternatives = bare["anyOf"] if bare.keys() == {"anyOf"} else [bare]
+    return {**kept, "anyOf": [*alternatives, VARIABLE]}
 
 
 def document_keys() -> Iterator[tuple[str, str, str, str]]:
