@@ -1,11 +1,13 @@
-"""Reading the documents: their code blocks, their links, and the tables that they hold.
+"""Reading the documents: their code blocks, their links, and the tables and pages that are generated.
 
-`python -m tests.docs.documents` writes the tables.
+`python -m tests.docs.documents` writes these.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from tupletree.config import describe_options
 from tupletree.routes.document import CODES, document_keys
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "tupletree"
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
@@ -97,7 +100,41 @@ def write_routes(document: Path) -> None:
     document.write_text(_ROUTE_FAULTS.sub(lambda _: route_faults(), text), encoding="utf-8")
 
 
+def committed_modules() -> list[Path]:
+    """Modules of the package, relative to it, that belong to a commit."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", "src/tupletree/*.py"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    paths = [ROOT / line for line in listed.splitlines()]
+    return [path.relative_to(PACKAGE) for path in paths if path.exists() and not path.name.startswith("__")]
+
+
+def modules_page() -> str:
+    """The page of all modules: a table per folder, with what the first line of each docstring says."""
+    lines = [
+        "# Modules",
+        "",
+        "Every module of the package, with the first line of its docstring; [ARCHITECTURE.md](../ARCHITECTURE.md) says",
+        "how they belong together. This page is generated: `python -m tests.docs.documents`.",
+    ]
+    folder = None
+    for path in sorted(committed_modules(), key=lambda path: (path.parent.as_posix(), path.name)):
+        if path.parent != folder:
+            folder = path.parent
+            name = (Path("tupletree") / folder).as_posix()
+            lines += ["", f"## {name}", "", _first_line(PACKAGE / folder / "__init__.py"), ""]
+            lines += ["| Module | What it is |", "|---|---|"]
+        lines.append(f"| `{path.stem}` | {_first_line(PACKAGE / path)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first_line(module: Path) -> str:
+    text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
 if __name__ == "__main__":
+    (ROOT / "docs" / "modules.md").write_text(modules_page(), encoding="utf-8")
     write_options(ROOT / "docs" / "operations.md")
     write_routes(ROOT / "docs" / "routes.md")
     sys.exit(0)

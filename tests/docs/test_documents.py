@@ -21,10 +21,13 @@ import tupletree.sinks
 import tupletree.sources
 from tests.docs.documents import (
     DOCUMENTS,
+    PACKAGE,
     ROOT,
     Block,
     blocks_of,
+    committed_modules,
     links_of,
+    modules_page,
     options_in,
     options_table,
     route_faults,
@@ -37,7 +40,6 @@ from tupletree.runtimes.spark.format import carryover, entries
 from tupletree.topology.builder import BoltHandle
 from tupletree.tracking.pending_log import PendingChanges
 
-PACKAGE = ROOT / "src" / "tupletree"
 SEEN_BY_EYE = {"", "text", "mermaid"}
 """Languages of blocks that are looked at, not run."""
 
@@ -85,24 +87,24 @@ def test_the_tables_of_routes_are_current() -> None:
     )
 
 
-def test_the_architecture_names_every_module_and_folder_and_no_folder_that_is_not_there() -> None:
+def test_the_architecture_names_every_folder_and_no_module_that_is_not_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([\w/]+?)(?:\.py|/)?`", text))
-    for place in committed_modules():
-        # A module stands in the row of its folder, by its name alone.
-        assert place.stem in named or place.as_posix().removesuffix(".py") in named, f"{place} is not on the map"
-        assert place.parent == Path() or place.parent.as_posix() in named, f"{place.parent} is not on the map"
+    named = set(re.findall(r"`([\w/]+?)/?`", text))
+    modules = committed_modules()
+    for folder in {module.parent for module in modules} - {Path(), Path("testing")}:
+        assert folder.as_posix() in named, f"{folder} is not on the map"
     for folder in re.findall(r"`([\w/]+)/`", text):
         assert (PACKAGE / folder).is_dir() or (ROOT / folder).is_dir(), f"{folder}/ is no folder"
+    for row in re.findall(r"^\| (`[\w/]+/`.*?) \| .*? \| (.*) \|$", text, re.MULTILINE):
+        folders = re.findall(r"`([\w/]+)/`", row[0])
+        for name in re.findall(r"`([\w/]+)`", row[1]):
+            places = [Path(folder, f"{name}.py") for folder in folders] + [Path(f"{name}.py")]
+            assert any(place in modules for place in places), f"{name} is in none of {', '.join(folders)}"
 
 
-def committed_modules() -> list[Path]:
-    """Modules of the package, relative to it, that belong to a commit; what somebody is working on comes later."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--", "src/tupletree/*.py"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout
-    paths = [ROOT / line for line in listed.splitlines()]
-    return [path.relative_to(PACKAGE) for path in paths if path.exists() and not path.name.startswith("__")]
+def test_the_page_of_modules_is_current() -> None:
+    page = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
+    assert page == modules_page(), "run: python -m tests.docs.documents"
 
 
 def test_the_reference_names_everything_public() -> None:
