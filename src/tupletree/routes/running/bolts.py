@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tupletree.clock import SteadyClock, SystemClock
 from tupletree.routes.lineage import ChildHeaders
 from tupletree.routes.messages import CallRecord, CallRecords, Settlement, Work
 from tupletree.routes.running.chain import Chain, Surroundings
@@ -14,6 +15,9 @@ from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.topology.components import Bolt, Sink, SinkBatch, SinkContext, TaskContext
 
 __all__ = ["ChainBolt", "InProcess", "SettlingSink"]
+
+_clock = SteadyClock(SystemClock())
+"""What adapters call now: it does not go back when the machine's clock is set back, as the runtimes' does not."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
     return Surroundings(
         settings=run.spec.settings,
         resources=resources,
-        now_s=time.time,
+        now_s=_clock.wall,
         is_cancelled=InProcess(run.key).is_cancelled,
         records=run.spec.lineage.needs_records,
     )
