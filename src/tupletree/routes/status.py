@@ -80,13 +80,14 @@ class StatusReader:
             rate = (ended - before) / (now_s - before_s) if now_s > before_s else 0.0
             self._ended[name] = now_s, ended
             processing, retrying = states.get("processing", 0), states.get("retrying", 0)
-            held = states.get("held", 0) or gates[name].held
+            # The ledger is told within a second; of other processes it alone knows.
+            held = max(states.get("held", 0), gates[name].held)
             left = states.get("pending", 0) + processing + states.get("held", 0) + retrying
             found.append(
                 RouteStatus(
                     route=name,
                     ready=states.get("pending", 0) if self._execution else depth.ready,
-                    in_flight=max(processing - gates[name].held, 0),
+                    in_flight=max(processing + states.get("held", 0) - held, 0),
                     held=held,
                     waiting=retrying if self._execution else max(depth.delayed, retrying),
                     done=of["done"],

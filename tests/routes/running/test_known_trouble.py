@@ -30,7 +30,9 @@ from tupletree.routes.ledger import NewMessage
 from tupletree.routes.lineage import Lineage
 from tupletree.routes.payloads import decode, encode
 from tupletree.routes.pipeline import PipelineRun
+from tupletree.routes.running import queue_spout
 from tupletree.routes.running.gates import Gates
+from tupletree.routes.status import StatusReader
 from tupletree.testing.simulator.faults import Faults
 
 Runtime = Callable[[Pipeline], PipelineRun]
@@ -138,6 +140,25 @@ def test_half_a_batch_whose_process_is_killed_is_worked_by_the_next_one(tmp_path
         assert process.lives == 2
     finally:
         world.close()
+
+
+def test_the_ledger_says_which_messages_a_batch_holds_until_they_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_spout, "CANCEL_S", 0.02)
+
+    class Hour(Together):
+        max_age_s = 3600.0
+
+    p = pipeline(tmp_path, route("one", adapter(Hour, size=4), out=("out",), at_once=16))
+    with p.run() as run:
+        begun = [run.execute({"number": number}, route="one") for number in range(3)]
+        until(lambda: states(run)["one"] == {"held": 3})
+        [status] = StatusReader(run.services).read()
+        assert (status.held, status.in_flight) == (3, 0)
+        assert {one.status().state for one in begun} == {"running"}
+        begun.append(run.execute({"number": 3}, route="one"))
+        assert {one.wait(HANG_S).state for one in begun} == {"completed"}
 
 
 def test_a_message_that_somebody_else_takes_out_of_its_queue_keeps_its_execution_open_until_it_is_cancelled(

@@ -139,6 +139,11 @@ class Gates:
                     gate.held.add(message)
         self._tell(route)
 
+    def held(self, route: str) -> frozenset[str]:
+        """What adapters of a route hold."""
+        with self._lock:
+            return frozenset(self._routes[route].held)
+
     def release(self, route: str, message: str) -> None:
         """The message is settled at its broker, or given back. Harmless if it has no slot."""
         now_s = self._now_s()

@@ -203,10 +203,11 @@ class QueueSpout(AsyncSpout[Work]):
         self._wake.set()
 
     async def _keep(self) -> None:
-        """Extend the leases of what is out, and look for executions that were cancelled."""
+        """Extend the leases of what is out, look for cancelled executions, and tell the ledger what adapters hold."""
         lease_s = self._route.lease_seconds
         extended_s = drained_s = self._loop.time()
         drains = self._run.routes[0] is self._route  # one spout does it for all
+        told_held: frozenset[str] = frozenset()
         while True:
             await asyncio.sleep(min(CANCEL_S, lease_s * KEEP_PART))
             executions = [one for work in self._works.values() for one in work.messages[0].executions]
@@ -223,6 +224,10 @@ class QueueSpout(AsyncSpout[Work]):
                     handles = [one.handle for one in self._out.values()]
                     await asyncio.to_thread(self._services.extend, self._route, handles)
                     extended_s = now_s  # only if it went well: otherwise it is tried again at the next look
+                held = self._services.gates.held(self._route.name)
+                if new := held - told_held:
+                    await asyncio.to_thread(self._services.ledger.hold, sorted(new))  # for people who look
+                told_held = held
             except ConnectorError as error:
                 logger.warning("route %s: leases cannot be extended now: %s", self._route.name, error.what)
             except Exception:
