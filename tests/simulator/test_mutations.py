@@ -10,8 +10,8 @@ import pytest
 from tests.simulator.topologies import generated
 from tupletree.bolts.effects import Output, Worked
 from tupletree.tasks import emitter
-from tupletree.tasks.bolt import EmittingMachine
 from tupletree.tasks.emitter import Emitter
+from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Mail, Now, Track, TreeVerdicts
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.spout import SpoutMachine

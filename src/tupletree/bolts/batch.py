@@ -46,6 +46,15 @@ class BatchTask:
         return None
 
     @property
+    def held_count(self) -> int:
+        """See `Holder`."""
+        return len(self._members)
+
+    def until_s(self, root: int | None = None) -> float | None:  # noqa: ARG002 - a batch is let go of as a whole
+        """See `Holder`."""
+        return self.due_s
+
+    @property
     def put_off_since_s(self) -> float | None:
         """See `Holder`: batches go by no time of events."""
         return None

@@ -169,6 +169,15 @@ class CallingHolder(ABC):
         return len(self._holdings) > 0
 
     @property
+    def held_count(self) -> int:
+        """See `Holder`."""
+        return len(self._holdings)
+
+    def until_s(self, root: int | None = None) -> float | None:  # noqa: ARG002 - those that go by time know more
+        """See `Holder`."""
+        return None
+
+    @property
     def watermark_us(self) -> int | None:
         """See `Holder`."""
         return None
@@ -294,6 +303,20 @@ class TimedHolder(CallingHolder):
             look_s = self._place.epoch_time_s + LOOK_AGAIN_S
             return look_s if due_s is None else min(due_s, look_s)
         return due_s
+
+    def until_s(self, root: int | None = None) -> float | None:
+        """See `Holder`."""
+        if root is None:
+            until_us = self._ends.next_us
+        else:
+            until_us = max(
+                (time_us for member, time_us in self._lasts() if root in roots_of(member.root)), default=None
+            )
+        return None if until_us is None else seconds(until_us)
+
+    @abstractmethod
+    def _lasts(self) -> Iterable[tuple[Member, int]]:
+        """What is held, and when time has passed the last use of it; but not what is put off."""
 
     @property
     def watermark_us(self) -> int | None:

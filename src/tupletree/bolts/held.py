@@ -85,6 +85,16 @@ class Holder(Protocol):
         """Whether any tuple is held."""
 
     @property
+    def held_count(self) -> int:
+        """How many tuples are held. Any thread may ask."""
+
+    def until_s(self, root: int | None = None) -> float | None:
+        """When what is held of this message is let go of, by the clock, or in event time if there is a watermark.
+
+        Without a root: the first of all that is held; any thread may ask that. None: it depends on other tuples.
+        """
+
+    @property
     def watermark_us(self) -> int | None:
         """How far event time has come, microseconds since the Unix epoch; None where that decides nothing."""
 

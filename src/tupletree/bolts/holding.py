@@ -49,6 +49,15 @@ class HoldingTask:
         return None
 
     @property
+    def held_count(self) -> int:
+        """See `Holder`."""
+        return len(self._holdings)
+
+    def until_s(self, root: int | None = None) -> float | None:
+        """See `Holder`. Only the bolt knows, and it is asked on its own thread."""
+        return None if root is None else self.due_s
+
+    @property
     def put_off_since_s(self) -> float | None:
         """See `Holder`: it goes by no time of events."""
         return None

@@ -160,6 +160,11 @@ class JoinTask(TimedHolder):
                 group.times[side][:] = [entry.time_us for entry in kept]
             self._drop_if_empty(key, group)
 
+    def _lasts(self) -> Iterable[tuple[Member, int]]:
+        """See `TimedHolder`."""
+        entries = (entry for group in self._groups.values() for side in group.entries for entry in side)
+        return ((entry.member, entry.time_us + self._within_us) for entry in entries)
+
     @property
     def _looks_again(self) -> bool:
         """See `TimedHolder`."""

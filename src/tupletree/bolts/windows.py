@@ -10,7 +10,7 @@ their ends (Akidau et al., "The Dataflow Model", VLDB 2015: assignment by event 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,11 @@ class TimeWindowTask(WindowCalls, TimedHolder):
         if self._holdings.forget(roots):
             for key, group in [*self._groups.items()]:
                 self._keep(key, group, [entry for entry in group.entries if entry.member.open])
+
+    def _lasts(self) -> Iterable[tuple[Member, int]]:
+        """See `TimedHolder`."""
+        entries = (entry for group in self._groups.values() for entry in group.entries)
+        return ((entry.member, self._last_end(entry.time_us)) for entry in entries)
 
     def _enter(self, key: Any, member: Member, time_us: int, over_us: int) -> None:
         """Put a tuple in its windows; what was accepted once (see `restore`) has at least its last one before it."""

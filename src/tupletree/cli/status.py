@@ -63,6 +63,8 @@ def print_status(place: Path, status: Status) -> None:
         print(f"  {escape(progress.reason)}")
     for outage in progress.outages:
         print(f"  {escape(str(outage))}")
+    for hold in progress.holds:
+        print(f"  {escape(hold.counted())}")
     if status.error:
         error = "\n".join(map(escape, status.error.splitlines()))
         print(textwrap.indent(f"error: {error}", "  "))

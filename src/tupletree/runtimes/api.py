@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from tupletree.config import Options
 from tupletree.runtimes.open_messages import NOTHING_OPEN, OpenMessages
 from tupletree.runtimes.progress import Listener, ProgressRecord, Reporter
+from tupletree.tracking.facts import Fact
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.outcomes import DeadLetter
 
@@ -54,6 +56,7 @@ class Progress:
             waiting while a component waits for the end of an outage; others may go on meanwhile.
         outages: what waits for something outside that is not available, the longest wait first.
         outage_counts: component → outages in this process.
+        holds: what open messages and their tuples wait for, by kind and component.
         reason: why the run was paused, or is being stopped, by itself: too many dead letters (`max_dead`); else empty.
     """
 
@@ -76,6 +79,7 @@ class Progress:
     untracked_failed: int = 0
     joined: int = 0
     reason: str = ""
+    holds: Sequence[Hold] = ()
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,14 @@ class RunHandle(ABC):
         for a next start, so that its `stop` does the same.
         """
         self.stop(drain_timeout_s)
+
+    def whereabouts(self, message: str) -> list[Fact]:  # noqa: ARG002 - for those whose files do not say it
+        """Where an open message is now, and what holds it; empty if none that is open is called so.
+
+        Args:
+            message: an id as `dead list` shows it, `SPOUT/ID`, or the root id of an attempt.
+        """
+        return []
 
     @abstractmethod
     def pause(self) -> None:

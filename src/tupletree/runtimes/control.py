@@ -1,9 +1,10 @@
 """Status and control of a run from another process, through two places in its state directory.
 
 `status.json` has the run's status; its process writes it every second. `control/ID.json` is a request: pause,
-resume or drain; the process carries it out and takes the file away, which is the answer. Both are about the process
-that runs now, not about the whole run: nothing in here is durable, and a request that was not accepted is dropped
-at the next start. Replays, which are durable, have an inbox of their own (`deadletters`).
+resume or drain; the process carries it out and takes the file away, which is the answer. Where a message is, is
+answered by `answers/ID.json`. All of them are about the process that runs now, not about the whole run: nothing in here
+is durable, and a request that was not accepted is dropped at the next start. Replays, which are durable, have an inbox
+of their own (`deadletters`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,20 @@ from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableErr
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import json_bytes
+from tupletree.tracking.facts import Fact
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 
-__all__ = ["ControlRequest", "RunControl", "Status", "began", "progress_in", "send_request", "status_of"]
+__all__ = [
+    "ControlRequest",
+    "RunControl",
+    "Status",
+    "began",
+    "progress_in",
+    "send_request",
+    "status_of",
+    "where",
+]
 
 logger = logging.getLogger("tupletree.runtimes")
 
@@ -51,6 +63,10 @@ STATUS_MAX_BYTES = 64 * 1024 * 1024
 FORMAT = 1
 
 ControlRequest = Literal["pause", "resume", "drain"]
+
+ANSWERS = "answers"
+ANSWER_MAX_BYTES = 1024 * 1024
+MAX_FACTS = 100
 
 
 class Status(msgspec.Struct, kw_only=True):
@@ -92,8 +108,9 @@ class Status(msgspec.Struct, kw_only=True):
 
 
 class _StoredRequest(msgspec.Struct, forbid_unknown_fields=True):
-    request: ControlRequest
+    request: ControlRequest | Literal["whereabouts"]
     drain_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAIN_S)] | None = None
+    message: Annotated[str, msgspec.Meta(max_length=2000)] = ""
     format: int = FORMAT
 
 
@@ -134,6 +151,8 @@ class RunControl:
         """Drop requests that were meant for an earlier process, and start."""
         for request_id in self._control.take():
             self._forget(request_id)
+        for left in (self._handle.state_dir / ANSWERS).glob("*.json"):
+            left.unlink(missing_ok=True)
         self._write()
         self._thread.start()
 
@@ -158,9 +177,13 @@ class RunControl:
             self._write()
 
     def _handle_request(self, request_id: str, request: _StoredRequest) -> None:
-        logger.info("another process asked to %s", request.request)
+        if request.request != "whereabouts":
+            logger.info("another process asked to %s", request.request)
         try:
-            self._execute(request)
+            if request.request == "whereabouts":
+                self._answer(request_id, request.message)
+            else:
+                self._execute(request)
         except Exception:
             logger.exception("another process asked to %s, which failed", request.request)
         self._forget(request_id)
@@ -172,6 +195,11 @@ class RunControl:
             threading.Thread(target=self._handle.drain, args=(limit_s,), name="tupletree-drain", daemon=True).start()
         else:
             (self._handle.pause if request.request == "pause" else self._handle.resume)()
+
+    def _answer(self, request_id: str, message: str) -> None:
+        folder = private_folder(self._handle.state_dir / ANSWERS)
+        facts = self._handle.whereabouts(message)
+        _replace(folder / f"{request_id}.json", json_bytes(facts[:MAX_FACTS]))
 
     def _forget(self, request_id: str) -> None:
         """Remove a request; it is executed at most once, even if it cannot be removed."""
@@ -281,11 +309,41 @@ def send_request(
     status = status_of(state_dir)
     if not status.is_alive(time.time()):
         raise _no_process(state_dir, status)
+    if not _leave(state_dir, uuid.uuid4().hex, _StoredRequest(request, drain_timeout_s), wait_s):
+        raise _no_process(state_dir, status_of(state_dir))
+    return status_of(state_dir)
+
+
+def where(state_dir: Path, message: str, *, wait_s: float = 5.0) -> list[Fact]:
+    """Ask the process of a run where an open message is; empty if no process runs it or answers.
+
+    Raises:
+        CheckpointError: nothing can be written there.
+    """
+    try:
+        is_alive = status_of(state_dir).is_alive(time.time())
+    except TupletreeError:
+        return []  # a state directory of before, or of a run that ended before it began
+    request_id = uuid.uuid4().hex
+    if not is_alive or not _leave(state_dir, request_id, _StoredRequest("whereabouts", message=message), wait_s):
+        return []
+    answer = state_dir / ANSWERS / f"{request_id}.json"
+    try:
+        return msgspec.json.decode(read_file(answer, ANSWER_MAX_BYTES), type=list[Fact])
+    except (OSError, *DECODE_ERRORS):
+        return []  # it could not be written there; the log of the run says why
+    finally:
+        with contextlib.suppress(OSError):
+            answer.unlink(missing_ok=True)
+
+
+def _leave(state_dir: Path, request_id: str, request: _StoredRequest, wait_s: float) -> bool:
+    """Leave a request; whether it was accepted in that time. If not, it is withdrawn."""
     folder = state_dir / "control"
-    path = _control_of(state_dir).path_of(uuid.uuid4().hex)
+    path = _control_of(state_dir).path_of(request_id)
     try:
         private_folder(folder)
-        _replace(path, msgspec.json.encode(_StoredRequest(request, drain_timeout_s)))
+        _replace(path, msgspec.json.encode(request))
     except OSError as error:
         raise CheckpointError(
             "the request cannot be written",
@@ -298,9 +356,9 @@ def send_request(
     while path.exists():
         if time.monotonic() >= until_s:
             path.unlink(missing_ok=True)
-            raise _no_process(state_dir, status_of(state_dir))
+            return False
         time.sleep(LOOK_EVERY_S / 5)  # the other process removes the file; there is no other sign
-    return status_of(state_dir)
+    return True
 
 
 def _no_process(state_dir: Path, status: Status) -> TupletreeError:
@@ -323,4 +381,5 @@ def progress_in(status: Status) -> Progress:
     known = Progress.__dataclass_fields__
     found = {name: value for name, value in status.progress.items() if name in known}
     outages = msgspec.convert(found.get("outages", []), list[ShownOutage])
-    return Progress(**{**found, "outages": outages})
+    holds = msgspec.convert(found.get("holds", []), list[Hold])
+    return Progress(**{**found, "outages": outages, "holds": holds})

@@ -106,6 +106,14 @@ class RunCollector(Collector):
                 latency.add_metric([*self._labels.values(), quantile], latency_ms / 1000.0)
         yield latency
         yield from self._of_outages(progress)
+        held = GaugeMetricFamily(
+            "tupletree_held",
+            "Messages, tuples and calls that wait, by what holds them and where; see `Progress.holds`.",
+            labels=[*self._labels, "component", "kind"],
+        )
+        for hold in progress.holds:
+            held.add_metric([*self._labels.values(), hold.component, hold.kind], hold.count)
+        yield held
         yield from self._of_last_record()
         state = GaugeMetricFamily("tupletree_state", "1 for the state that it is in.", labels=[*self._labels, "state"])
         for name in STATES:

@@ -22,6 +22,7 @@ import msgspec
 
 from tupletree.config import Options
 from tupletree.texts import json_bytes
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 
 __all__ = ["Listener", "ProgressRecord", "Reporter", "Steps", "counts_since", "progress_file", "rows_since", "slowest"]
@@ -61,6 +62,7 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
         watermarks: by bolt, how far event time has come in its slowest task, since the Unix epoch.
         positions: by spout task, its position, shortened.
         outages: what waits for something outside that is not available, the longest wait first.
+        holds: what open messages and their tuples wait for, by kind and component.
     """
 
     topology: str
@@ -91,6 +93,7 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
     watermarks: dict[str, float] = {}
     positions: dict[str, str] = {}
     outages: list[ShownOutage] = []
+    holds: list[Hold] = []
     format: int = 1
 
 

@@ -88,10 +88,11 @@ def run(
 
 
 def why(state_dir: Path, message: str) -> list[Fact]:
-    """Everything known of a message, oldest first.
+    """Everything known of a message, oldest first; at the end where it is and what holds it, if it is open.
 
     Of a local run that is what happened to messages with an attempt that failed, or to all, as its option `history`
-    says; the last second of it may be missing, all the more after a crash.
+    says; the last second of it may be missing, all the more after a crash. Its process, if there is one, is asked where
+    the message is, which takes up to a second, and up to 5 s if it does not answer.
 
     Args:
         state_dir: of a run, running or not.
@@ -102,13 +103,17 @@ def why(state_dir: Path, message: str) -> list[Fact]:
     """
     if not (state_dir / "tupletree.json").exists():
         raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    now: list[Fact] = []
     if is_local_run(state_dir):
+        from tupletree.runtimes.control import where
         from tupletree.runtimes.local.history import stored_facts as facts_in
+
+        now = where(state_dir, message)
     else:
         from tupletree.runtimes.spark.driver.history import all_facts as facts_in
     spellings = spellings_of(message)
     found = [fact for fact in facts_in(state_dir) if fact.is_about(spellings)]
-    return sorted(found, key=lambda fact: (fact.epoch, fact.time_s))
+    return [*sorted(found, key=lambda fact: (fact.epoch, fact.time_s)), *now]
 
 
 def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tupletree.bolts.collector import CollectorCall, Delivery, deliveries_of
 from tupletree.bolts.effects import StateCell, Worked
+from tupletree.bolts.failures import safe_text
 from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, roots_of
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
@@ -24,8 +25,9 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, own_copy
-from tupletree.tasks.bolt import RENEWALS, EmittingMachine
+from tupletree.tasks.bolt import RENEWALS
 from tupletree.tasks.emitter import DeferredDeltas
+from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Finished, Mail, Now
 from tupletree.tasks.orders import carried
 from tupletree.tasks.orphan_check import orphan_check_of
@@ -34,6 +36,7 @@ from tupletree.tasks.pace import limit_of
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.states import view_of
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
 
 __all__ = ["AsyncBoltMachine"]
@@ -185,6 +188,35 @@ class AsyncBoltMachine(EmittingMachine):
     def held_roots(self) -> list[int]:
         """Roots of the tuples that it holds."""
         return [*self._calls.unsettled(), *self._waiting_roots()]
+
+    def holds(self, root: int, now: Now) -> list[Hold]:
+        """See `Machine`."""
+        name, away = self.task.component, self.wait.current
+        since_s = None if away is None else away.since_s - now.monotonic_s + now.wall_s
+        found = [
+            Hold("call", name, since_s=call.begun_s)
+            for call in self._running.values()
+            if root in roots_of(call.delivery.root)
+        ]
+        for delivery, _ in self._ready:
+            if root in roots_of(delivery.root):
+                found.append(Hold("turn", name) if away is None else Hold("outage", name, since_s=since_s))
+        for key, line in self._lines.items():
+            if any(root in roots_of(delivery.root) for delivery in line):
+                found.append(Hold("key", name, key=safe_text(key, 100)))
+        if not found and root in self._calls.unsettled():
+            found.append(Hold("held", name))
+        return found
+
+    def held_now(self) -> list[Hold]:
+        """See `Machine`."""
+        name, behind = self.task.component, sum([len(line) for line in self._lines.values()])
+        running = [call.begun_s for call in self._running.values()]
+        found = [Hold("call", name, len(running), since_s=min(running))] if running else []
+        found += (
+            [Hold("turn" if self.wait.current is None else "outage", name, len(self._ready))] if self._ready else []
+        )
+        return [*found, Hold("key", name, behind)] if behind else found
 
     def _waiting_roots(self) -> list[int]:
         """Roots of the tuples that wait for a call."""
@@ -351,6 +383,7 @@ class AsyncBoltMachine(EmittingMachine):
                 self._note_tick_over(delivery)
                 self._next_in_line(key)
                 return
+        call.begun_s = self.place.epoch_time_s
         self._calls.hold(delivery)
         self._started += 1
         self._running[self._started] = call

@@ -41,6 +41,7 @@ class CallContext:
         requests: what it asked its collector for, in order; carried out together when it has ended.
         settled: it asked for a verdict on its own tuple.
         over: it has ended, and no further requests are accepted.
+        begun_s: when it was asked for, since the Unix epoch.
     """
 
     place: TaskPlace
@@ -53,6 +54,7 @@ class CallContext:
     requests: list[Callable[[], None]] = field(default_factory=list)
     settled: bool = False
     over: bool = False
+    begun_s: float = 0.0
 
     def begin(self) -> None:
         """Make this the call in hand, for the code that runs from here on, and for what it logs."""

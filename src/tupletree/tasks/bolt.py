@@ -12,32 +12,31 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
-from tupletree.bolts.effects import StateCell, TaskPlace, Worked
+from tupletree.bolts.effects import StateCell, Worked
 from tupletree.bolts.factory import holder_of
-from tupletree.bolts.failures import FailureMaker
 from tupletree.bolts.held import Holder
 from tupletree.bolts.plain import BoltTask
-from tupletree.data.frames import Frame, Root, cut, roots_of, without
+from tupletree.data.frames import Frame, cut, roots_of, without
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.keys import key_functions
-from tupletree.tasks.emitter import DeferredDeltas, Emitter
-from tupletree.tasks.machine import Machine
+from tupletree.tasks.emitter import DeferredDeltas
+from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Mail, Now
-from tupletree.tasks.orders import Numbers, carried
+from tupletree.tasks.orders import carried
 from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pace import Pace, limit_of
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
-from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.rate_limit import RateLimit
 from tupletree.tracking.tree import draw_edges
 
 if TYPE_CHECKING:
     from tupletree.bolts.arrow import ArrowTask
 
-__all__ = ["BoltMachine", "EmittingMachine", "Sender"]
+__all__ = ["BoltMachine", "Sender"]
 
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
@@ -62,76 +61,6 @@ class Sender(Protocol):
     def send(self) -> None:
         """Carry out what is in the outbox."""
         ...
-
-
-class EmittingMachine(Machine):
-    """What bolt tasks of all kinds share: where the effects of a call go.
-
-    Args:
-        plan: the topology laid out.
-        task: the bolt task.
-        random_bits: for edge ids.
-        attempts: root → attempt of those beyond the first; spout machines keep it.
-
-    Attributes:
-        place: the context that user code sees.
-        worked: tuples so far.
-        late_verdicts: second verdicts of tuples that were settled already.
-        late: tuples that came too late for their window or join.
-    """
-
-    def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
-        super().__init__(task)
-        self.worked = 0
-        self.late_verdicts = 0
-        self.late = 0
-        self.place = TaskPlace(
-            plan.spec.name,
-            task.component,
-            task.task_id,
-            task.index,
-            plan.parallelism(task.component),
-            attempts=attempts,
-            component_tasks=plan.component_tasks,
-        )
-        self._emitter = Emitter(plan, task, random_bits)
-        self.place.numbered = self._emitter.ordering.numbers_outputs
-        self.place.retry = plan.spec.components[task.component].retry
-        self._fail = FailureMaker(task.component, task.task_id, self.place.retry)
-        self._deferred: DeferredDeltas | None = (
-            None  # for those that may emit for a message long before they are done with it
-        )
-        self._random_bits = random_bits
-
-    def number_from(self, numbers: Numbers) -> None:
-        """See `Machine`."""
-        self._emitter.ordering.numbers = numbers
-
-    def carry_out(self, worked: Worked, out: Outbox) -> None:
-        """Turn what came of a call into frames, deltas and failures."""
-        ordering = self._emitter.ordering
-        if not ordering.is_idle:
-            ordering.settle(worked)
-            worked.outputs = ordering.order(worked.outputs)
-        failures = worked.failures
-        sent: list[tuple[int, Sequence[Root]]] | None = None if self._deferred is None else []
-        for output in worked.outputs:
-            for root, value, error in self._emitter.send(output, out, sent):
-                self._fail.blame(worked, root, value, error)
-        if self._deferred is not None:
-            self._deferred.carry_out(sent or (), worked, out)
-        else:
-            for frame_id, roots in worked.done:
-                out.add_delta(frame_id, roots)
-        if failures:
-            out.fail_trees(failures)
-        if worked.extended:
-            out.extend(worked.extended)
-        self.late_verdicts += worked.late_verdicts
-        self.late += worked.late
-        if worked.stray_count:
-            self.strays += worked.stray_count
-            out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))
 
 
 class BoltMachine(EmittingMachine):
@@ -434,6 +363,38 @@ class BoltMachine(EmittingMachine):
             return (one for held in self._holder.held() for root in held.frame.roots for one in roots_of(root))
         return self._bolt.unsettled() if isinstance(self._bolt, BoltTask) else ()
 
+    def holds(self, root: int, now: Now) -> list[Hold]:
+        """See `Machine`."""
+        found: list[Hold] = []
+        name, away, holder = self.task.component, self.wait.current, self._holder
+        if self.is_waiting and root in self._waiting_roots():
+            since_s = None if away is None else away.since_s - now.monotonic_s + now.wall_s
+            return [Hold("rate" if away is None else "outage", name, since_s=since_s)]
+        if holder is not None:
+            sinces = [one.since_s for one in holder.held() if any(root in roots_of(held) for held in one.frame.roots)]
+            if sinces:
+                found.append(self._hold_of(holder, len(sinces), holder.until_s(root), min(sinces)))
+        elif root in self.held_roots():
+            found.append(Hold("held", name))
+        return found
+
+    def held_now(self) -> list[Hold]:
+        """See `Machine`."""
+        found = []
+        waiting = sum([len(frame.values) for frame in self._waiting])
+        if self.wait.current is not None:
+            waiting += len([*self._bolt.waiting()])
+        if waiting:
+            found.append(Hold("rate" if self.wait.current is None else "outage", self.task.component, waiting))
+        if self._holder is not None and self._holder.held_count:
+            found.append(self._hold_of(self._holder, self._holder.held_count, self._holder.until_s(), None))
+        return found
+
+    def _hold_of(self, holder: Holder, count: int, until_s: float | None, since_s: float | None) -> Hold:
+        mark_us = holder.watermark_us
+        watermark_s = None if mark_us is None else mark_us / 1e6
+        return Hold("held", self.task.component, count, since_s, until_s, watermark_s)
+
     def purge(self, roots: AbstractSet[int]) -> None:
         """Drop what is held for these roots only: they are over."""
         self._is_counted = False
@@ -489,8 +450,3 @@ class BoltMachine(EmittingMachine):
         if self.retry_status is not None and self._holding is not None and not self._is_counted:
             self._is_counted = True
             self.retry_status.note_holder(self.task.task_id, frozenset(self.held_roots()))
-
-
-def _strays(count: int, strays: Sequence[Failure]) -> str:
-    some = "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in strays)
-    return f"{count} errors that fail no message (untracked tuples, or tuples settled before), such as {some}"

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tupletree.data.frames import Frame
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.failures import FailureMaker
+from tupletree.data.frames import Frame, Root
 from tupletree.errors import InternalError
-from tupletree.routing.plan import Task
+from tupletree.ids import RandomBits
+from tupletree.routing.plan import Plan, Task
+from tupletree.tasks.emitter import DeferredDeltas, Emitter
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.orders import Numbers
-from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pace import Pace
 from tupletree.tasks.retry_status import RetryStatus
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["Machine"]
+__all__ = ["EmittingMachine", "Machine"]
 
 
 class Machine:
@@ -90,9 +96,92 @@ class Machine:
         """Whether something is held back that `flush`, or the end of a call, would release."""
         return False
 
+    def holds(self, root: int, now: Now) -> list[Hold]:  # noqa: ARG002 - nothing is held
+        """What holds tuples of this attempt in this task, or its rows; none: it has none. On the task's thread."""
+        return []
+
+    def held_now(self) -> list[Hold]:
+        """How many tuples this task holds, by what. Any thread may ask; RuntimeError or IndexError: ask again."""
+        return []
+
     def flush(self, now: Now, out: Outbox) -> bool:  # noqa: ARG002 - nothing to do
         """Nothing more will come for now: work what is held back for a batch; whether there was anything."""
         return False
 
     def stop(self, now: Now, out: Outbox) -> None:
         """Close the component. What is held is not worked: call `flush` before, unless its messages have failed."""
+
+
+class EmittingMachine(Machine):
+    """What the tasks of bolts of all kinds share: where the effects of a call go.
+
+    Args:
+        plan: the topology laid out.
+        task: the bolt task.
+        random_bits: for edge ids.
+        attempts: root → attempt of those beyond the first; spout machines keep it.
+
+    Attributes:
+        place: the context that user code sees.
+        worked: tuples so far.
+        late_verdicts: second verdicts of tuples that were settled already.
+        late: tuples that came too late for their window or join.
+    """
+
+    def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
+        super().__init__(task)
+        self.worked = 0
+        self.late_verdicts = 0
+        self.late = 0
+        self.place = TaskPlace(
+            plan.spec.name,
+            task.component,
+            task.task_id,
+            task.index,
+            plan.parallelism(task.component),
+            attempts=attempts,
+            component_tasks=plan.component_tasks,
+        )
+        self._emitter = Emitter(plan, task, random_bits)
+        self.place.numbered = self._emitter.ordering.numbers_outputs
+        self.place.retry = plan.spec.components[task.component].retry
+        self._fail = FailureMaker(task.component, task.task_id, self.place.retry)
+        self._deferred: DeferredDeltas | None = (
+            None  # for those that may emit for a message long before they are done with it
+        )
+        self._random_bits = random_bits
+
+    def number_from(self, numbers: Numbers) -> None:
+        """See `Machine`."""
+        self._emitter.ordering.numbers = numbers
+
+    def carry_out(self, worked: Worked, out: Outbox) -> None:
+        """Turn what came of a call into frames, deltas and failures."""
+        ordering = self._emitter.ordering
+        if not ordering.is_idle:
+            ordering.settle(worked)
+            worked.outputs = ordering.order(worked.outputs)
+        failures = worked.failures
+        sent: list[tuple[int, Sequence[Root]]] | None = None if self._deferred is None else []
+        for output in worked.outputs:
+            for root, value, error in self._emitter.send(output, out, sent):
+                self._fail.blame(worked, root, value, error)
+        if self._deferred is not None:
+            self._deferred.carry_out(sent or (), worked, out)
+        else:
+            for frame_id, roots in worked.done:
+                out.add_delta(frame_id, roots)
+        if failures:
+            out.fail_trees(failures)
+        if worked.extended:
+            out.extend(worked.extended)
+        self.late_verdicts += worked.late_verdicts
+        self.late += worked.late
+        if worked.stray_count:
+            self.strays += worked.stray_count
+            out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))
+
+
+def _strays(count: int, strays: Sequence[Failure]) -> str:
+    some = "; ".join(f"{one.error_type} {one.error} on {one.failing_tuple}" for one in strays)
+    return f"{count} errors that fail no message (untracked tuples, or tuples settled before), such as {some}"

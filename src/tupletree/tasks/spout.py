@@ -6,6 +6,7 @@ a message is acked when its tree is complete AND every sink has written the rows
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.window_check import max_pending
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.facts import FactMaker
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -140,7 +142,7 @@ class SpoutMachine(Machine):
         self._hears_acks = type(spout).ack is not Spout.ack
         self.wait = OutageWait(task.component, options.outage_limit_s)
         self._was_open = was_open
-        self._now_s = 0.0
+        self._now_s = self._wall_s = 0.0
         self._calls_out = SourceCalls(spout, self.wait)
 
     def number_from(self, numbers: Numbers) -> None:
@@ -285,6 +287,26 @@ class SpoutMachine(Machine):
         """Messages with an open attempt, including those that are being written."""
         return self.pending.in_flight(self.task.task_id)
 
+    def holds(self, root: int, now: Now) -> list[Hold]:  # noqa: ARG002 - as `Machine` has it
+        """See `Machine`."""
+        return [Hold("write", self.task.component)] if root in self._write_requests.roots() else []
+
+    def held_now(self) -> list[Hold]:
+        """See `Machine`."""
+        task, pending, name = self.task.task_id, self.pending, self.task.component
+        counts = {
+            "retry": pending.open_count(task) - pending.in_flight(task),
+            "source": pending.awaiting_source(task),
+            "write": self._write_requests.count,
+        }
+        due_s = pending.peek_due_s()
+        until_s = None if due_s is None or not math.isfinite(due_s) else due_s + self._wall_s - self._now_s
+        return [
+            Hold(kind, name, count, until_s=until_s if kind == "retry" else None)  # type: ignore[arg-type]  # its keys
+            for kind, count in counts.items()
+            if count
+        ]
+
     @property
     def writing(self) -> int:
         """Messages whose trees are complete and whose rows are not written yet."""
@@ -320,7 +342,7 @@ class SpoutMachine(Machine):
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:
         """Emit what the limits allow: retries that are due first, then new messages."""
-        self._now_s = now.monotonic_s
+        self._now_s, self._wall_s = now
         if self.retry_status is not None:
             self._report(self.retry_status, now)
         if not self._may_call(now, out):

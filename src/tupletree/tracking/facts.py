@@ -7,12 +7,12 @@ journal says of each epoch. `tupletree why`, the history of a local run and the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from tupletree.ids import hex_id
+from tupletree.tracking.holds import moment_text
 from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Died, Released, Retry, SourceRetry
@@ -64,7 +64,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.by_source:
             parts.append(f"its source is asked to emit it again, as attempt {self.attempt + 1}")
         elif self.next_s is not None:
-            parts.append(f"attempt {self.attempt + 1} from {_clock_text(self.next_s)}{self._reason()}")
+            parts.append(f"attempt {self.attempt + 1} from {moment_text(self.next_s)}{self._reason()}")
         return "; ".join([*parts, *([self.note] if self.note else [])])
 
     def _reason(self) -> str:
@@ -164,7 +164,3 @@ def failed_in(failure: Failure) -> str:
     """Where and why an attempt failed, in one line."""
     where = f"{failure.component} task {failure.task_id}: " if failure.component else ""
     return f"{where}{failure.error_type or failure.kind.value}: {failure.error}".partition("\n")[0]
-
-
-def _clock_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")

@@ -6,6 +6,7 @@ JSON-compatible form that logs and dead letters use. It refuses types that would
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,7 @@ from tupletree.errors import CheckpointError, UnusableDataError
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["id_from_key", "id_from_plain", "id_text", "message_key", "plain_id"]
+__all__ = ["id_from_key", "id_from_plain", "id_text", "ids_of_text", "message_key", "plain_id"]
 
 _INT64 = 1 << 63
 
@@ -110,6 +111,18 @@ def id_text(stored_id: Any) -> str:
     '["orders", 7]'
     """
     return stored_id if isinstance(stored_id, str) else json.dumps(_readable(stored_id))
+
+
+def ids_of_text(text: str) -> list[MessageId]:
+    """The ids that `id_text` may have shown so: text as it is, and what its JSON says.
+
+    >>> ids_of_text("7"), ids_of_text('["orders", 7]')
+    (['7', 7], ['["orders", 7]', ('orders', 7)])
+    """
+    found: list[MessageId] = [text]
+    with contextlib.suppress(ValueError, RecursionError, CheckpointError):
+        found.append(id_from_plain(json.loads(text)))
+    return found
 
 
 def _readable(stored_id: Any) -> Any:

@@ -190,6 +190,14 @@ class RetryQueue:
         self._drop_stale()
         return self._heap[0][0] if self._heap else None
 
+    @property
+    def first_s(self) -> float | None:
+        """The first time in the queue, also of a message that left it; any thread may ask."""
+        try:
+            return self._heap[0][0]
+        except IndexError:
+            return None
+
     def _drop_stale(self) -> None:
         heap = self._heap
         while heap and heap[0][2].ticket != heap[0][1]:

@@ -182,6 +182,10 @@ class Pending:
         """When `due` will have something (monotonic; minus infinity: at once); None while nothing waits."""
         return self._queue.next_due_s()
 
+    def peek_due_s(self) -> float | None:
+        """As `next_due_s`, for any thread: maybe too early, of a message that waits no more."""
+        return self._queue.first_s
+
     def adopt(
         self,
         root: int,

@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from tupletree.clock import Clock
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
+from tupletree.runtimes.local.whereabouts import all_holds
 from tupletree.runtimes.open_messages import OpenMessages, open_messages
 from tupletree.topology.model import TopologySpec
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage, shown_outages
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import PendingCounters
@@ -94,6 +96,11 @@ class RunCounts:
         assembly = self.assembly
         waits = assembly.waits() if assembly is not None else []
         return shown_outages((one.current for one in waits), self._clock.monotonic())
+
+    def holds(self) -> tuple[Hold, ...]:
+        """What open messages and their tuples wait for."""
+        assembly = self.assembly
+        return all_holds(assembly) if assembly is not None and self.left is None else ()
 
     def outage_counts(self) -> dict[str, int]:
         """Component → its outages."""

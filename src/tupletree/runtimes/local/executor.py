@@ -17,18 +17,19 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.clock import Clock
-from tupletree.data.frames import Frame
+from tupletree.data.frames import Frame, roots_of
 from tupletree.runtimes.local.frame_queue import FrameQueue
 from tupletree.runtimes.local.letters import LetterWriter
 from tupletree.runtimes.local.ring import Ring
 from tupletree.tasks.bolt import BoltMachine
-from tupletree.tasks.machine import Machine
+from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import AsyncCall, Outbox
 from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tracking.facts import Fact
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.records import Acked, Died
 
 __all__ = ["Executor", "Hub"]
@@ -172,6 +173,32 @@ class Executor:
         if self._over:
             future.cancel()
         return future
+
+    def holds(self, root: int, now: Now) -> list[Hold]:
+        """What holds tuples of this attempt, or its rows, at this executor's tasks. On its thread."""
+        found = [hold for machine in self.machines.values() for hold in machine.holds(root, now)]
+        return found + self._queued(root)
+
+    def in_call(self, root: int) -> list[Hold]:
+        """The same as far as another thread can tell, while this one is in a call that takes long."""
+        task = self.in_hand
+        machine = None if task is None else self.machines[task]
+        if not isinstance(machine, EmittingMachine):
+            return []
+        name, in_hand, frame = machine.task.component, machine.place.root, machine.place.frame
+        if in_hand is not None and root in roots_of(in_hand):
+            since_s = self._slice_s - self._clock.monotonic() + self._clock.wall()
+            return [Hold("work", name, since_s=since_s)]
+        if frame is not None and _is_in(root, frame):
+            return [Hold("queue", name)]  # behind that call
+        try:
+            return self._queued(root)
+        except RuntimeError:  # the call is over, and the queue changes
+            return []
+
+    def _queued(self, root: int) -> list[Hold]:
+        queued = (*self._queue.frames(), *self.ring.frames())
+        return [Hold("queue", self.machines[frame.task].task.component) for frame in queued if _is_in(root, frame)]
 
     def start_task(self, task: int) -> Future[None]:
         """Open a task's component."""
@@ -569,6 +596,10 @@ class Executor:
         for task, spout_checkpoint in self.spout_checkpoints.items():
             spout_checkpoint.letters_to_store.extend(died for died in self._out.died if died.spout_task == task)
             spout_checkpoint.not_told.extend(died for died in self._not_told if died.spout_task == task)
+
+
+def _is_in(root: int, frame: Frame) -> bool:
+    return any(root in roots_of(one) for one in frame.roots)
 
 
 def _nothing(now: Now, out: Outbox) -> None:

@@ -40,6 +40,10 @@ class FrameQueue:
         """Whether frames of slow tasks wait."""
         return bool(self._aside)
 
+    def frames(self) -> list[Frame]:
+        """All that wait."""
+        return [*self.ready, *(frame for waiting in self._aside.values() for frame in waiting)]
+
     def is_ready(self, frame: Frame) -> bool:
         """Whether a frame that was taken from `ready` is to be worked now; if not, it waits with those of slow ones."""
         pace = self._machines[frame.task].pace

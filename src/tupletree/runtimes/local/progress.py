@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tupletree.clock import Clock
 from tupletree.runtimes.local.assembly import Assembly
+from tupletree.runtimes.local.whereabouts import all_holds
 from tupletree.runtimes.progress import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.tasks.bolt import BoltMachine
 from tupletree.tracking.outages import ShownOutage
@@ -71,6 +72,7 @@ class ProgressSampler:
             pending=open_now,
             oldest_s=_oldest_s(assembly, now_s),
             outages=[*self.outages()],
+            holds=[*all_holds(assembly)] if assembly is not None else [],
             late=max(0, late - late_before),  # a new life counts from 0
             watermarks=slowest(
                 (bolt.task.component, at_us) for bolt in bolts if (at_us := bolt.watermark_us) is not None

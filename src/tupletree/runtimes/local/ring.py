@@ -85,6 +85,10 @@ class Ring:
         lane = self._frames
         return [lane.popleft() for _ in range(min(limit, len(lane)))]
 
+    def frames(self) -> list[Frame]:
+        """What is on the data lane; it stays there."""
+        return [*self._frames.copy()]
+
     def consumed(self, tuples: int) -> None:
         """Note that so many tuples that were taken are worked."""
         self._consumed += tuples

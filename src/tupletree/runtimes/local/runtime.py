@@ -42,6 +42,7 @@ from tupletree.runtimes.local.life import IDS_SHOWN, Life, RunSignals
 from tupletree.runtimes.local.progress import ProgressSampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
+from tupletree.runtimes.local.whereabouts import whereabouts
 from tupletree.runtimes.open_messages import NOTHING_OPEN
 from tupletree.runtimes.progress import ProgressRecord, Reporter, progress_file
 from tupletree.runtimes.rates import Rates
@@ -175,6 +176,7 @@ class LocalRun(RunHandle):
             untracked_failed=self._counts.strays(),
             joined=totals.joined,
             reason=self._dead_guard.reason,
+            holds=self._counts.holds(),
         )
 
     def _state(self, *, waits: bool) -> str:
@@ -236,6 +238,11 @@ class LocalRun(RunHandle):
             totals, still_open = self._counts.totals()
             self._dead_guard.begin(totals.acked, totals.dead, still_open)
             self._set_active(active=True)
+
+    def whereabouts(self, message: str) -> list[Fact]:
+        """See `RunHandle.whereabouts`."""
+        assembly = self._assembly
+        return [] if assembly is None else whereabouts(assembly, message, self._clock)
 
     def describe(self) -> str:
         """Tasks, executors and rings as text, one line each."""

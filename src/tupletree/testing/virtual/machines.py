@@ -16,10 +16,9 @@ from tupletree.runtimes.instances import own_instance
 from tupletree.state.cells import ValueCell, cell_of
 from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
-from tupletree.tasks.bolt import EmittingMachine
 from tupletree.tasks.edges import RootIds
 from tupletree.tasks.live_roots import LiveRoots
-from tupletree.tasks.machine import Machine
+from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox

@@ -13,7 +13,8 @@ from tupletree.bolts.effects import Worked
 from tupletree.data.frames import Frame
 from tupletree.ids import RandomBits
 from tupletree.tasks.async_bolt import AsyncBoltMachine
-from tupletree.tasks.bolt import BoltMachine, EmittingMachine
+from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.outbox import Outbox
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Sink, SinkBatch, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure

@@ -1,0 +1,231 @@
+"""What holds a message is told while it is held: by `why` of one, by status and progress of how many."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.local.running import begin
+from tests.tasks.streams import Line, Word
+from tupletree import (
+    Bolt,
+    Emit,
+    KeyedState,
+    Retry,
+    Sink,
+    SinkBatch,
+    Spout,
+    TaskContext,
+    Topology,
+    batch_bolt,
+    bolt,
+    window_bolt,
+)
+from tupletree.errors import ConnectorError
+from tupletree.runtimes.local.runtime import LocalRun
+from tupletree.runtimes.metrics import RunCollector
+from tupletree.runtimes.run import why
+from tupletree.sinks import foreach
+from tupletree.tracking.holds import Hold, added_up
+
+HANG_S = 20.0
+FREE = threading.Event()
+
+
+class Given(Spout[Line]):
+    """Gives three messages with the same text, and does not end."""
+
+    def open(self, context: TaskContext) -> None:
+        self.left = [Emit(Line("same"), name) for name in ("a", "b", "c")]
+
+    def next(self) -> list[Emit[Line]]:
+        given, self.left = self.left, []
+        return given
+
+
+@window_bolt(length_s=86_400.0)
+def per_day(lines: list[Line]) -> Word:
+    return Word(str(len(lines)))
+
+
+@batch_bolt(size=100, max_age_s=3_600.0)
+def hundred(lines: list[Line]) -> list[Word]:
+    return [Word(line.text) for line in lines]
+
+
+@bolt
+def fails(line: Line) -> Word:
+    raise ValueError(line.text)
+
+
+@bolt(concurrency=1)
+async def fetch(line: Line) -> Word:
+    await asyncio.sleep(3_600.0)
+    return Word(line.text)
+
+
+@bolt(concurrency=8, state=int)
+async def by_key(line: Line, total: KeyedState[int]) -> Word:
+    total.value += 1
+    await asyncio.sleep(3_600.0)
+    return Word(line.text)
+
+
+@bolt(blocking=True)
+def slow(line: Line) -> Word:
+    FREE.wait(HANG_S)
+    return Word(line.text)
+
+
+@bolt
+def away(line: Line) -> Word:
+    raise ConnectorError("the service is down")
+
+
+@bolt
+def plain(line: Line) -> Word:
+    return Word(line.text)
+
+
+class Away(Sink[Word]):
+    """Is not available."""
+
+    def write(self, batch: SinkBatch[Word]) -> None:
+        raise ConnectorError("the table is locked")
+
+
+@contextmanager
+def held_by(kind: Any, place: Path, *, sink: Any = None) -> Iterator[LocalRun]:
+    """A run of three messages with the same text, whose bolt holds them."""
+    t = Topology("holding")
+    lines = t.spout("lines", Given())
+    worker = t.bolt("worker", kind, retry=Retry(backoff_s=3_600.0) if kind is fails else None)
+    words = worker.fields(lines, "text") if kind is by_key else worker.shuffle(lines)
+    t.sink("out", sink or foreach(lambda _: None)).shuffle(words)
+    FREE.clear()
+    handle = begin(t, place, message_timeout_s=None)
+    try:
+        yield handle
+    finally:
+        FREE.set()
+        handle.stop(0.0)
+        handle.wait(HANG_S)
+
+
+def soon(look: Callable[[], Any]) -> Any:
+    """What it gives as soon as that is something."""
+    until_s = time.monotonic() + HANG_S
+    while not (found := look()):
+        assert time.monotonic() < until_s, "nothing was found in time"
+        time.sleep(0.01)
+    return found
+
+
+def notes(handle: LocalRun, message: str, part: str) -> str:
+    """What is told of a message as soon as this is part of it."""
+    found = soon(lambda: [one for one in handle.whereabouts(message) if part in one.note])
+    return str(found[0].note)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "counted"),
+    [
+        (per_day, ("held by worker since ", " until "), "3 tuples held by worker, the first until "),
+        (hundred, ("held by worker since ", " until "), "3 tuples held by worker, the first until "),
+        (fails, ("waiting for attempt 2 at ",), "3 messages waiting for another attempt, the first at "),
+        (fetch, ("in an async call of worker since ",), "1 async call of worker under way, the first since "),
+        (away, ("waiting for worker, which waits for the end of an outage",), ""),
+    ],
+)
+def test_it_is_told_of_one_and_counted_of_all(
+    kind: Any, told: tuple[str, ...], counted: str, tmp_path: Path, run: Run
+) -> None:
+    with held_by(kind, tmp_path / "state") as handle:
+        note = notes(handle, "a", told[0])
+        assert all(part in note for part in told)
+        last = why(tmp_path / "state", "lines/a")[-1]
+        assert (last.what, last.attempt) == ("open" if kind is fails else "in flight", 1)
+        assert told[0] in last.detail
+        if counted:
+            soon(lambda: [one for one in handle.progress().holds if one.counted().startswith(counted)])
+            soon(lambda: counted in run("status", "--state-dir", tmp_path / "state").out)
+        asked = run("why", "a", "--state-dir", tmp_path / "state")
+        assert (asked.code, told[0] in asked.out) == (0, True)
+    if kind in (fails, fetch, away):  # the stop left it open, and ended no window or batch with it
+        assert "open: the run stopped" in run("why", "a", "--state-dir", tmp_path / "state").out
+
+
+def test_what_waits_behind_others_is_told_apart(tmp_path: Path) -> None:
+    with held_by(fetch, tmp_path / "fetch") as handle:
+        notes(handle, "a", "in an async call of worker")
+        assert notes(handle, "b", "waiting") == "waiting for one of the calls of worker to end"
+        assert {(one.kind, one.count) for one in handle.progress().holds} == {("call", 1), ("turn", 2)}
+    with held_by(by_key, tmp_path / "by_key") as handle:
+        notes(handle, "a", "in an async call of worker")
+        assert notes(handle, "b", "behind") == "waiting for a call of worker, behind key same"
+    with held_by(slow, tmp_path / "slow") as handle:
+        assert notes(handle, "a", "in a call of").startswith("in a call of worker since ")
+        assert notes(handle, "c", "queue") == "in the queue of worker"
+
+
+def test_a_message_that_is_done_but_for_its_rows_says_so(tmp_path: Path) -> None:
+    with held_by(plain, tmp_path / "state", sink=Away()) as handle:
+        assert notes(handle, "a", "rows") == "done but for its rows, which wait to be written"
+        assert Hold("write", "lines", 3) in soon(lambda: handle.progress().holds)
+
+
+def test_records_and_metrics_have_what_is_held(tmp_path: Path) -> None:
+    with held_by(hundred, tmp_path / "state") as handle:
+        soon(lambda: handle.recent_progress() and handle.recent_progress()[-1].holds)
+        (held,) = handle.recent_progress()[-1].holds
+        assert (held.kind, held.component, held.count) == ("held", "worker", 3)
+        collected = {one.name: one for one in RunCollector(handle, "holding", "local").collect()}
+        (sample,) = collected["tupletree_held"].samples
+        labels = {"topology": "holding", "runtime": "local", "component": "worker", "kind": "held"}
+        assert (sample.labels, sample.value) == (labels, 3)
+
+
+def test_who_is_not_open_is_nowhere(tmp_path: Path) -> None:
+    with held_by(per_day, tmp_path / "state") as handle:
+        notes(handle, "a", "held")
+        assert handle.whereabouts("nothing") == handle.whereabouts("out/a") == []
+        assert handle.whereabouts("2.5") == []  # JSON, but no id
+        (fact,) = handle.whereabouts("a")
+        assert handle.whereabouts(f"{fact.root:016x}")[0].message_id == "a"
+
+
+class Kept(Bolt[Line]):
+    """Settles by hand, some time."""
+
+    auto_ack = False
+
+    def process(self, line: Line) -> None:
+        """Keep it."""
+
+
+def test_a_bolt_that_settles_by_hand_is_named(tmp_path: Path) -> None:
+    t = Topology("by-hand")
+    t.bolt("worker", Kept).shuffle(t.spout("lines", Given()))
+    handle = begin(t, tmp_path / "state")
+    assert notes(handle, "a", "held") == "held by worker"
+    handle.stop(0.0)
+    handle.wait(HANG_S)
+
+
+def test_holds_of_several_tasks_are_added_up() -> None:
+    one, other = Hold("held", "w", 2, until_s=20.0), Hold("held", "w", 3, until_s=10.0)
+    (both,) = added_up([one, other, Hold("call", "f", 0)])
+    assert both == Hold("held", "w", 5, until_s=10.0)
+    assert both.counted() == "5 tuples held by w, the first until 1970-01-01 00:00:10 UTC"
+    in_event_time = Hold("held", "w", until_s=20.0, watermark_s=5.0)
+    until = "until event time is 1970-01-01 00:00:20 UTC; it has come to 1970-01-01 00:00:05 UTC"
+    assert str(in_event_time) == f"held by w {until}"
+    assert in_event_time.counted() == f"1 tuple held by w, the first {until}"
