@@ -74,8 +74,8 @@ def test_without_faults_every_message_ends(tmp_path: Path, kind: int) -> None:
 def test_a_seed_gives_the_same_run_again(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-    # Runs of the plain kind differ now and then, for a reason not found yet; what they find is true all the same.
-    for seed in (seed for seed, kind in enumerate(KINDS) if kind != "plain"):
+    # The two runs have other paths, other inodes, and other moments; 7 retries a called sink.
+    for seed in (*range(len(KINDS)), 7):
         one, other = (simulate(seed, _made(tmp_path / str(number) / str(seed))) for number in range(2))
         assert one.counts == other.counts
         assert one.chance.random() == other.chance.random()

@@ -67,6 +67,7 @@ class Starts:
             RetryPolicy.from_options(Options(max_attempts=1)),
             SinkThread(self.slow_s),
             Outages(SystemClock(), None),
+            lambda: 0.5,
         )
         called.open(0.0, may_wait=False)
         return called

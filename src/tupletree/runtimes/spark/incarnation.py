@@ -164,7 +164,9 @@ class Incarnation:
         self._replays = Replays(directory.path, accounts, clock)
         retry_policy = RetryPolicy.from_options(options)
         calls = surroundings.sink_calls(options.processing_timeout_s)
-        self._called = SinkDelivery(plan, directory.run_id, directory.spools, retry_policy, calls, settings.outages)
+        self._called = SinkDelivery(
+            plan, directory.run_id, directory.spools, retry_policy, calls, settings.outages, surroundings.random
+        )
         self._publisher = Publisher(
             directory, accounts, codecs, clock, settings.sinks, self._called, request.redact, stored
         )

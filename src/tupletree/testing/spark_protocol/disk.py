@@ -20,10 +20,10 @@ from typing import Self
 __all__ = ["Disk"]
 
 ALONE = frozenset({"lock"})
-"""Empty files that must have no further link: those that are kept aside here are links."""
+"""Empty files that must have no further link: those that are kept aside here are links. One is like the other."""
 
 Names = dict[str, int]
-"""Name → inode, of the files in a folder."""
+"""Name → inode, of the files in a folder; 0 for what must have no further link."""
 
 
 class Disk:
@@ -43,7 +43,7 @@ class Disk:
         self._before_sync = before_sync
         self._content: dict[int, tuple[int, int]] = {}  # inode → size and time of change when it was synced
         self._names: dict[Path, Names] = {}
-        self._inodes = aside / "inodes"  # links that keep what was synced, also if it is removed
+        self._inodes = aside / "inodes"  # links that keep what was synced, also if it is removed, and its number
         self._after = aside / "after"
         self._is_all_durable = False
         self._fsync = os.fsync
@@ -66,13 +66,20 @@ class Disk:
             self._note_names(path)
         else:
             self._content[status.st_ino] = status.st_size, status.st_mtime_ns
+            if path.name not in ALONE:
+                self._keep(path, status.st_ino)
 
     def _note_names(self, folder: Path) -> None:
         names = self._names[folder] = _names_in(folder)
         for name, inode in names.items():
-            kept = self._inodes / str(inode)
-            if name not in ALONE and not kept.exists():
-                os.link(folder / name, kept)
+            if inode:
+                self._keep(folder / name, inode)
+
+    def _keep(self, path: Path, inode: int) -> None:
+        """Keep a file, so that no other gets its inode: a name would seem to be the same file, or content synced."""
+        kept = self._inodes / str(inode)
+        if not kept.exists():
+            os.link(path, kept)
 
     def crash(self, *, machine: bool) -> None:
         """Note what the next process finds; what this one still does is not in it.
@@ -143,7 +150,9 @@ def _folders_in(root: Path) -> list[Path]:
 def _names_in(folder: Path) -> Names:
     with os.scandir(folder) as entries:
         files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
-    return {entry.name: entry.inode() for entry in sorted(files, key=lambda entry: entry.name)}
+    return {
+        entry.name: 0 if entry.name in ALONE else entry.inode() for entry in sorted(files, key=lambda entry: entry.name)
+    }
 
 
 def _joined(groups: Iterable[set[str]]) -> list[set[str]]:

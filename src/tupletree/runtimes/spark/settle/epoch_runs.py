@@ -227,5 +227,5 @@ class EpochRuns:
         """All files of a run that does not count."""
         files = [Path(self._sinks[one.sink]) / name for one in reports.outputs for name in (one.candidate, one.sidecar)]
         files += [self._directory.state / one.component / one.file.name for one in reports.states]
-        files += [self._directory.kept / name for name in {one.part.file for one in reports.kept if one.part}]
+        files += [self._directory.kept / name for name in sorted({one.part.file for one in reports.kept if one.part})]
         return files

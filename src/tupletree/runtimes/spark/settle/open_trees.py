@@ -270,7 +270,7 @@ class WaitingChanges:
         decided: dict[str, Decided] = {}
         touched = {place for root in complete for place in self._places_of(root)}
         for root in dead:
-            for name, position in self._places_of(root):
+            for name, position in sorted(self._places_of(root)):
                 rows = self._rows_of(name).rows
                 rows[position] = tuple(one for one in rows[position] if one != root)
                 touched.add((name, position))

@@ -109,7 +109,7 @@ class OutputChooser:
                 self._publish(output.sink, output.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
         for (name, task_index), pieces in spooled.items():
             self._spool(name, task_index, pieces, version, chosen, changed)
-        for folder in changed:
+        for folder in sorted(changed):
             sync_directory(folder)
         return chosen
 

@@ -9,8 +9,7 @@ All calls of all sinks, `open` and `close` among them, go through `SinkCalls`.
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +107,7 @@ class SinkDelivery:
         policy: how often a call is tried.
         calls: makes the calls.
         outages: told of sinks that are not available; knows how long that may last.
+        random: uniform floats in [0, 1), for the jitter of pauses.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class SinkDelivery:
         policy: RetryPolicy,
         calls: SinkCalls,
         outages: Outages,
+        random: Callable[[], float],
     ) -> None:
         self._plan = plan
         self._run_id = run_id
@@ -127,6 +128,7 @@ class SinkDelivery:
         self._sinks: dict[tuple[str, int], Sink[Any]] = {}
         self._calls = calls
         self._outages = outages
+        self._random = random
 
     def __contains__(self, sink: str) -> bool:
         return sink in self._components
@@ -284,7 +286,7 @@ class SinkDelivery:
                 is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt)
                 if is_last or not whole:
                     return error
-                if self._calls.wait(self._policy.delay_s(attempt, random.random)):
+                if self._calls.wait(self._policy.delay_s(attempt, self._random)):
                     raise Closing from error
             else:
                 offer.failed_calls = 0
