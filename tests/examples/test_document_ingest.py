@@ -60,7 +60,9 @@ def test_each_document_is_told_once_and_the_damaged_one_with_its_reason(ingested
 @pytest.mark.nightly
 @pytest.mark.spark
 def test_the_example_runs_on_spark(tmp_path: Path) -> None:
-    check(ingested_on("spark", tmp_path))
+    ingested = ingested_on("spark", tmp_path)
+    check(ingested)
+    assert search(str(ingested.index), "how do I delete a variable")[0].document == "del.txt"
 
 
 def check(ingested: Ingested) -> None:

@@ -176,8 +176,9 @@ class _Process:
 
     def __init__(self, world: World, key: str) -> None:
         self.world = world
-        self.key = key
         self.lives = 0
+        self.run = world.pipeline.run_spec(key=key)
+        self._spec = world.pipeline.topology(self.run).build()
         self._begin()
 
     def _begin(self) -> None:
@@ -185,7 +186,6 @@ class _Process:
         self.lives += 1
         self.is_dead = False
         self.away: dict[str, float] = {}  # URL of a broker → until when
-        self.run = world.pipeline.run_spec(key=f"{self.key} {self.lives}")
         self.services: Services | None = None
         if self not in world.processes:
             world.processes.append(self)
@@ -196,11 +196,9 @@ class _Process:
                 self.services.on_completed(self._told)
             except Crash:  # as it starts
                 self._end()
-        topology = world.pipeline.topology(self.run)
-        spec = topology.build()
-        options = Options(**spec.options)
-        plan = Plan.of(spec, options)
-        self.simulation = _Simulation(plan, options, {}, world.random, world.faults, Away(spec), self)
+        options = Options(**self._spec.options)
+        plan = Plan.of(self._spec, options)
+        self.simulation = _Simulation(plan, options, {}, world.random, world.faults, Away(self._spec), self)
 
     def step(self) -> None:
         """Something happens in it."""

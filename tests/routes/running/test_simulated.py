@@ -103,9 +103,10 @@ def ledger_of(world: World) -> Counter[Any]:
     return found
 
 
-def judge(world: World) -> None:
-    """What holds at the end of every run."""
+def judge(world: World) -> Counter[Any]:
+    """What holds at the end of every run. Gives `ledger_of`."""
     client = world.client
+    rows = ledger_of(world)
     ended = Counter(
         one.message.headers["tupletree-execution"] for one in client.broker("ended").peek("ended", limit=99)
     )
@@ -113,29 +114,28 @@ def judge(world: World) -> None:
     assert set(world.told.values()) <= {1}, "a process that dies before it calls its listener has told nobody"
     stored = client.broker("store").peek("store", limit=10_000)
     members = Counter(one for message in stored for one in decode(message.message.body)["members"])
-    indexed = [key[1] for key in ledger_of(world) if key[2] == "index" and key[4] == "done"]
+    indexed = [key[1] for key in rows if key[2] == "index" and key[4] == "done"]
     assert members == dict.fromkeys(indexed, 1), "each message that was indexed is in the index once"
     for name, one in world.pipeline.spec.routes.items():
         queue = one.inbound.queue
         letters = sorted(held.message.id for held in client.broker(queue).peek(queue, "dead", 10_000))
-        dead = sorted(key[1] for key in ledger_of(world) if key[2] == name and key[4] == "dead")
+        dead = sorted(key[1] for key in rows if key[2] == name and key[4] == "dead")
         assert [one for one in letters if one != "stranger"] == [one for one in dead if one in letters], name
         assert len(letters) == len(dead)
     for execution in client.ledger.executions(limit=100):
-        rows = client.ledger.messages(execution.id, limit=10_000)
-        assert execution.total == len(rows) == len({row.id for row in rows})
+        found = client.ledger.messages(execution.id, limit=10_000)
+        assert execution.total == len(found) == len({row.id for row in found})
+    return rows
 
 
 def check(seed: int, home: Path) -> Counter[str]:
     """Under faults a pipeline comes to what it comes to without; where its processes died."""
     calm = play(seed, home / "calm", Faults.none())
-    judge(calm)
-    wanted = ledger_of(calm)
+    wanted = judge(calm)
     calm.close()
     world = play(seed, home / "faults", FAULTS, processes=1 + seed % 2)
     try:
-        judge(world)
-        assert ledger_of(world) == wanted
+        assert judge(world) == wanted
         return world.crashes
     finally:
         world.close()
