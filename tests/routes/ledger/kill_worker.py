@@ -1,7 +1,8 @@
 """A process that runs a pipeline with a fan-out and a batch adapter, and kills itself with SIGKILL at a point.
 
-`python -m tests.routes.ledger.kill_worker HOME LEDGER EXECUTION POINT COUNT`: begins the execution, unless it is there,
-and runs until every execution has ended, or until the point was passed for the COUNTth time.
+`python -m tests.routes.ledger.kill_worker HOME LEDGER EXECUTION POINT COUNT [RUNTIME]`: begins the execution, unless
+it is there, and runs until every execution has ended, or until the point was passed for the COUNTth time. RUNTIME is
+`local`, or `spark`: that runtime's driver, stages and files, in this process and without a JVM.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.routes.running.test_pipelines import in_process_spark
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes import Adapter, AdapterConfig, AdapterResult, BatchAdapter, Emitted, PipelineContext
 from tupletree.routes.document.spec import (
@@ -27,6 +29,7 @@ from tupletree.routes.document.spec import (
 )
 from tupletree.routes.ledger import Ledger
 from tupletree.routes.pipeline import Pipeline
+from tupletree.runtimes import crash_points
 
 PIECES = 10
 POINTS = ("leased", "before the commit", "after the commit", "published", "before the ack", "before it is told")
@@ -115,13 +118,15 @@ def kill_at(point: str, count: int) -> None:
     around(SqliteBroker, "publish", after="published")
     around(SqliteBroker, "ack", before="before the ack")
     around(Ledger, "told", before="before it is told")
+    crash_points.on_reached = reached  # of the Spark runtime
 
 
-def main(home: str, ledger: str, execution: str, point: str, count: str) -> None:
+def main(home: str, ledger: str, execution: str, point: str, count: str, runtime: str = "local") -> None:
     """Run."""
     if point != "none":
         kill_at(point, int(count))
-    with pipeline(Path(home), ledger).run() as run:
+    made = pipeline(Path(home), ledger)
+    with in_process_spark(made) if runtime == "spark" else made.run() as run:
         run.on_completed(lambda one: print("completed", one.execution, one.run, flush=True))
         if execution != "-":
             run.execute({"execution": execution}, route="split", execution=execution)

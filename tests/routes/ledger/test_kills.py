@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 class Kills:
     """Processes that run the pipeline one after the other, each killed at a point; and one that is not."""
 
-    def __init__(self, folder: Path, *, separate: bool) -> None:
+    def __init__(self, folder: Path, *, separate: bool, runtime: str = "local") -> None:
+        self.runtime = runtime
         self.home = folder / "home"
         self.ledger = f"sqlite:///{folder}/ledger.db" if separate else ""
         self.executions = 0
@@ -34,7 +35,12 @@ class Kills:
         self.executions += begin
         command = [sys.executable, "-m", "tests.routes.ledger.kill_worker", str(self.home), self.ledger, execution]
         done = subprocess.run(
-            [*command, point, str(count)], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+            [*command, point, str(count), self.runtime],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+            check=False,
         )
         assert done.returncode in ((0, -9) if point != "none" else (0,)), done.stderr
         self.killed += done.returncode == -9
@@ -75,10 +81,11 @@ def test_killed_at_each_step_of_settling_a_fan_out_and_its_batches_come_to_the_s
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("runtime", ["local", "spark"])
 @pytest.mark.parametrize("separate", [True, False], ids=["a database", "the queue file"])
-def test_killed_at_a_hundred_random_steps(tmp_path: Path, separate: bool) -> None:
+def test_killed_at_a_hundred_random_steps(tmp_path: Path, separate: bool, runtime: str) -> None:
     drawn = random.Random(f"kills {separate}")
-    kills = Kills(tmp_path, separate=separate)
+    kills = Kills(tmp_path, separate=separate, runtime=runtime)
     while kills.killed < 100:
         kills.run("any", drawn.randint(1, 90), begin=drawn.random() < 0.3)
     kills.run("none", 0)
