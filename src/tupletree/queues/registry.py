@@ -50,7 +50,8 @@ def open_sqlite(url: QueueUrl) -> Broker:
     return SqliteBroker(Path(url.path), **settings)
 
 
-_schemes: dict[str, _Scheme] = {"sqlite": _Scheme(open_sqlite)}
+_REDIS = _Scheme("tupletree.queues.redis:open_redis", "redis")
+_schemes: dict[str, _Scheme] = {"sqlite": _Scheme(open_sqlite), "redis": _REDIS, "rediss": _REDIS}
 
 
 def register_scheme(scheme: str, opening: Opening | str, *, extra: str = "") -> None:

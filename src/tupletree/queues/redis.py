@@ -1,0 +1,355 @@
+"""Queues on a Redis server: a stream each, with leases, delays and dead letters beside it.
+
+Owns the connection and what its errors mean. What happens to a message happens at the server: `redis_scripts`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tupletree.errors import ConfigError, ConnectorError
+from tupletree.queues import redis_scripts as scripts
+from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, is_name
+from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
+from tupletree.queues.urls import QueueUrl
+
+__all__ = ["CAPABILITIES", "RedisBroker", "open_redis"]
+
+CAPABILITIES = Capabilities(
+    idempotent_publish=True,
+    remembers_acked_s=300.0,
+    delay=True,
+    absolute_time=True,
+    extend=True,
+    fencing=True,
+    uncounted=True,
+    dead_letters=True,
+    peek=True,
+    find=True,
+    move=True,
+    purge=True,
+    atomic_move=True,
+    ack_anywhere=True,
+    several_hosts=True,
+    max_body_bytes=100_000_000,
+)
+
+CHUNK = 500
+"""Messages per script: a script keeps the server from all else."""
+
+NAMES = "tupletree:queues"
+
+# The server is there, and waiting does not help.
+_REFUSALS = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
+_REFUSAL_WORDS = ("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "WRONGTYPE")
+
+_HEAD = msgspec.msgpack.Decoder(tuple[str, str, dict[str, str]])
+
+logger = logging.getLogger("tupletree.queues")
+
+
+class RefusedConnectionError(ConnectorError):
+    """The server does not let this user do it. Waiting does not help."""
+
+    is_outage = False
+
+
+def open_redis(url: QueueUrl) -> RedisBroker:
+    """`redis://user:password@host:6379/0`, `rediss://` with TLS; options remembers_acked_s, timeout_s, ca_file."""
+    settings: dict[str, Any] = url.settings(remembers_acked_s=float, timeout_s=float, ca_file=str)
+    if url.path and not url.path.isdecimal():
+        raise ConfigError("the path is the number of a database", where=url.shown, got=url.path, expected="0 or more")
+    for name in ("remembers_acked_s", "timeout_s"):
+        if not 0 <= settings.get(name, 0.0) < 1e9:
+            raise ConfigError(f"wrong value for {name}", where=url.shown, got=str(settings[name]), expected="0 or more")
+    tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": settings.get("ca_file")} if url.scheme == "rediss" else {}
+    timeout_s = settings.get("timeout_s", 10.0) or None
+    client = redis.Redis(
+        host=url.host or "127.0.0.1",
+        port=url.port or 6379,
+        db=int(url.path or 0),
+        username=url.user or None,
+        password=url.password or None,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        health_check_interval=30,
+        # A call that was sent may have happened: it is repeated by the caller, who knows what that means.
+        retry=Retry(NoBackoff(), 0),
+        **tls,
+    )
+    return RedisBroker(client, where=url.shown, remembers_acked_s=settings.get("remembers_acked_s", 300.0))
+
+
+class RedisBroker(Broker):
+    """See `Broker`. Made by `tupletree.queues.connect`.
+
+    A message is as durable as the server makes it: with `appendonly yes` and `appendfsync always` it is on the disk
+    when `publish` returns. Any other setting is named in the log.
+
+    Args:
+        client: the connection; it is closed with the broker.
+        where: its URL without secrets.
+        remembers_acked_s: seconds for which the id of an acked message is known.
+
+    Raises:
+        ConnectorError: the server cannot be reached.
+    """
+
+    offset_ms = 0
+    """Added to the server's time; for tests."""
+
+    def __init__(self, client: redis.Redis, *, where: str, remembers_acked_s: float = 300.0) -> None:
+        self.capabilities = msgspec.structs.replace(CAPABILITIES, remembers_acked_s=remembers_acked_s)
+        self.where = where
+        self._client = client
+        self._consumer = secrets.token_hex(8)
+        self._remembers_ms = int(remembers_acked_s * 1000)
+        self._scripts: dict[str, Any] = {}
+        self._is_closed = False
+        self._ask(client.ping)
+        self._warn_if_volatile()
+
+    def declare(self, queue: str, *, ordered: bool = False) -> None:
+        """See `Broker.declare`."""
+        if not is_name(queue):
+            raise ConfigError(
+                "this is no name for a queue",
+                where=self.where,
+                got=repr(queue),
+                expected="text, 1 to 512 bytes of UTF-8",
+            )
+        if ordered:
+            raise self.not_capable("keep the order of keys")
+        self._run(scripts.DECLARE, queue)
+        self._ask(lambda: self._client.sadd(NAMES, queue))
+
+    def queues(self) -> Sequence[str]:
+        """See `Broker.queues`."""
+        return sorted(name.decode() for name in self._ask(lambda: self._client.smembers(NAMES)))
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> int:
+        """See `Broker.publish`. Several scripts for many messages: repeat it with the same ids if it fails."""
+        check_messages(messages, self.capabilities, self.where)
+        new = 0
+        for batch in _chunks(messages):
+            arguments: list[Any] = []
+            for one in batch:
+                head = msgspec.msgpack.encode((one.content_type, one.key, dict(one.headers)))
+                arguments += (one.id, one.body, head, math.ceil(one.delay_s * 1000), math.ceil(one.not_before_s * 1000))
+            new += self._run(scripts.PUBLISH, queue, *arguments)
+        if not messages:
+            self._run(scripts.PUBLISH, queue)
+        return new
+
+    def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
+        """See `Broker.take`."""
+        if limit < 1:
+            return []
+        lease_ms = max(1, math.ceil(lease_s * 1000))
+        given = self._run(scripts.TAKE, queue, min(limit, CHUNK), lease_ms, max_bytes, self._consumer)
+        found = []
+        for token, entry, deliveries, flat in given:
+            fields = _fields(flat)
+            found.append(
+                Delivery(
+                    message=_message(fields),
+                    handle=f"{token.decode()}.{entry.decode()}.{queue}",
+                    deliveries=deliveries,
+                    lease_s=lease_s,
+                    published_s=_published_s(fields, entry),
+                )
+            )
+        return found
+
+    def ack(self, handles: Sequence[str]) -> Sequence[str]:
+        """See `Broker.ack`."""
+        return self._settle(scripts.ACK, [(handle,) for handle in handles], self._remembers_ms)
+
+    def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
+        """See `Broker.fail`."""
+        rows = [(one.handle, math.ceil(one.delay_s * 1000), one.reason, 0 if one.counts else 1) for one in failures]
+        return self._settle(scripts.FAIL, rows)
+
+    def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
+        """See `Broker.extend`."""
+        return self._settle(scripts.EXTEND, [(handle,) for handle in handles], max(1, math.ceil(lease_s * 1000)))
+
+    def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
+        """See `Broker.dead_letter`."""
+        return self._settle(scripts.DEAD_LETTER, [(one.handle, one.reason) for one in letters])
+
+    def depth(self, queue: str) -> Depth:
+        """See `Broker.depth`."""
+        ready, leased, delayed, dead = self._run(scripts.DEPTH, queue)
+        return Depth(ready=ready, leased=leased, delayed=delayed, dead=dead)
+
+    def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
+        """See `Broker.peek`."""
+        shown = self._run(scripts.PEEK, queue, state, after + limit)[after:]
+        return [
+            Stored(
+                message=_message(_fields(flat)),
+                state=state,
+                deliveries=deliveries,
+                due_s=float(due_ms) / 1000,
+                published_s=_published_s(_fields(flat), b""),
+                reason=reason.decode(errors="replace"),
+            )
+            for flat, deliveries, due_ms, reason in shown
+        ]
+
+    def find(self, queue: str, ids: Sequence[str]) -> set[str]:
+        """See `Broker.find`."""
+        found: set[str] = set()
+        for batch in _chunks(ids):
+            known = self._run(scripts.FIND, queue, *batch)
+            found.update(one for one, is_known in zip(batch, known, strict=True) if is_known)
+        return found
+
+    def move(self, source: str, target: str, *, state: State = "ready", limit: int = 0, ids: Sequence[str] = ()) -> int:
+        """See `Broker.move`; a message leaves one queue and enters the other in one script."""
+        if state == "leased":
+            raise ConfigError("leased messages cannot be moved", where=f"{self.where}, queue {source!r}")
+        if source == target and state != "dead":
+            return 0
+        moved = 0
+        for batch in _chunks(ids) if ids else iter(lambda: (), None):
+            room = min(CHUNK, limit - moved) if limit else CHUNK
+            done = self._run(scripts.MOVE, source, state, room, *batch, target=target) if room > 0 else 0
+            moved += done
+            if room <= 0 or (not ids and done < room):
+                break
+        return moved
+
+    def purge(self, queue: str, *, states: Sequence[State] = ("ready", "delayed")) -> int:
+        """See `Broker.purge`."""
+        gone = 0
+        for state in states:
+            while (done := self._run(scripts.PURGE, queue, state, CHUNK)) > 0:
+                gone += done
+        return gone
+
+    def close(self) -> None:
+        """See `Broker.close`."""
+        self._is_closed = True
+        self._client.close()
+
+    # --- the server -------------------------------------------------------------------------------------------
+
+    def _settle(self, script: str, rows: Sequence[tuple[Any, ...]], *first: Any) -> Sequence[str]:
+        """Run a script on handles, (handle, more…) each; the refused ones."""
+        by_queue: dict[str, list[tuple[Any, ...]]] = {}
+        for row in rows:
+            by_queue.setdefault(_parts(row[0])[2], []).append(row)
+        refused: list[str] = []
+        for queue, those in by_queue.items():
+            for batch in _chunks(those):
+                arguments = [*first]
+                for handle, *more in batch:
+                    token, entry, _ = _parts(handle)
+                    arguments += (entry, token, *more)
+                refused += [batch[int(number)][0] for number in self._run(script, queue, *arguments)]
+        return refused
+
+    def _run(self, script: str, queue: str, *arguments: Any, target: str = "") -> Any:
+        """Run a script on a queue.
+
+        Raises:
+            UnknownQueueError: it is not declared.
+            ConnectorError: the server cannot be reached, or cannot write.
+        """
+        made = self._scripts.get(script)
+        if made is None:
+            text = script.replace("OFFSET", str(self.offset_ms), 1)
+            made = self._scripts[script] = self._client.register_script(text)
+        keys = [*scripts.keys_of(queue), *(scripts.keys_of(target) if target else ())]
+        try:
+            return self._ask(lambda: made(keys=keys, args=arguments))
+        except redis.exceptions.ResponseError as error:
+            text = str(error)
+            if "NOQUEUE" in text or "NOTARGET" in text:
+                raise _unknown(target if "NOTARGET" in text else queue, self.where) from error
+            raise
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        if self._is_closed:
+            raise ConnectorError(f"the connection to {self.where} was closed")
+        try:
+            return call()
+        except _REFUSALS as error:
+            raise RefusedConnectionError(f"{self.where}: {error}") from error
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
+            raise ConnectorError(f"{self.where} cannot be reached: {error}") from error
+        except redis.exceptions.ResponseError as error:
+            text = str(error)
+            if "NOQUEUE" in text or "NOTARGET" in text:
+                raise
+            kind = RefusedConnectionError if any(word in text for word in _REFUSAL_WORDS) else ConnectorError
+            raise kind(f"{self.where}: {text}") from error
+
+    def _warn_if_volatile(self) -> None:
+        try:
+            told = self._ask(lambda: self._client.config_get("append*"))
+        except ConnectorError:
+            return  # this user may not ask
+        if told.get("appendonly") != "yes" or told.get("appendfsync") != "always":
+            logger.warning(
+                "%s: a crash of the server may lose what was published last (appendonly %s, appendfsync %s); "
+                "`appendonly yes` with `appendfsync always` loses nothing",
+                self.where,
+                told.get("appendonly", "?"),
+                told.get("appendfsync", "?"),
+            )
+
+
+def _unknown(queue: str, where: str) -> UnknownQueueError:
+    return UnknownQueueError(f"{where}: queue {queue!r} is not declared; declare it, or correct its name")
+
+
+def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK))
+
+
+def _parts(handle: str) -> tuple[str, str, str]:
+    """(token, entry, queue) of a handle."""
+    parts = str(handle).split(".", 2)
+    if len(parts) != 3 or not parts[0].isdecimal():
+        raise ConfigError("this is no handle of a lease", got=repr(handle)[:80], expected="what `lease` gave")
+    return parts[0], parts[1], parts[2]
+
+
+def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+OWN = frozenset({b"id", b"n", b"head", b"at"})
+
+
+def _message(fields: dict[bytes, bytes]) -> Message:
+    """A message of the stream. One that another program added has its field `body`, or all of them as JSON."""
+    name = fields[b"id"].decode(errors="replace")
+    head = fields.get(b"head")
+    if head is not None:
+        content_type, key, headers = _HEAD.decode(head)
+        return Message(id=name, body=fields[b"body"], content_type=content_type, key=key, headers=headers)
+    if b"body" in fields or not fields.keys() - OWN:
+        return Message(id=name, body=fields.get(b"body", b""))
+    shown = {
+        one.decode(errors="replace"): value.decode(errors="replace") for one, value in fields.items() if one not in OWN
+    }
+    return Message(id=name, body=msgspec.json.encode(shown), content_type="application/json")
+
+
+def _published_s(fields: dict[bytes, bytes], entry: bytes) -> float:
+    """When it was published: as it says, or as its place in the stream does."""
+    at_ms = fields.get(b"at") or entry.partition(b"-")[0] or b"0"
+    return float(at_ms) / 1000

@@ -1,0 +1,470 @@
+"""What the Redis broker does at the server, as Lua scripts: each runs as a whole, or not at all.
+
+Owns the keys of a queue and how a message moves between them. All times are the server's. Refuses to know connections
+and errors: that is `redis`.
+
+A queue is a stream with one consumer group, and beside it:
+
+| Key | Holds |
+|---|---|
+| `ids` | id → where its message is: an entry of the stream, `late` or `dead` |
+| `acked` | ids of acked messages, by when they are forgotten |
+| `due`, `late` | ids of delayed messages by when they come, and the messages |
+| `leases`, `held` | entries that were delivered, by the end of their lease, and (token, deliveries, id) of each |
+| `dead`, `letters` | ids of dead letters in their order, and (message, reason, time) of each |
+| `reasons` | id → why it failed last |
+| `meta` | the last token, the number of dead letters so far; also that the queue is declared |
+
+An entry whose lease has ended stays in the group's list of pending entries, and the next consumer claims it from
+there. Messages are flat lists of fields, as in the stream: those of others, who know nothing of these keys, keep
+theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["ACK", "DEAD_LETTER", "DECLARE", "DEPTH", "EXTEND", "FAIL", "FIND", "KEYS", "MOVE", "PEEK", "PUBLISH"]
+__all__ += ["PURGE", "TAKE", "keys_of"]
+
+KEYS = ("stream", "meta", "ids", "acked", "due", "late", "leases", "held", "dead", "letters", "reasons")
+
+
+def keys_of(queue: str) -> Sequence[str]:
+    """The keys of a queue, in the order of `KEYS`. In a cluster all of them lie in one slot."""
+    return [f"tupletree:{{{queue}}}:{name}" for name in KEYS]
+
+
+_PRELUDE = """
+local GROUP = 'tupletree'
+local clock = redis.call('TIME')
+local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + OFFSET
+
+local function queue_at(first)
+  local q = {}
+  for i, name in ipairs({NAMES}) do
+    q[name] = KEYS[first + i - 1]
+  end
+  return q
+end
+
+local Q = queue_at(1)
+
+local function get(fields, name)
+  for i = 1, #fields, 2 do
+    if fields[i] == name then return fields[i + 1] end
+  end
+  return nil
+end
+
+local function set(fields, name, value)
+  for i = 1, #fields, 2 do
+    if fields[i] == name then fields[i + 1] = value; return end
+  end
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
+end
+
+local function size_of(fields)
+  local bytes = 0
+  for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
+  return bytes
+end
+
+local function knows(q, id)
+  if redis.call('HEXISTS', q.ids, id) == 1 then return true end
+  local until_ms = redis.call('ZSCORE', q.acked, id)
+  return until_ms and tonumber(until_ms) > NOW
+end
+
+local function add(q, fields)
+  local entry = redis.call('XADD', q.stream, '*', unpack(fields))
+  redis.call('HSET', q.ids, get(fields, 'id'), entry)
+end
+
+local function delay(q, fields, due_ms)
+  local id = get(fields, 'id')
+  redis.call('ZADD', q.due, due_ms, id)
+  redis.call('HSET', q.late, id, cmsgpack.pack(fields))
+  redis.call('HSET', q.ids, id, 'late')
+end
+
+local function bury(q, fields, reason)
+  local id = get(fields, 'id')
+  redis.call('ZADD', q.dead, redis.call('HINCRBY', q.meta, 'dead', 1), id)
+  redis.call('HSET', q.letters, id, cmsgpack.pack({fields, reason, tostring(NOW)}))
+  redis.call('HSET', q.ids, id, 'dead')
+  redis.call('HDEL', q.reasons, id)
+end
+
+local function read(q, entry)
+  local found = redis.call('XRANGE', q.stream, entry, entry)
+  if #found == 0 then return nil end
+  local fields = found[1][2]
+  if not get(fields, 'id') then set(fields, 'id', entry) end
+  return fields
+end
+
+local function held_of(q, entry)
+  local raw = redis.call('HGET', q.held, entry)
+  if not raw then return nil end
+  local held = cmsgpack.unpack(raw)
+  return {token = held[1], n = held[2], id = held[3]}
+end
+
+local function drop(q, entry)
+  redis.call('XACK', q.stream, GROUP, entry)
+  redis.call('XDEL', q.stream, entry)
+  redis.call('ZREM', q.leases, entry)
+  redis.call('HDEL', q.held, entry)
+end
+
+local function forget(q, id)
+  redis.call('HDEL', q.ids, id)
+  redis.call('HDEL', q.reasons, id)
+end
+
+-- A delivered message whose body somebody else has deleted: it is not lost without a word.
+local function lose(q, entry, held)
+  drop(q, entry)
+  bury(q, {'id', held.id, 'n', held.n}, 'its body is gone: the stream was trimmed, or the entry deleted')
+end
+
+-- The message of a lease that holds; nil where it does not.
+local function leased(q, entry, token)
+  local held = held_of(q, entry)
+  local ends_ms = redis.call('ZSCORE', q.leases, entry)
+  if not held or held.token ~= token or not ends_ms or tonumber(ends_ms) <= NOW then return nil end
+  return held
+end
+
+local function last_delivered(q)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', q.stream)) do
+    if get(group, 'name') == GROUP then return get(group, 'last-delivered-id') end
+  end
+  return '0-0'
+end
+
+local function undelivered(q, count)
+  local found = redis.call('XRANGE', q.stream, '(' .. last_delivered(q), '+', 'COUNT', count)
+  for _, one in ipairs(found) do
+    if not get(one[2], 'id') then set(one[2], 'id', one[1]) end
+  end
+  return found
+end
+"""
+
+_DECLARED = """
+if redis.call('EXISTS', Q.meta) == 0 then return redis.error_reply('NOQUEUE it is not declared') end
+"""
+
+
+def _script(body: str, *, declared: bool = True) -> str:
+    names = ", ".join(f"'{name}'" for name in KEYS)
+    return _PRELUDE.replace("NAMES", names) + (_DECLARED if declared else "") + body
+
+
+DECLARE = _script(
+    """
+if redis.call('EXISTS', Q.meta) == 0 then
+  redis.call('HSET', Q.meta, 'token', 0)
+  redis.pcall('XGROUP', 'CREATE', Q.stream, GROUP, '0', 'MKSTREAM')
+end
+return 1
+""",
+    declared=False,
+)
+
+# ARGV: id, body, head, delay in ms, not before in ms; for each message.
+PUBLISH = _script("""
+redis.call('ZREMRANGEBYSCORE', Q.acked, '-inf', NOW)
+local new = 0
+for i = 1, #ARGV, 5 do
+  local id = ARGV[i]
+  if not knows(Q, id) then
+    new = new + 1
+    local fields = {'id', id, 'body', ARGV[i + 1], 'head', ARGV[i + 2], 'at', tostring(NOW), 'n', '0'}
+    local due_ms = math.max(NOW + tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]))
+    if due_ms > NOW then delay(Q, fields, due_ms) else add(Q, fields) end
+  end
+end
+return new
+""")
+
+# ARGV: limit, lease in ms, bytes at most, consumer. Gives [token, entry, deliveries, fields] each.
+TAKE = _script("""
+local limit, lease_ms, max_bytes, consumer = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local given, bytes, is_full = {}, 0, false
+local token = nil
+
+local function has_room(fields)
+  bytes = bytes + size_of(fields)
+  return #given == 0 or bytes <= max_bytes
+end
+
+local function give(entry, fields, n)
+  if not token then token = tostring(redis.call('HINCRBY', Q.meta, 'token', 1)) end
+  redis.call('ZADD', Q.leases, NOW + lease_ms, entry)
+  redis.call('HSET', Q.held, entry, cmsgpack.pack({token, n, get(fields, 'id')}))
+  given[#given + 1] = {token, entry, n, fields}
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', Q.due, '-inf', NOW, 'LIMIT', 0, limit)) do
+  local fields = cmsgpack.unpack(redis.call('HGET', Q.late, id))
+  redis.call('ZREM', Q.due, id)
+  redis.call('HDEL', Q.late, id)
+  add(Q, fields)
+end
+
+for _, entry in ipairs(redis.call('ZRANGEBYSCORE', Q.leases, '-inf', NOW, 'LIMIT', 0, limit)) do
+  local fields, held = read(Q, entry), held_of(Q, entry)
+  if not fields then
+    lose(Q, entry, held)
+  elseif not has_room(fields) then
+    is_full = true
+    break
+  else
+    redis.call('XCLAIM', Q.stream, GROUP, consumer, 0, entry, 'JUSTID')
+    give(entry, fields, held.n + 1)
+  end
+end
+
+while #given < limit and not is_full do
+  local count = math.min(limit - #given, 32)
+  local answer = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', count, 'STREAMS', Q.stream, '>')
+  if not answer then break end
+  for _, one in ipairs(answer[1][2]) do
+    local entry, fields = one[1], one[2]
+    if not get(fields, 'id') then
+      set(fields, 'id', entry)
+      redis.call('HSET', Q.ids, entry, entry)
+    end
+    local n = tonumber(get(fields, 'n') or '0')
+    if is_full or not has_room(fields) then
+      is_full = true  -- as if its lease had ended: the next consumer gets it
+      redis.call('ZADD', Q.leases, 0, entry)
+      redis.call('HSET', Q.held, entry, cmsgpack.pack({'', n, get(fields, 'id')}))
+    else
+      give(entry, fields, n + 1)
+    end
+  end
+end
+return given
+""")
+
+# ARGV: for how long ids are known in ms; then entry and token each. Gives the numbers of the refused ones.
+ACK = _script("""
+local refused = {}
+for i = 2, #ARGV, 2 do
+  local held = leased(Q, ARGV[i], ARGV[i + 1])
+  if held then
+    drop(Q, ARGV[i])
+    forget(Q, held.id)
+    if tonumber(ARGV[1]) > 0 then redis.call('ZADD', Q.acked, NOW + tonumber(ARGV[1]), held.id) end
+  else
+    refused[#refused + 1] = (i - 2) / 2
+  end
+end
+return refused
+""")
+
+# ARGV: lease in ms; then entry and token each.
+EXTEND = _script("""
+local refused = {}
+for i = 2, #ARGV, 2 do
+  if leased(Q, ARGV[i], ARGV[i + 1]) then
+    redis.call('ZADD', Q.leases, NOW + tonumber(ARGV[1]), ARGV[i])
+  else
+    refused[#refused + 1] = (i - 2) / 2
+  end
+end
+return refused
+""")
+
+# ARGV: entry, token, delay in ms, reason, deliveries to take back; each.
+FAIL = _script("""
+local refused = {}
+for i = 1, #ARGV, 5 do
+  local entry = ARGV[i]
+  local held = leased(Q, entry, ARGV[i + 1])
+  local fields = held and read(Q, entry)
+  if not held then
+    refused[#refused + 1] = (i - 1) / 5
+  elseif not fields then
+    lose(Q, entry, held)
+  else
+    drop(Q, entry)
+    set(fields, 'n', tostring(held.n - tonumber(ARGV[i + 4])))
+    if tonumber(ARGV[i + 2]) > 0 then delay(Q, fields, NOW + tonumber(ARGV[i + 2])) else add(Q, fields) end
+    redis.call('HSET', Q.reasons, held.id, ARGV[i + 3])
+  end
+end
+return refused
+""")
+
+# ARGV: entry, token, reason; each.
+DEAD_LETTER = _script("""
+local refused = {}
+for i = 1, #ARGV, 3 do
+  local entry = ARGV[i]
+  local held = leased(Q, entry, ARGV[i + 1])
+  local fields = held and read(Q, entry)
+  if not held then
+    refused[#refused + 1] = (i - 1) / 3
+  elseif not fields then
+    lose(Q, entry, held)
+  else
+    drop(Q, entry)
+    set(fields, 'n', tostring(held.n))
+    bury(Q, fields, ARGV[i + 2])
+  end
+end
+return refused
+""")
+
+# Gives ready, leased, delayed, dead.
+DEPTH = _script("""
+local over = redis.call('ZCOUNT', Q.leases, '-inf', NOW)
+local delivered = redis.call('ZCARD', Q.leases)
+local come = redis.call('ZCOUNT', Q.due, '-inf', NOW)
+local ready = math.max(0, redis.call('XLEN', Q.stream) - delivered) + over + come
+return {ready, delivered - over, redis.call('ZCARD', Q.due) - come, redis.call('ZCARD', Q.dead)}
+""")
+
+# ARGV: state, how many. Gives [fields, deliveries, due in ms, reason] each.
+PEEK = _script("""
+local state, count, seen = ARGV[1], tonumber(ARGV[2]), {}
+
+local function see(fields, n, due_ms, reason)
+  if #seen < count and fields then
+    reason = reason or redis.call('HGET', Q.reasons, get(fields, 'id')) or ''
+    seen[#seen + 1] = {fields, tonumber(n or '0'), tostring(due_ms), reason}
+  end
+end
+
+local function see_leases(from, to, shows_end)
+  local found = redis.call('ZRANGEBYSCORE', Q.leases, from, to, 'WITHSCORES', 'LIMIT', 0, count)
+  for i = 1, #found, 2 do see(read(Q, found[i]), held_of(Q, found[i]).n, shows_end and found[i + 1] or 0) end
+end
+
+local function see_late(from, to, shows_due)
+  local found = redis.call('ZRANGEBYSCORE', Q.due, from, to, 'WITHSCORES', 'LIMIT', 0, count)
+  for i = 1, #found, 2 do
+    local fields = cmsgpack.unpack(redis.call('HGET', Q.late, found[i]))
+    see(fields, get(fields, 'n'), shows_due and found[i + 1] or 0)
+  end
+end
+
+if state == 'ready' then
+  see_leases('-inf', NOW, false)
+  see_late('-inf', NOW, false)
+  for _, one in ipairs(undelivered(Q, count)) do see(one[2], get(one[2], 'n'), 0) end
+elseif state == 'leased' then
+  see_leases('(' .. NOW, '+inf', true)
+elseif state == 'delayed' then
+  see_late('(' .. NOW, '+inf', true)
+else
+  for _, id in ipairs(redis.call('ZRANGE', Q.dead, 0, count - 1)) do
+    local letter = cmsgpack.unpack(redis.call('HGET', Q.letters, id))
+    see(letter[1], get(letter[1], 'n'), letter[3], letter[2])
+  end
+end
+return seen
+""")
+
+# ARGV: ids. Gives 1 or 0 each.
+FIND = _script("""
+local found = {}
+for i, id in ipairs(ARGV) do found[i] = redis.call('HEXISTS', Q.ids, id) end
+return found
+""")
+
+_OUT = """
+-- Messages of a state, as {fields, due in ms}, taken out of the queue; at most `count`, of these ids if there are any.
+local function take_out(state, count, ids)
+  local out = {}
+
+  local function keep(fields, due_ms)
+    forget(Q, get(fields, 'id'))
+    out[#out + 1] = {fields, tonumber(due_ms or 0)}
+  end
+
+  local function take_entry(entry)
+    local fields, held = read(Q, entry), held_of(Q, entry)
+    drop(Q, entry)
+    if fields then keep(fields) elseif held then lose(Q, entry, held) end
+  end
+
+  local function take_late(id)
+    local fields, due_ms = cmsgpack.unpack(redis.call('HGET', Q.late, id)), redis.call('ZSCORE', Q.due, id)
+    redis.call('ZREM', Q.due, id)
+    redis.call('HDEL', Q.late, id)
+    keep(fields, due_ms)
+  end
+
+  local function take_letter(id)
+    local letter = cmsgpack.unpack(redis.call('HGET', Q.letters, id))
+    redis.call('ZREM', Q.dead, id)
+    redis.call('HDEL', Q.letters, id)
+    keep(letter[1])
+  end
+
+  local function state_of(place, id)
+    if place == 'dead' then return 'dead' end
+    if place == 'late' then return tonumber(redis.call('ZSCORE', Q.due, id)) > NOW and 'delayed' or 'ready' end
+    local ends_ms = redis.call('ZSCORE', Q.leases, place)
+    return ends_ms and tonumber(ends_ms) > NOW and 'leased' or 'ready'
+  end
+
+  local function each(key, from, to, take)
+    for _, one in ipairs(redis.call('ZRANGEBYSCORE', key, from, to, 'LIMIT', 0, count - #out)) do take(one) end
+  end
+
+  if #ids > 0 then
+    for _, id in ipairs(ids) do
+      local place = redis.call('HGET', Q.ids, id)
+      if #out < count and place and state_of(place, id) == state then
+        if place == 'dead' then take_letter(id) elseif place == 'late' then take_late(id) else take_entry(place) end
+      end
+    end
+    return out
+  end
+  if state == 'ready' then
+    each(Q.leases, '-inf', NOW, take_entry)
+    each(Q.due, '-inf', NOW, take_late)
+    if #out < count then
+      for _, one in ipairs(undelivered(Q, count - #out)) do take_entry(one[1]) end
+    end
+  elseif state == 'leased' then
+    each(Q.leases, '(' .. NOW, '+inf', take_entry)
+  elseif state == 'delayed' then
+    each(Q.due, '(' .. NOW, '+inf', take_late)
+  else
+    for _, id in ipairs(redis.call('ZRANGE', Q.dead, 0, count - 1)) do take_letter(id) end
+  end
+  return out
+end
+"""
+
+# KEYS: those of the source, then those of the target. ARGV: state, how many at most, ids.
+MOVE = _script(
+    _OUT
+    + """
+local T = queue_at(12)
+if redis.call('EXISTS', T.meta) == 0 then return redis.error_reply('NOTARGET it is not declared') end
+local ids = {}
+for i = 3, #ARGV do ids[#ids + 1] = ARGV[i] end
+local moved = take_out(ARGV[1], tonumber(ARGV[2]), ids)
+for _, one in ipairs(moved) do
+  local fields, due_ms = one[1], one[2]
+  set(fields, 'n', '0')
+  if redis.call('HEXISTS', T.ids, get(fields, 'id')) == 0 then
+    if ARGV[1] == 'delayed' then delay(T, fields, due_ms) else add(T, fields) end
+  end
+end
+return #moved
+"""
+)
+
+# ARGV: state, how many at most.
+PURGE = _script(_OUT + "return #take_out(ARGV[1], tonumber(ARGV[2]), {})")

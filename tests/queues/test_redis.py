@@ -1,0 +1,153 @@
+"""Queues on a real Redis server."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.queues.servers import RedisServer, redis_server
+from tupletree.errors import ConfigError, ConnectorError
+from tupletree.queues import Broker, Failure, Message, connect, open_queue
+from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
+
+redis = pytest.importorskip("redis")
+from tupletree.queues.redis import RedisBroker, open_redis  # noqa: E402
+from tupletree.queues.urls import parse_url  # noqa: E402
+
+CANNOT = {
+    "messages of a key come in order and one at a time": "refused",
+    "statements of the caller run in the same transaction": "refused",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as started:
+        yield started
+
+
+class RedisQueue(BrokerUnderTest):
+    """Time is the server's, and goes on as the test moves it."""
+
+    name = "redis"
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.offset_ms = 0
+        self.brokers: list[RedisBroker] = []
+
+    def connect(self, *, skew_s: float = 0.0) -> Broker:
+        broker = open_redis(parse_url(self.server.url))
+        broker.offset_ms = self.offset_ms
+        broker.sleep = self.advance
+        broker.monotonic = lambda: self.offset_ms / 1000
+        self.brokers.append(broker)
+        return broker
+
+    def advance(self, seconds: float) -> None:
+        self.offset_ms += round(seconds * 1000)
+        for broker in self.brokers:
+            broker.offset_ms = self.offset_ms
+            broker._scripts.clear()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_the_queue_on_redis_does_all_that_it_says(scenario: QueueScenario, server: RedisServer) -> None:
+    assert check(scenario, RedisQueue(server)) == CANNOT.get(str(scenario), "held")
+
+
+def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_was_promised() -> None:
+    with redis_server() as server, open_queue(f"{server.url}?queue=q") as queue:
+        ids = [f"m{number}" for number in range(300)]
+        queue.publish([Message(id=one, body=one.encode()) for one in ids])
+        done: list[str] = []
+        for turn in range(6):
+            leased = queue.lease(50, lease_s=3600)
+            queue.ack([one.handle for one in leased[:30]])
+            done += [one.message.id for one in leased[:30]]
+            if turn in {1, 3}:
+                server.kill()
+                with pytest.raises(ConnectorError) as away:
+                    queue.depth()
+                assert away.value.is_outage
+                server.start()
+            queue.fail([_given_back(one.handle) for one in leased[30:]])
+        left = [one.message.id for one in queue.lease(300, lease_s=3600)]
+        assert Counter(done + left) == Counter(ids)
+
+
+def _given_back(handle: str) -> Failure:
+    return Failure(handle=handle)
+
+
+def test_a_message_whose_body_is_trimmed_is_a_dead_letter_and_not_lost_without_a_word(server: RedisServer) -> None:
+    with open_queue(f"{server.url}?queue=trimmed") as queue:
+        queue.publish([Message(id="gone", body=b"x"), Message(id="there", body=b"y")])
+        [gone] = queue.lease(1, lease_s=0.001)
+        client = redis.Redis(port=server.port)
+        client.xdel("tupletree:{trimmed}:stream", gone.handle.split(".")[1])
+        assert [one.message.id for one in queue.lease(10, lease_s=3600, wait_s=5)] == ["there"]
+        while not (dead := queue.peek("dead")):
+            queue.lease(10, lease_s=3600)
+        assert [(one.message.id, one.deliveries) for one in dead] == [("gone", 1)]
+        assert "its body is gone" in dead[0].reason
+
+
+def test_entries_that_other_programs_add_to_the_stream_are_messages(server: RedisServer) -> None:
+    with open_queue(f"{server.url}?queue=foreign") as queue:
+        client = redis.Redis(port=server.port)
+        first = client.xadd("tupletree:{foreign}:stream", {"body": b"\xff", "who": "them"})
+        second = client.xadd("tupletree:{foreign}:stream", {"order": "7", "pears": "3"})
+        messages = {one.message.id: one for one in queue.lease(10)}
+        assert messages[first.decode()].message.body == b"\xff"
+        assert messages[second.decode()].message.body == b'{"order":"7","pears":"3"}'
+        queue.ack([messages[first.decode()].handle])
+        queue.fail([_given_back(messages[second.decode()].handle)])
+        [again] = queue.lease(10)
+        assert (again.message, again.deliveries) == (messages[second.decode()].message, 2)
+
+
+def test_a_password_with_every_sign_is_taken_and_never_shown() -> None:
+    with redis_server() as server:
+        redis.Redis(port=server.port).config_set("requirepass", "p@ss/w:rd?&")
+        url = f"redis://:p%40ss%2Fw%3Ard%3F%26@127.0.0.1:{server.port}/0?queue=q"
+        with open_queue(url) as queue:
+            queue.publish([Message(id="1")])
+            assert "p%40ss" not in repr(queue.broker)
+            assert "p@ss" not in repr(queue.broker)
+        with pytest.raises(ConnectorError, match=r"redis://:?\*\*\*@|NOAUTH|WRONGPASS|invalid") as refused:
+            connect(url.replace("p%40ss", "wrong"))
+        assert not refused.value.is_outage
+        assert "wrong" not in str(refused.value)
+
+
+def test_wrong_urls_are_named() -> None:
+    with pytest.raises(ConfigError, match="number of a database"):
+        connect("redis://127.0.0.1/first")
+    with pytest.raises(ConfigError, match="unknown option"):
+        connect("redis://127.0.0.1/0?timeout=3")
+    with pytest.raises(ConnectorError, match="cannot be reached"):
+        connect("redis://127.0.0.1:1/0")
+
+
+def test_many_consumers_of_one_queue_share_its_messages(server: RedisServer) -> None:
+    ids = [f"m{number}" for number in range(2000)]
+    with open_queue(f"{server.url}?queue=many") as queue:
+        queue.publish([Message(id=one) for one in ids])
+    seen: list[str] = []
+
+    def consume() -> None:
+        with open_queue(f"{server.url}?queue=many") as mine:
+            while leased := mine.lease(37, lease_s=60):
+                refused = mine.ack([one.handle for one in leased])
+                seen.extend(one.message.id for one in leased if one.handle not in refused)
+
+    threads = [threading.Thread(target=consume) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(seen) == Counter(ids)
