@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup postgresql demo test tests types format nightly cluster stress bench bench-peers lock clean
+.PHONY: help setup servers postgresql redis demo test tests types format nightly cluster stress bench bench-peers lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -35,18 +35,28 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-postgresql: setup ## Install PostgreSQL's programs where tests do not find them (Debian, Ubuntu; root or sudo)
-	@if $(BIN)/python -m tests.databases; then exit 0; fi; \
+# $(call server,test,package): install a Debian package unless the test succeeds.
+define server
+	@if $(1); then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ]; then as=; elif command -v sudo >/dev/null; then as=sudo; else \
-	    echo "make postgresql: installing needs root or sudo" >&2; exit 1; \
+	    echo "make $@: installing needs root or sudo" >&2; exit 1; \
 	fi; \
 	if ! command -v apt-get >/dev/null; then \
-	    echo "make postgresql: there is no apt-get; install PostgreSQL's server so that initdb is on PATH" >&2; exit 1; \
+	    echo "make $@: there is no apt-get; install the server of $@ so that its programs are on PATH" >&2; exit 1; \
 	fi; \
-	echo "Installing PostgreSQL's server"; \
+	echo "Installing the server of $@"; \
 	$$as apt-get update -qq && \
-	$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends postgresql >/dev/null && \
-	$(BIN)/python -m tests.databases
+	$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $(2) >/dev/null && \
+	$(1)
+endef
+
+servers: postgresql redis ## Install the servers that tests need and do not find (Debian, Ubuntu; root or sudo)
+
+postgresql: setup
+	$(call server,$(BIN)/python -m tests.databases,postgresql)
+
+redis:
+	$(call server,command -v redis-server,redis-server)
 
 demo: setup ## Count words on Spark while some lines fail, and account for every line
 	@$(BIN)/tupletree demo
@@ -87,7 +97,7 @@ bench-peers: setup ## What the local runtime is measured against, in an environm
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
 	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-	    --extra dev --extra java --extra sql --extra delta --extra metrics --extra routes --extra embed --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
+	    --extra dev --extra java --extra sql --extra redis --extra delta --extra metrics --extra routes --extra embed --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
 
 clean: ## Remove what the tools and runs left, but not .venv
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tupletree build dist

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from tests.docs.documents import ROOT, blocks_of
 from tupletree.queues import Broker, Capabilities
+from tupletree.queues.redis import CAPABILITIES as REDIS
 from tupletree.queues.sqlite import CAPABILITIES
 from tupletree.testing.queue_conformance import BrokerUnderTest
 
@@ -76,6 +77,7 @@ class FolderQueue(BrokerUnderTest):
 def capabilities_table(folder: Path) -> str:
     brokers: dict[str, Capabilities] = {
         "sqlite": CAPABILITIES,
+        "redis": REDIS,
         "folder": folder_broker(folder).FolderBroker.capabilities,
     }
     rows = [f"| Capability | What it is | {' | '.join(brokers)} |", "|---|---|" + "---|" * len(brokers)]

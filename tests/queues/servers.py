@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-REQUIRED = os.environ.get("TESTS_REQUIRE", "").split(",")
+REQUIRED = os.environ.get("TESTS_REQUIRE", "").replace(",", " ").split()
 
 
 def need(program: str, name: str, install: str) -> str:
@@ -33,7 +33,7 @@ class RedisServer:
     """A Redis server that writes through to its disk. It can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        self.program = need("redis-server", "redis", "apt-get install redis-server")
+        self.program = need("redis-server", "redis", "make redis")
         self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -65,7 +65,7 @@ def test_the_error_of_a_wrong_url_shows_nothing_of_its_password(text: str) -> No
     ("text", "expected"),
     [
         ("sqlit:///q.db", "did you mean sqlite://?"),
-        ("gopher://me:hunter2@host", "one of sqlite://"),
+        ("gopher://me:hunter2@host", "sqlite://"),
         ("sqlite:///", "sqlite:////var"),
         ("sqlite://q.db", "sqlite:///orders.db"),
         ("sqlite:///:memory:", "is a file"),

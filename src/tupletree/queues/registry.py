@@ -50,7 +50,13 @@ def open_sqlite(url: QueueUrl) -> Broker:
     return SqliteBroker(Path(url.path), **settings)
 
 
-_REDIS = _Scheme("tupletree.queues.redis:open_redis", "redis")
+def _open_redis(url: QueueUrl) -> Broker:
+    from tupletree.queues.redis import open_redis
+
+    return open_redis(url)
+
+
+_REDIS = _Scheme(_open_redis, "redis")
 _schemes: dict[str, _Scheme] = {"sqlite": _Scheme(open_sqlite), "redis": _REDIS, "rediss": _REDIS}
 
 
