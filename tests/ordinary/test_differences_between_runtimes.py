@@ -15,7 +15,7 @@ import pytest
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
 from tests.tasks.streams import Line, Word
-from tupletree import Bolt, Collector, Emit, EndOfInput, KeyedState, Spout, TaskContext, Topology, bolt
+from tupletree import Bolt, Collector, Emit, EndOfInput, KeyedState, PermanentError, Spout, TaskContext, Topology, bolt
 from tupletree.runtimes.api import Summary
 from tupletree.sinks import foreach
 from tupletree.sources import items
@@ -240,3 +240,24 @@ def test_without_a_limit_at_most_two_epochs_of_messages_are_open_on_spark_and_12
 
 @bolt
 def sees_lines(line: Line) -> None: ...
+
+
+@bolt(state=int)
+def notes(line: Line, total: KeyedState[int], out: Collector[Word | Line]) -> None:
+    total.value += 1
+    out.emit(Word("belongs to no message"), anchors=())
+    out.emit(line)
+
+
+@bolt
+def refuses(line: Line) -> None:
+    raise PermanentError("after its message touched state")
+
+
+def test_what_a_message_emitted_unanchored_goes_with_it_on_spark_where_its_epoch_runs_again(run: Run) -> None:
+    t = Topology("unanchored")
+    noted = t.bolt("notes", notes).fields(t.spout("lines", items([Line("a")])), "text")
+    t.bolt("refuses", refuses).shuffle(noted.stream(Line))
+    t.sink("out", foreach(note)).shuffle(noted.stream(Word))
+    assert run(t).dead == 1
+    assert SEEN == [] if is_spark(run) else [Word("belongs to no message")] == SEEN

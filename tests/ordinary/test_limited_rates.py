@@ -12,7 +12,18 @@ import pytest
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
 from tests.tasks.streams import Line, Word
-from tupletree import Bolt, Collector, TaskContext, Tick, Topology, TopologyError, batch_bolt, bolt, testing
+from tupletree import (
+    Bolt,
+    Collector,
+    ConnectorError,
+    TaskContext,
+    Tick,
+    Topology,
+    TopologyError,
+    batch_bolt,
+    bolt,
+    testing,
+)
 from tupletree.clock import ManualClock
 from tupletree.runtimes.spark.worker import pacing
 from tupletree.sinks import foreach
@@ -168,3 +179,39 @@ def test_what_cannot_be_limited_is_said_at_once(work: Any, max_rate: Any, what: 
     with pytest.raises(TopologyError) as caught:
         t.build()
     assert Counter(what in finding.what for finding in caught.value.findings)[True] == 1
+
+
+@bolt
+def fails_once(word: Word, context: TaskContext) -> None:
+    CALLS.append(context.epoch_time_s)
+    if context.attempt == 1:
+        raise ValueError("again")
+
+
+@bolt
+def asks(word: Word, context: TaskContext) -> None:
+    CALLS.append(context.epoch_time_s)
+    if context.epoch_time_s - CALLS[0] < 5.0:
+        raise ConnectorError("the service is away")
+
+
+def test_calls_of_later_attempts_count_and_those_that_look_for_the_end_of_an_outage_do_not() -> None:
+    CALLS.clear()
+    lines = [Line(f"word{number}") for number in range(20)]
+    testing.run(
+        without_rows(fails_once), {"lines": lines}, options={"max_spout_pending": 20, "backoff_initial_ms": 1.0}
+    )
+    assert len(CALLS) == 40
+    assert max(CALLS) - min(CALLS) >= 39 / RATE - 0.1
+    CALLS.clear()
+    testing.run(without_rows(asks), {"lines": lines[:2]})
+    assert len(CALLS) > 5.0 * RATE, "the rate alone would allow fewer in the 5 s of the outage"
+
+
+RATE = 0.5
+
+
+def without_rows(work: Any) -> Topology:
+    t = Topology("limited")
+    t.bolt("work", work, max_rate=RATE).shuffle(t.bolt("words", words).shuffle(t.spout("lines", items([Line("")]))))
+    return t

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,12 @@ from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.errors import ConfigError
 from tupletree.runtimes import run
-from tupletree.runtimes.api import RunHandle
-from tupletree.runtimes.metrics import LOOPBACK, serve_metrics
+from tupletree.runtimes.api import Progress, RunHandle
+from tupletree.runtimes.metrics import LOOPBACK, RunCollector, serve_metrics
+from tupletree.runtimes.progress import ProgressRecord
 from tupletree.sinks import foreach
 from tupletree.sources import items
+from tupletree.tracking.outages import ShownOutage
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -82,3 +85,28 @@ def test_the_port_is_free_again_afterwards(tmp_path: Path) -> None:
         pass
     with serve_metrics(handle, "words", "local", port) as again:
         assert again == port
+
+
+class Waiting:
+    """A run that waits for something outside."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+
+    def progress(self) -> Progress:
+        lasting = (ShownOutage("out", "ConnectorError: away", 12.0, 0.5),)
+        return replace(self._handle.progress(), state="waiting", outages=lasting, outage_counts={"out": 3})
+
+    def recent_progress(self) -> list[ProgressRecord]:
+        return self._handle.recent_progress()
+
+
+def test_outages_are_counted_and_say_how_long_they_last(tmp_path: Path) -> None:
+    collector = RunCollector(Waiting(ended_run(tmp_path)), "words", "local")  # type: ignore[arg-type]  # all it asks for
+    samples = {
+        (sample.name, sample.labels.get("component")): sample.value
+        for family in collector.collect()
+        for sample in family.samples
+    }
+    assert samples["tupletree_outages_total", "out"] == 3
+    assert samples["tupletree_outage_seconds", "out"] == 12.0

@@ -279,3 +279,11 @@ def test_the_name_of_the_column_is_taken(url: str) -> None:
     odd = msgspec.defstruct("Odd", [("word", str), ("_made", int)], frozen=True)
     with pytest.raises(ConfigError, match="give the field another name"), opened(sql(url, "odd", key="word"), odd):
         pass
+
+
+def test_a_row_without_a_number_is_older_than_any_other(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts", key="word")) as sink:
+        sink.write(made(1, (Count("a", 1), 1)))
+        rows("UPDATE counts SET _made = NULL")
+        sink.write(made(2, (Count("a", 2), 1)))
+    assert rows("SELECT word, count FROM counts") == [("a", 2)]

@@ -15,6 +15,7 @@ from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame
 from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
+from tupletree.runtimes.spark.worker.pacing import Pacing
 from tupletree.sources import items
 from tupletree.tracking.outcomes import FailureKind
 
@@ -53,13 +54,15 @@ def emitting(item: Item, out: Collector[Item]) -> None:
         out.emit(item)
 
 
-def work(target: object, *seconds: float) -> Worked:
+def work(target: object, *seconds: float, per_s: float | None = None) -> Worked:
     t = Topology("alarmed")
     words = t.bolt("bolt", target).shuffle(t.spout("items", items([Item(0.0)])))  # type: ignore[arg-type]  # any bolt
     if target is emitting:
         words.stream(Item, unconsumed=True)
     component = t.build().components["bolt"]
-    task = BoltTask(component, TaskPlace("alarmed", "bolt", 1, 0, 1))
+    place = TaskPlace("alarmed", "bolt", 1, 0, 1)
+    place.before_call = Pacing(per_s).wait if per_s is not None else None
+    task = BoltTask(component, place)
     roots = list(range(1, len(seconds) + 1))
     frame = Frame(1, "items", "item", [Item(one) for one in seconds], [*roots], roots, 99)
     with CallTimeout(LIMIT_S, sys.__stderr__.fileno() if sys.__stderr__ else 2):
@@ -94,3 +97,7 @@ def test_without_a_limit_there_is_no_signal() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with CallTimeout(None, 2):
         assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_the_wait_for_a_rate_is_no_part_of_a_call() -> None:
+    assert work(plain, 0.0, 0.0, per_s=1 / (3 * LIMIT_S)).failures == {}

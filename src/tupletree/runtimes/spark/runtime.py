@@ -233,8 +233,9 @@ class SparkRun(RunHandle):
     def _main(self) -> None:
         try:
             self._delivery.begin()
-            while not self._run_once():
-                self._directory.claim_again()
+            is_restart = False
+            while not self._run_once(is_restart=is_restart):
+                is_restart = True
             self._delivery.finish(lambda: self._stop_at_s, failed=False)
             self._state = "stopped"
         except BaseException as error:
@@ -248,9 +249,11 @@ class SparkRun(RunHandle):
             self._directory.close()
             self._ended.set()
 
-    def _run_once(self) -> bool:
+    def _run_once(self, *, is_restart: bool) -> bool:
         """Run until the end or an error; whether this was the end. Raises an error that no restart can fix."""
         try:
+            if is_restart:
+                self._directory.claim_again()
             self._run(self._backend.open())
         except BaseException as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
             fault = reason(error, self._directory.path)  # also of what a worker raised
