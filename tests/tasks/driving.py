@@ -19,11 +19,11 @@ from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
+from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.tracking.records import Died
 
 

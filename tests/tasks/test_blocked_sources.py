@@ -9,7 +9,7 @@ from tests.tasks.driving import Driver
 from tests.tasks.giving_again import Members, Queue, pairs_from, seconds
 from tests.tasks.streams import Gathering
 from tupletree.tasks.mail import Now
-from tupletree.tasks.retry_status import BLOCKED_S, BlockedSource, RetryStatus
+from tupletree.tasks.upstream.retry_status import BLOCKED_S, BlockedSource, RetryStatus
 
 
 def driver_of(source: Queue, out: Gathering, limit: int) -> Driver:

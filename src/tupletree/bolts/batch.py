@@ -56,8 +56,8 @@ class BatchTask:
 
     @property
     def put_off_since_s(self) -> float | None:
-        """See `Holder`: batches go by no time of events."""
-        return None
+        """See `Holder`."""
+        return min((member.since_s for member in self._members), default=None)
 
     @property
     def due_s(self) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tupletree.bolts.call_retry import retrying_call
 from tupletree.bolts.effects import Output, TaskPlace, Worked
-from tupletree.bolts.event_time import BEFORE_ALL, Watermark, micros, seconds, timestamp_function
+from tupletree.bolts.event_time import BEFORE_ALL, BY_RUN, BY_WALL, Hold, Watermark, micros, seconds, timestamp_function
 from tupletree.bolts.failures import FailureMaker, wrong_type
 from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
 from tupletree.bolts.timers import Timers
@@ -297,7 +297,7 @@ class TimedHolder(CallingHolder):
             return self._place.epoch_time_s
         due_us = self._ends.next_us
         if due_us is not None and self._time_of is not None:
-            due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._held_since_us())
+            due_us = self._watermark.reaches(due_us, self._now_us(), self._ran_us(), self._holds())
         due_s = self._due_at(due_us)
         if self._looks_again or (self._place.held_back_since_s is not None and self.is_holding):
             look_s = self._place.epoch_time_s + LOOK_AGAIN_S
@@ -358,13 +358,13 @@ class TimedHolder(CallingHolder):
             return max(self._now_us(), self._over_us)
         # With an attempt under way the next epoch knows more, and time may have come further without anything new.
         self._stirred = self._retries_run and self.is_holding
-        return self._watermark.advance(self._now_us(), self._ran_us(), self._held_since_us())
+        return self._watermark.advance(self._now_us(), self._ran_us(), self._holds())
 
-    def _held_since_us(self) -> int | None:
-        """Since when the watermark is held back: by messages that are tried again, and by what is put off before it."""
-        sinces = [one for one in (self._retrying_since_us(), self._put_off_before_us()) if one is not None]
-        return min(sinces, default=None)
-
-    def _put_off_before_us(self) -> int | None:
-        since_s = self._place.held_back_since_s
-        return None if since_s is None else micros(since_s)
+    def _holds(self) -> list[Hold]:
+        """What holds the watermark back: what is tried again, what is put off before it, and what is under way."""
+        place = self._place
+        put_off_us = None if place.held_back_since_s is None else micros(place.held_back_since_s)
+        holds = [(since_us, BY_WALL) for since_us in (self._retrying_since_us(), put_off_us) if since_us is not None]
+        if place.under_way_since_s is not None:
+            holds.append((micros(place.under_way_since_s), BY_RUN))
+        return holds

@@ -144,9 +144,11 @@ class TaskPlace:
     `kept_retrying`: messages with a later attempt of which tuples are kept somewhere, and when they first went out; a
     task that holds these tuples itself need not wait for them. `retries_run` says that a later attempt is in the epoch
     that runs, so that more is known in the next one. `held_back_since_s` is since when a window or join before this one
-    has put something off (`Holder.put_off_since_s`): what comes of that is earlier than what has come since. `run_s` is
-    for how long the run has run, in seconds: durations go by it, for it neither goes back nor goes on while no process
-    runs; None: as `epoch_time_s`.
+    has put something off (`Holder.put_off_since_s`): what comes of that is earlier than what has come since.
+    `under_way_since_s` is when, by the clock of `run_s`, the oldest message went out that may still bring this one
+    something; None: nothing may, or the runtime hands on all that there is before it asks how far time has come.
+    `run_s` is for how long the run has run, in seconds: durations go by it, for it neither goes back nor goes on while
+    no process runs; None: as `epoch_time_s`.
     `message_timeout_s` is for those who extend the timeout of what they hold; None: there is no timeout to extend.
     `waits` says that the task is resumed after an outage, which fails no tuple then.
     `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over. `again` are first attempts
@@ -167,6 +169,7 @@ class TaskPlace:
     epoch_time_s: float = 0.0
     retrying_since_s: float | None = None
     held_back_since_s: float | None = None
+    under_way_since_s: float | None = None
     kept_retrying: Mapping[int, float] = field(default_factory=dict)
     retries_run: bool = False
     run_s: float | None = None

@@ -17,7 +17,7 @@ from tupletree.bolts.failures import safe_text
 from tupletree.errors import ProcessingError
 from tupletree.topology.windows import Timestamp
 
-__all__ = ["BEFORE_ALL", "Watermark", "micros", "seconds", "shown", "timestamp_function"]
+__all__ = ["BEFORE_ALL", "BY_RUN", "BY_WALL", "Hold", "Watermark", "micros", "seconds", "shown", "timestamp_function"]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
@@ -25,6 +25,9 @@ PER_SECOND = 1_000_000
 
 BEFORE_ALL = -(1 << 62)
 """Earlier than any time: 146,000 years before the Unix epoch."""
+
+AFTER_ALL = 1 << 62
+"""Later than any time."""
 
 FARTHEST_S = 1 << 41
 """No timestamp is farther from the Unix epoch: 69,000 years."""
@@ -78,8 +81,17 @@ def _no_time(time: object, got: str, next_step: str) -> ProcessingError:
     )
 
 
-HISTORY_STEPS = 64
-"""How finely the past is remembered: in steps of this part of the longest time that it may hold the watermark back."""
+HISTORY_STEP_US = 5_000
+HISTORY_SHARE = 8
+HISTORY_LENGTH = 192
+"""How finely the past is remembered: in steps of so many microseconds, or of this part of its age where that is more.
+It is thinned out when it has so many entries."""
+
+Hold = tuple[int, int]
+"""(since when, microseconds; by which clock) something holds the watermark back."""
+
+BY_WALL, BY_RUN = 0, 2
+"""Seconds since the Unix epoch, and the run's clock: positions in an entry of the history."""
 
 
 class Watermark:
@@ -111,24 +123,29 @@ class Watermark:
         self._latest[source] = max(self._latest[source], time_us)
         self._heard_us[source] = ran_us
 
-    def advance(self, now_us: int, ran_us: int, retrying_since_us: int | None) -> int:
+    def advance(self, now_us: int, ran_us: int, holds: Sequence[Hold] = ()) -> int:
         """Bring it up to date.
 
         Args:
             now_us: the time.
             ran_us: the run's clock.
-            retrying_since_us: when the oldest message that is being tried again first went out; None: there is none.
+            holds: since when messages are under way that may bring earlier tuples.
         """
         free = self._free(ran_us)
         self._remember(now_us, ran_us, free)
         if self._limit_us is not None:
             free = min(free, self._limit_us)
-        if retrying_since_us is not None:
-            free = min(free, max(self._as_of(retrying_since_us, 0), self._as_of(ran_us - self._hold_us, 2)))
-        self.current = max(self.current, free)
+        self.current = max(self.current, min(free, self._held_at(ran_us, holds)))
         return self.current
 
-    def reaches(self, time_us: int, now_us: int, ran_us: int, retrying_since_us: int | None) -> int | None:
+    def _held_at(self, ran_us: int, holds: Sequence[Hold]) -> int:
+        """Where it is held; after all times if nothing holds it."""
+        if not holds:
+            return AFTER_ALL
+        held = min(self._as_of(since_us, clock) for since_us, clock in holds)
+        return max(held, self._as_of(ran_us - self._hold_us, BY_RUN))
+
+    def reaches(self, time_us: int, now_us: int, ran_us: int, holds: Sequence[Hold] = ()) -> int | None:
         """When to look whether the clock alone has brought it to a time; None: only tuples will."""
         if all(latest == BEFORE_ALL for latest in self._latest.values()):
             return None
@@ -136,7 +153,7 @@ class Watermark:
         if any(wait is None for wait in waits):
             return None
         wait = max(wait for wait in waits if wait is not None)
-        if retrying_since_us is None or wait > 0:
+        if wait > 0 or self._held_at(ran_us, holds) >= time_us:
             return now_us + wait
         at = bisect_left(self._history, time_us, key=lambda entry: entry[1])
         reached_us = self._history[at][2] if at < len(self._history) else ran_us
@@ -197,12 +214,21 @@ class Watermark:
         history = self._history
         if history and (free <= history[-1][1] or now_us < history[-1][0] or ran_us < history[-1][2]):
             return
-        if history and ran_us - history[-1][2] < self._hold_us // HISTORY_STEPS:
+        if history and ran_us - history[-1][2] < min(HISTORY_STEP_US, self._hold_us // HISTORY_LENGTH):
             return
         history.append((now_us, free, ran_us))
         old = bisect_right(history, ran_us - self._hold_us, key=lambda entry: entry[2]) - 1
         if old > 0:
             del history[:old]
+        if len(history) > HISTORY_LENGTH:
+            self._thin_out(ran_us)
+
+    def _thin_out(self, ran_us: int) -> None:
+        kept = self._history[:1]
+        for entry in self._history[1:]:
+            if entry[2] - kept[-1][2] >= max(HISTORY_STEP_US, (ran_us - entry[2]) // HISTORY_SHARE):
+                kept.append(entry)
+        self._history = kept
 
     def _as_of(self, clock_us: int, clock: int) -> int:
         """What it was just before: tuples of a message may have moved it at the very time at which it went out.

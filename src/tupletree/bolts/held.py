@@ -78,7 +78,10 @@ class Holder(Protocol):
 
     @property
     def put_off_since_s(self) -> float | None:
-        """When, in epoch time, the oldest tuple came that takes part in what is put off; None: nothing is."""
+        """When, in epoch time, the oldest tuple came that takes part in what is put off; None: nothing is.
+
+        Of what goes by no time of events itself (batches, a `HoldingBolt`): when the oldest came that is held.
+        """
 
     @property
     def is_holding(self) -> bool:

@@ -59,8 +59,8 @@ class HoldingTask:
 
     @property
     def put_off_since_s(self) -> float | None:
-        """See `Holder`: it goes by no time of events."""
-        return None
+        """See `Holder`."""
+        return min((member.since_s for member in self._holdings.members()), default=None)
 
     @property
     def due_s(self) -> float | None:

@@ -119,6 +119,7 @@ class AsyncBoltMachine(EmittingMachine):
 
     def _begin(self, now: Now) -> None:
         self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
+        self._since_s = now.monotonic_s
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - it sends nothing
         """Cancel the calls that run, and close a class bolt when they have ended."""
@@ -225,6 +226,8 @@ class AsyncBoltMachine(EmittingMachine):
 
     def purge(self, roots: AbstractSet[int]) -> None:
         """Drop what is held for these roots only: they are over. Calls that run go on."""
+        if self._kept_frames is not None:
+            self._kept_frames.settle((), roots)
         if self._deferred is not None:
             self._deferred.forget(roots)
         self._calls.purge(roots, {call.delivery for call in self._running.values()})
@@ -244,6 +247,8 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         self.worked += len(frame.values)
         worked = Worked()
+        if self._under_way is not None:
+            self._keep_frame(frame, self._under_way)
         if self._emitter.ordering.inherits:
             frame = carried(frame)
         for delivery in deliveries_of(frame):
@@ -354,6 +359,8 @@ class AsyncBoltMachine(EmittingMachine):
                 return True
             self._ready.popleft()
             self._next_in_line(key)
+            if self._kept_frames is not None:
+                self._kept_frames.settle((), roots_of(delivery.root))
         return False
 
     def _note(self, text: str, out: Outbox) -> None:

@@ -122,6 +122,7 @@ class BoltMachine(EmittingMachine):
         self._told: set[int] = set()  # failed while it is in hand, and its acker knows
         self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
         self._cut_failed: set[int] = set()
+        self._stopped_in: Frame | None = None  # the frame in which a bolt met an outage that keeps none otherwise
         self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
         self.is_timed = self._holder is not None or self._orphan_check is not None or self._limit is not None
 
@@ -166,6 +167,7 @@ class BoltMachine(EmittingMachine):
         for root in frame.roots:
             self._fail.blame(worked, root, "(the bolt could not be opened)", error)
         self.carry_out(worked, out)
+        self.skip(frame)
         return False
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
@@ -199,6 +201,13 @@ class BoltMachine(EmittingMachine):
             frame = without(frame, self._cut_failed)
         self.worked += len(frame.values)
         self._look(now)
+        under_way = self._under_way
+        keeps = self._deferred is not None and self._holding is None
+        if under_way is not None:
+            since_s = under_way.since_s(frame)
+            self._since_s = now.monotonic_s if since_s is None else since_s
+            if keeps:
+                self._keep_frame(frame, under_way)
         self._worked_s = now.monotonic_s
         self._is_counted = False
         attempts = self.place.attempts
@@ -218,6 +227,11 @@ class BoltMachine(EmittingMachine):
         if self._cut_roots:
             self._cut_failed |= worked.failures.keys() & self._cut_roots
         self._take(worked, now, out)
+        if under_way is not None and not keeps:
+            if worked.outage is None:
+                under_way.taken(frame.id)
+            else:
+                self._stopped_in = frame
 
     def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:
         """See `Machine.cut`.
@@ -238,6 +252,8 @@ class BoltMachine(EmittingMachine):
                 self._deferred.add(rest.id, both)
             else:
                 out.add_delta(rest.id, [*both])
+        if self._under_way is not None:
+            self._under_way.cut(head, rest)
         return head, rest
 
     def _leave_early(self, settled: Callable[[], Worked]) -> None:
@@ -289,7 +305,7 @@ class BoltMachine(EmittingMachine):
             if self._is_open:
                 self.place.begin(now.wall_s)
                 self._look(now)
-                self._take(self._bolt.resume(), now, out)
+                self._resume(now, out)
             elif self._waiting:
                 self._work(self._waiting.popleft(), now, out)
             else:
@@ -307,6 +323,19 @@ class BoltMachine(EmittingMachine):
             self._deferred, self._owes_for_outage = None, False
         return True
 
+    def _resume(self, now: Now, out: Outbox) -> None:
+        frame, under_way = self._stopped_in, self._under_way
+        if frame is None or under_way is None:
+            self._take(self._bolt.resume(), now, out)
+            return
+        since_s = under_way.since_s(frame)
+        self._since_s = now.monotonic_s if since_s is None else since_s
+        worked = self._bolt.resume()
+        self._take(worked, now, out)
+        if worked.outage is None:
+            self._stopped_in = None
+            under_way.taken(frame.id)
+
     def _waiting_roots(self) -> Iterable[int]:
         """The messages that wait for the end of an outage."""
         roots = [root for frame in self._waiting for root in frame.roots]
@@ -315,6 +344,7 @@ class BoltMachine(EmittingMachine):
     def tick(self, now: Now, out: Outbox) -> None:
         """Tell the bolt that time passed."""
         self.place.begin(now.wall_s)
+        self._since_s = now.monotonic_s
         if self._is_open and not (self.is_waiting if self._limit is None else self.wait.current is not None):
             self.carry_out(self._bolt.tick(now.wall_s), out)
 
@@ -398,6 +428,8 @@ class BoltMachine(EmittingMachine):
     def purge(self, roots: AbstractSet[int]) -> None:
         """Drop what is held for these roots only: they are over."""
         self._is_counted = False
+        if self._kept_frames is not None:
+            self._kept_frames.settle((), roots)
         if self._deferred is not None:
             self._deferred.forget(roots)
         if self._holder is not None:
@@ -433,8 +465,10 @@ class BoltMachine(EmittingMachine):
         """See how things stand now."""
         self._seen_s = now.monotonic_s
         self._from_epoch_time_s = now.monotonic_s - now.wall_s
-        self.place.run_s = now.monotonic_s
+        self.place.run_s = self._since_s = now.monotonic_s
         if self.retry_status is not None:
+            if self._under_way is not None and self._holding is not None:
+                self.place.under_way_since_s = self._under_way.oldest_s(self.task.component)
             self.place.retrying_since_s = self.retry_status.retrying_since_s
             self.place.message_timeout_s = self.retry_status.timeout_s
 
@@ -444,6 +478,8 @@ class BoltMachine(EmittingMachine):
             return True
         self._tell_held()
         may_come = retry_status.retrying_since_s is not None or not retry_status.all_is_held
+        if self._under_way is not None and self._under_way.oldest_s(self.task.component) is not None:
+            return False  # it comes, or fails, or the task that keeps it is flushed first
         return not may_come or now.monotonic_s - self._worked_s >= PATIENCE_S
 
     def _tell_held(self) -> None:

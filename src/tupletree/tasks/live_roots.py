@@ -45,10 +45,15 @@ class LiveRoots:
         self._period_s = 2.0 * (WITHOUT_TIMEOUT_S if timeout_s is None else timeout_s)
         self._in_flight: dict[int, Container[int]] = {}
         self._id_of: dict[int, Callable[[int], MessageId | None]] = {}
+        self._first_s: dict[int, Callable[[int], float | None]] = {}
         self._ended: dict[int, dict[int, MessageId]] = {}
 
     def register(
-        self, spout_task: int, in_flight: Container[int], id_of: Callable[[int], MessageId | None] = lambda _: None
+        self,
+        spout_task: int,
+        in_flight: Container[int],
+        id_of: Callable[[int], MessageId | None] = lambda _: None,
+        first_s: Callable[[int], float | None] = lambda _: None,
     ) -> None:
         """Add the open attempts of a spout task.
 
@@ -56,9 +61,11 @@ class LiveRoots:
             spout_task: its number.
             in_flight: the attempts, as a collection that changes with them.
             id_of: the message id of one of them; None for any other. Any thread may call it.
+            first_s: the same for the time of its message's first emission, monotonic.
         """
         self._in_flight[spout_task] = in_flight
         self._id_of[spout_task] = id_of
+        self._first_s[spout_task] = first_s
         self._ended[spout_task] = {}
 
     def note_failed(self, now_s: float) -> None:
@@ -90,6 +97,11 @@ class LiveRoots:
             if message_id is not None:
                 return message_id
         return None
+
+    def first_s(self, root: int) -> float | None:
+        """When the message of an open attempt was first emitted (monotonic); None for any other."""
+        found = (first_s(root) for first_s in self._first_s.values())
+        return next((one for one in found if one is not None), None)
 
     def slowest(self) -> tuple[str, float] | None:
         """The bolt whose calls take longest, and seconds per call; None if none was measured."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.failures import FailureMaker
-from tupletree.data.frames import Frame, Root
+from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
@@ -17,7 +17,8 @@ from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pace import Pace
-from tupletree.tasks.retry_status import RetryStatus
+from tupletree.tasks.upstream.retry_status import RetryStatus
+from tupletree.tasks.upstream.under_way import KeptFrames, UnderWay
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
@@ -58,6 +59,11 @@ class Machine:
         """The message ids of these roots, as far as they are known."""
         return self.live.ids_of(roots) if self.live is not None else ()
 
+    @property
+    def _under_way(self) -> UnderWay | None:
+        """What is on its way to windows and joins by event time; None where there are none."""
+        return self.retry_status.under_way if self.retry_status is not None else None
+
     def number_from(self, numbers: Numbers) -> None:
         """Take numbers for the order of making from here; call it before `start`."""
 
@@ -69,6 +75,9 @@ class Machine:
         raise InternalError(
             "a task got a frame, and tasks of its kind get none", where=self.task.component, got=frame.component
         )
+
+    def skip(self, frame: Frame) -> None:
+        """A frame that is addressed to this task is not worked: none of its messages is open any more."""
 
     def cut(self, frame: Frame, tuples: int, out: Outbox) -> tuple[Frame, Frame]:  # noqa: ARG002 - for those with a pace
         """Cut a frame that is addressed to this task behind so many tuples; `work` takes both, the first part first."""
@@ -150,6 +159,8 @@ class EmittingMachine(Machine):
             None  # for those that may emit for a message long before they are done with it
         )
         self._random_bits = random_bits
+        self._kept_frames: KeptFrames | None = None
+        self._since_s = 0.0  # when the oldest message of what is in hand went out, where that is of use
 
     def number_from(self, numbers: Numbers) -> None:
         """See `Machine`."""
@@ -162,6 +173,7 @@ class EmittingMachine(Machine):
             ordering.settle(worked)
             worked.outputs = ordering.order(worked.outputs)
         failures = worked.failures
+        first = len(out.frames)
         sent: list[tuple[int, Sequence[Root]]] | None = None if self._deferred is None else []
         for output in worked.outputs:
             for root, value, error in self._emitter.send(output, out, sent):
@@ -171,6 +183,9 @@ class EmittingMachine(Machine):
         else:
             for frame_id, roots in worked.done:
                 out.add_delta(frame_id, roots)
+        under_way = self._under_way
+        if under_way is not None:
+            self._tell_under_way(worked, out.frames[first:], under_way)
         if failures:
             out.fail_trees(failures)
         if worked.extended:
@@ -180,6 +195,34 @@ class EmittingMachine(Machine):
         if worked.stray_count:
             self.strays += worked.stray_count
             out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))
+
+    def skip(self, frame: Frame) -> None:
+        """See `Machine`."""
+        if self._under_way is not None:
+            self._under_way.taken(frame.id)
+
+    def _keep_frame(self, frame: Frame, under_way: UnderWay) -> None:
+        """Some tuples of this frame are kept beyond the call."""
+        if self._kept_frames is None:
+            self._kept_frames = KeptFrames(under_way)
+        self._kept_frames.keep(frame)
+
+    def _tell_under_way(self, worked: Worked, sent: Sequence[Frame], under_way: UnderWay) -> None:
+        """What is sent is as old as the oldest that is kept here: it is not known which of these it comes of."""
+        since_s, kept = self._since_s, self._kept_frames
+        if kept is not None:
+            kept_s = kept.since_s
+            since_s = since_s if kept_s is None else min(since_s, kept_s)
+        if sent:
+            under_way.sent(sent, since_s)
+        if worked.failures and self.live is not None:
+            under_way.failed(worked.failures, self.live)
+        if kept is not None:
+            kept.settle(((frame_id, _flat(roots)) for frame_id, roots in worked.done), worked.failures)
+
+
+def _flat(roots: Iterable[Root]) -> Iterable[int]:
+    return (one for root in roots for one in roots_of(root))
 
 
 def _strays(count: int, strays: Sequence[Failure]) -> str:

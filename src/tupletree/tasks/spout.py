@@ -26,9 +26,9 @@ from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, TreeVerd
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
-from tupletree.tasks.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
+from tupletree.tasks.upstream.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.write_requests import WriteRequests
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.window_check import max_pending
@@ -110,11 +110,8 @@ class SpoutMachine(Machine):
                 Pending(RetryPolicy.from_options(options), draw, random), draw, SpoutBuffer()
             )
             spout_checkpoint.pending.register(task.task_id, task.component, component.replay)
-        self.pending, self._draw, self._spout_buffer = (
-            spout_checkpoint.pending,
-            spout_checkpoint.draw,
-            spout_checkpoint.spout_buffer,
-        )
+        self.pending, self._draw = spout_checkpoint.pending, spout_checkpoint.draw
+        self._spout_buffer = spout_checkpoint.spout_buffer
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
         self._attempt_notes = AttemptNotes()
@@ -133,6 +130,7 @@ class SpoutMachine(Machine):
         self._blocked_source = BlockedSource(task.task_id)
         self._storing_letters: set[int] = set()
         self._not_yet_told: set[int] = set()
+        self._judged: list[int] = []  # failed since others were told how things stand
         self._pulling = self._retrying = active
         self._paused = not active
         self._leaves_buffer = False
@@ -156,7 +154,8 @@ class SpoutMachine(Machine):
         """Open the spout and let it run."""
         self.place.epoch_time_s, self._now_s = now.wall_s, now.monotonic_s
         if self.live is not None:
-            self.live.register(self.task.task_id, self.pending.attempts_out, self.pending.id_of)
+            pending = self.pending
+            self.live.register(self.task.task_id, pending.attempts_out, pending.id_of, pending.first_s)
         self._restore_not_told()
         try:
             self._open()
@@ -460,7 +459,10 @@ class SpoutMachine(Machine):
         values = [value for value in values if type(value) is self._class]
         if values:
             output = Output(self._stream, values, [UNTRACKED], [len(values)])
+            before = len(out.frames)
             refused = self._emitter.send(self._emitter.ordering.order([output])[0], out)
+            if self._under_way is not None:
+                self._under_way.sent(out.frames[before:], self._now_s)
             self.strays += len(refused)
             out.notes += [
                 LogNote(self.task.component, f"an untracked value is lost: {error}") for _, _, error in refused
@@ -510,7 +512,14 @@ class SpoutMachine(Machine):
         output = Output(self._stream, values, framed, [*range(1, len(values) + 1)])
         if not self._emitter.ordering.is_idle:
             output.made = self.pending.number(roots, self._emitter.ordering.numbers.take)
+        before = len(out.frames)
         first, refused = self._emitter.launch(output, out)
+        if self._under_way is not None:
+            since_s = now.monotonic_s
+            if max(attempts) > 1:
+                firsts = (self.pending.first_s(root) for root in roots)
+                since_s = min((one for one in firsts if one is not None), default=since_s)
+            self._under_way.sent(out.frames[before:], since_s)
         for one, value, error in refused:
             self._fail.note(failures, one, value, error)
         opened = sum(len(part) for _, part in first)
@@ -543,6 +552,9 @@ class SpoutMachine(Machine):
         if self._blocked_source.look(retry_status, roots, now):
             since_s = self._retrying_since_s()
         retry_status.note_spout(task, since_s, self.in_flight - self.writing, now)
+        if self._judged and retry_status.under_way is not None:
+            retry_status.under_way.judged(self._judged)
+        self._judged.clear()
 
     def _retrying_since_s(self) -> float | None:
         return self.pending.retrying_since_s(self.task.task_id, given_up_s=self._blocked_source.given_up_s)
@@ -677,6 +689,8 @@ class SpoutMachine(Machine):
         if self.live is not None:
             self.live.remember(self.task.task_id, root)
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
+        if self.retry_status is not None:
+            self._judged.append(root)
         self._attempts.pop(root, None)
         if self._limit is not None:
             self._limit.ended((root,), now.monotonic_s)

@@ -54,8 +54,9 @@ def window_bolt(
         lag_s: how far behind a later one a tuple may come.
         idle_s: after so many seconds without a tuple on an input, the watermark goes on with the clock. None: it waits.
         late: what happens to a tuple whose windows are all over.
-        retry_hold_s: how long a message that is tried again holds the watermark back, at most. Time in which no process
-            runs does not count. Windows that were over before it came are called again, with what comes again.
+        retry_hold_s: how long a message that is under way to the window, or is tried again, holds the watermark back,
+            at most. Time in which no process runs does not count. Windows that were over before it came are called
+            again, with what comes again.
         extend_timeout: restart the message timeout of what is held, again and again, for as long as it is held.
         outputs: as for `bolt`.
         blocking: as for `bolt`.

@@ -459,6 +459,11 @@ class Pending:
         message = self._in_flight.get(root)
         return None if message is None else message.message_id
 
+    def first_s(self, root: int) -> float | None:
+        """When the message whose attempt this is was first emitted (monotonic); as `id_of`."""
+        message = self._in_flight.get(root)
+        return None if message is None else message.first_s
+
     @property
     def attempts_out(self) -> Container[int]:
         """Roots of all attempts that are out, as they come and go."""

@@ -24,11 +24,11 @@ from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.orders import Numbers
-from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
+from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.window_check import max_pending
@@ -173,7 +173,7 @@ class _Maker:
         self._carried_over = carried_over
         self._random = random
         self._attempts: dict[int, int] = {}
-        self._retry_status = RetryStatus.of(plan, options)
+        self._retry_status = RetryStatus.of(plan, options, threading.Lock())
         self._live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._spouts = [task.task_id for task in plan.tasks if kind_of(plan, task) == "spout"]
         self._sinks = {task.task_id: carried_over.starts for task in plan.tasks if kind_of(plan, task) == "sink"}

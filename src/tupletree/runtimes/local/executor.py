@@ -395,6 +395,8 @@ class Executor:
         if frame.values and frame.task not in self._closed:
             self.in_hand = frame.task
             machine.work(frame, now, out)
+        else:
+            machine.skip(frame)
         if out.frames:
             self._pass_on(out.take_frames())
         self._slice_s = after_s = self._clock.monotonic()

@@ -304,6 +304,7 @@ class Simulation:
         for frame in out.take_frames():
             if self.inject_fault("lose_frames"):
                 self.note("lost", frame)
+                self.machine_set.machines[frame.task].skip(frame)
                 continue
             if self.inject_fault("repeat_frames"):
                 self.oracle.repeated(frame)

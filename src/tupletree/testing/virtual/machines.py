@@ -17,16 +17,17 @@ from tupletree.state.cells import ValueCell, cell_of
 from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.edges import RootIds
+from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.retry_status import RetryStatus
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
+from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.testing.virtual.probes import (
     Probe,
     ProbedAsyncBolt,
@@ -92,6 +93,8 @@ class MachineSet:
 
     def replace(self, task_id: int, now: Now, out: Outbox, spout_checkpoint: SpoutCheckpoint | None = None) -> Machine:
         """Make and open a machine for a task, in the place of the one that was there."""
+        if self._retry_status is not None and self._retry_status.under_way is not None:
+            self._retry_status.under_way.lost(task_id)
         machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, spout_checkpoint)
         machine.retry_status, machine.live = self._retry_status, self.live
         machine.number_from(self._numbers)

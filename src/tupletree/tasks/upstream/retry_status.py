@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 from tupletree.config import Options
 from tupletree.routing.plan import Plan
 from tupletree.tasks.mail import Now
+from tupletree.tasks.upstream.under_way import UnderWay
 from tupletree.topology.model import BoltSpec
 
 __all__ = ["BlockedSource", "RetryStatus"]
@@ -32,13 +34,21 @@ class RetryStatus:
         spout_tasks: who emits.
         holder_tasks: who holds.
         timeout_s: the message timeout, for those that extend it; None: nothing times out.
+        under_way: what is on its way to windows and joins by event time; None where there are none.
 
     Attributes:
-        holder_tasks, timeout_s: as given. Holders are told (`Drop`) of each attempt that failed.
+        holder_tasks, timeout_s, under_way: as given. Holders are told (`Drop`) of each attempt that failed.
     """
 
-    def __init__(self, spout_tasks: Iterable[int], holder_tasks: Iterable[int], timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        spout_tasks: Iterable[int],
+        holder_tasks: Iterable[int],
+        timeout_s: float | None,
+        under_way: UnderWay | None = None,
+    ) -> None:
         self.timeout_s = timeout_s
+        self.under_way = under_way
         self.holder_tasks = tuple(holder_tasks)
         self._retrying = dict.fromkeys(spout_tasks, (math.inf, 0.0))
         self._in_flight = dict.fromkeys(self._retrying, 0)
@@ -47,8 +57,8 @@ class RetryStatus:
         self._asking = dict.fromkeys(self._retrying, False)
 
     @classmethod
-    def of(cls, plan: Plan, options: Options) -> RetryStatus | None:
-        """That of a topology; None where there are neither windows nor joins."""
+    def of(cls, plan: Plan, options: Options, lock: AbstractContextManager[object] | None = None) -> RetryStatus | None:
+        """That of a topology; None where there are neither windows nor joins. `lock`: see `UnderWay`."""
         spec = plan.spec
         holders = [
             task
@@ -61,7 +71,7 @@ class RetryStatus:
         spouts = [
             task for name, one in spec.components.items() if one.kind == "spout" for task in plan.task_ids_of(name)
         ]
-        return cls(spouts, holders, options.message_timeout_s)
+        return cls(spouts, holders, options.message_timeout_s, UnderWay.of(plan, lock))
 
     def note_spout(self, task: int, retrying_since_s: float | None, in_flight: int, now: Now) -> None:
         """A spout task tells how it stands.

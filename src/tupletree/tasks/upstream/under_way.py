@@ -1,0 +1,230 @@
+"""What is under way to windows and joins that go by event time: frames that may still bring an earlier tuple.
+
+Owns one answer per window or join: when did the oldest message go out of which anything has yet to come to it? A frame
+is under way from when it is sent until the task that got it has sent on what comes of it. A task that keeps tuples
+beyond a call (async bolts, batches, collectors) keeps their frames under way until these tuples are settled. A message
+that failed is under way until its spout task knows, and waits for the next attempt itself (`RetryStatus`). What a
+window or join took is no longer under way: what comes of it follows its own watermark.
+
+Frames are counted, each once, so nothing is done per tuple, except for those that a task keeps. One lock guards all
+counts, because a sender's count must rise before the receiver's falls.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
+
+from tupletree.data.frames import Frame, roots_of
+from tupletree.routing.plan import Plan
+from tupletree.tasks.live_roots import LiveRoots
+from tupletree.topology.model import BoltSpec, TopologySpec
+
+__all__ = ["KeptFrames", "UnderWay"]
+
+
+class _Oldest:
+    """A bag of times, of which the least is known."""
+
+    __slots__ = ("_counts", "_heap")
+
+    def __init__(self) -> None:
+        self._counts: dict[float, int] = {}
+        self._heap: list[float] = []
+
+    def add(self, time_s: float, count: int = 1) -> None:
+        known = self._counts.get(time_s, 0)
+        self._counts[time_s] = known + count
+        if not known:
+            heapq.heappush(self._heap, time_s)
+
+    def remove(self, time_s: float) -> None:
+        left = self._counts[time_s] - 1
+        if left:
+            self._counts[time_s] = left
+            return
+        del self._counts[time_s]
+        heap = self._heap
+        while heap and heap[0] not in self._counts:
+            heapq.heappop(heap)
+
+    @property
+    def least(self) -> float | None:
+        return self._heap[0] if self._heap else None
+
+
+_Entry = tuple[_Oldest, float, int, int]
+"""(where it is counted, since when, parts of it, the task that is to get it)"""
+
+
+class UnderWay:
+    """See the module docstring. Any thread may call.
+
+    Args:
+        above: window or join by event time → the components that something of it may come from.
+        component_of: task → component.
+        lock: what only one thread may hold at a time; None where there is one thread.
+    """
+
+    def __init__(
+        self,
+        above: Mapping[str, AbstractSet[str]],
+        component_of: Sequence[str],
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._lock = lock or nullcontext()
+        self._component_of = component_of
+        self._to: dict[str, _Oldest] = {one: _Oldest() for name, them in above.items() for one in (name, *them)}
+        self._read = {name: [self._to[one] for one in {name, *them}] for name, them in above.items()}
+        self._frames: dict[int, _Entry] = {}
+        self._failing: dict[int, float] = {}
+        self._failed = _Oldest()
+
+    @classmethod
+    def of(cls, plan: Plan, lock: AbstractContextManager[object] | None = None) -> UnderWay | None:
+        """That of a topology; None where no window or join goes by event time."""
+        above = {name: plan.upstream_of(name) for name in _by_event_time(plan.spec)}
+        return cls(above, [task.component for task in plan.tasks], lock) if above else None
+
+    def sent(self, frames: Sequence[Frame], since_s: float) -> None:
+        """Frames go out, of messages the oldest of which was first emitted then (monotonic)."""
+        with self._lock:
+            for frame in frames:
+                oldest = self._to.get(self._component_of[frame.task])
+                if oldest is not None:
+                    oldest.add(since_s)
+                    self._frames[frame.id] = oldest, since_s, 1, frame.task
+
+    def cut(self, head: Frame, rest: Frame) -> None:
+        """A frame is worked in two parts, which may have the same id."""
+        with self._lock:
+            entry = self._frames.get(head.id)
+            if entry is None:
+                return
+            oldest, since_s, parts, task = entry
+            oldest.add(since_s)
+            if head.id == rest.id:
+                self._frames[head.id] = oldest, since_s, parts + 1, task
+            else:
+                self._frames[rest.id] = oldest, since_s, 1, task
+
+    def since_s(self, frame: Frame) -> float | None:
+        """When the oldest message of a frame went out; None for a frame that is not under way."""
+        entry = self._frames.get(frame.id)
+        return None if entry is None else entry[1]
+
+    def taken(self, frame_id: int) -> None:
+        """What comes of a frame, or of a part of it, has been sent."""
+        with self._lock:
+            entry = self._frames.get(frame_id)
+            if entry is None:
+                return
+            oldest, since_s, parts, task = entry
+            oldest.remove(since_s)
+            if parts > 1:
+                self._frames[frame_id] = oldest, since_s, parts - 1, task
+            else:
+                del self._frames[frame_id]
+
+    def lost(self, task: int) -> None:
+        """A task was lost with all frames that it was to get."""
+        gone = [(frame_id, entry[2]) for frame_id, entry in self._frames.items() if entry[3] == task]
+        for frame_id, parts in gone:
+            for _ in range(parts):
+                self.taken(frame_id)
+
+    def failed(self, roots: Iterable[int], live: LiveRoots) -> None:
+        """A task failed these attempts: they stay under way until their spout tasks know (`judged`)."""
+        with self._lock:
+            for root in roots:
+                since_s = live.first_s(root)
+                # One that is over was judged already: nobody would take it out again.
+                if since_s is not None and root not in self._failing:
+                    self._failing[root] = since_s
+                    self._failed.add(since_s)
+
+    def judged(self, roots: Iterable[int]) -> None:
+        """Spout tasks know that these attempts are over, and have told what waits for another one."""
+        if not self._failing:
+            return
+        with self._lock:
+            for root in roots:
+                since_s = self._failing.pop(root, None)
+                if since_s is not None:
+                    self._failed.remove(since_s)
+
+    def oldest_s(self, component: str) -> float | None:
+        """When the oldest message went out that may still bring a window or join something; None: nothing may.
+
+        None as well for components that are no windows or joins by event time.
+        """
+        read = self._read.get(component)
+        if read is None:
+            return None
+        with self._lock:
+            times = [one.least for one in read]
+            times.append(self._failed.least)
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+
+class KeptFrames:
+    """The frames of one task that keeps tuples beyond a call.
+
+    Args:
+        under_way: where they are under way.
+    """
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
+        self._roots: dict[int, set[int]] = {}
+        self._since_s: dict[int, float] = {}
+
+    @property
+    def since_s(self) -> float | None:
+        """When the oldest message of them went out."""
+        return min(self._since_s.values(), default=None)
+
+    def keep(self, frame: Frame) -> None:
+        """Tuples of a frame are kept, until their messages are settled."""
+        since_s = self._under_way.since_s(frame)
+        if since_s is None:
+            return
+        roots = {one for root in frame.roots for one in roots_of(root)}
+        if frame.id in self._roots:  # the other part of one that was cut
+            self._roots[frame.id] |= roots
+            self._under_way.taken(frame.id)
+        elif roots:
+            self._roots[frame.id] = roots
+            self._since_s[frame.id] = since_s
+        else:
+            self._under_way.taken(frame.id)
+
+    def settle(self, done: Iterable[tuple[int, Iterable[int]]], over: Collection[int]) -> None:
+        """Tuples are settled: of some messages in a frame, and of some messages wherever they are."""
+        for frame_id, roots in done:
+            left = self._roots.get(frame_id)
+            if left is not None:
+                left.difference_update(roots)
+                self._release(frame_id, left)
+        if over:
+            for frame_id, left in [*self._roots.items()]:
+                if not left.isdisjoint(over):
+                    left.difference_update(over)
+                    self._release(frame_id, left)
+
+    def _release(self, frame_id: int, left: set[int]) -> None:
+        if not left:
+            del self._roots[frame_id], self._since_s[frame_id]
+            self._under_way.taken(frame_id)
+
+
+def _by_event_time(spec: TopologySpec) -> list[str]:
+    return [
+        name
+        for name, component in spec.components.items()
+        if isinstance(component.body, BoltSpec)
+        and component.body.holding is not None
+        and component.body.holding.timestamp is not None
+    ]

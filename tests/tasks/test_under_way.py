@@ -1,0 +1,75 @@
+"""What is under way to windows by event time, against a plain list of what was sent and not taken."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tupletree.data.frames import Frame
+from tupletree.tasks.live_roots import LiveRoots
+from tupletree.tasks.upstream.under_way import KeptFrames, UnderWay
+
+TASKS = ["spout", "slow", "window", "sink"]
+
+
+def frame(frame_id: int, task: int, roots: list[int]) -> Frame:
+    return Frame(task, "spout", "At", [*roots], [*roots], [*range(1, len(roots) + 1)], frame_id)
+
+
+def fresh() -> UnderWay:
+    return UnderWay({"window": {"spout", "slow"}}, TASKS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_oldest_is_that_of_a_plain_list(seed: int) -> None:
+    random, under_way = Random(seed), fresh()
+    open_frames: list[tuple[int, int, float]] = []
+    for number in range(1, 400):
+        if random.random() < 0.52 or not open_frames:
+            task, since_s = random.randrange(4), float(random.randrange(number))
+            under_way.sent([frame(number, task, [number])], since_s)
+            open_frames.append((number, task, since_s))
+        else:
+            frame_id, _, _ = open_frames.pop(random.randrange(len(open_frames)))
+            under_way.taken(frame_id)
+        expected = min((since_s for _, task, since_s in open_frames if task != 3), default=None)
+        assert under_way.oldest_s("window") == expected
+        assert under_way.oldest_s("sink") is None
+
+
+def test_a_kept_frame_is_under_way_until_its_last_message_is_settled() -> None:
+    under_way = fresh()
+    kept = KeptFrames(under_way)
+    one = frame(7, 1, [1, 2, 3])
+    under_way.sent([one], 5.0)
+    kept.keep(one)
+    kept.settle([(7, [1])], ())
+    kept.settle([], [3])
+    assert under_way.oldest_s("window") == kept.since_s == 5.0
+    kept.settle([(7, [2])], ())
+    assert under_way.oldest_s("window") is kept.since_s is None
+
+
+def test_the_parts_of_a_frame_that_is_cut_are_each_under_way() -> None:
+    for rest_id in (7, 8):
+        under_way = fresh()
+        head, rest = frame(7, 1, [1]), frame(rest_id, 1, [2])
+        under_way.sent([head], 5.0)
+        under_way.cut(head, rest)
+        under_way.taken(head.id)
+        assert under_way.oldest_s("window") == 5.0
+        under_way.taken(rest.id)
+        assert under_way.oldest_s("window") is None
+
+
+def test_a_failed_attempt_is_under_way_until_its_spout_task_knows() -> None:
+    under_way, live = fresh(), LiveRoots(None)
+    in_flight = {1: 3.0}
+    live.register(0, in_flight, first_s=in_flight.get)
+    under_way.failed([1, 2], live)
+    assert under_way.oldest_s("window") == 3.0, "2 is over, and nobody would take it out again"
+    under_way.failed([1], live)
+    del in_flight[1]
+    under_way.judged([1, 2])
+    assert under_way.oldest_s("window") is None
