@@ -17,7 +17,7 @@ import pytest
 
 from tests.ordinary.conftest import InProcess
 from tupletree import Collector, Spout, TaskContext, Topology, Window, batch_bolt, bolt, testing, window_bolt
-from tupletree.errors import EndOfInput
+from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
 from tupletree.topology.components import Emit
@@ -152,6 +152,26 @@ def test_bolts_that_keep_tuples_make_nothing_late(kind: str) -> None:
     windowed(t, passed, lag_s=0.0)
     run = testing.run(t, {"events": IN_ORDER})
     assert all(one.outcome is Outcome.ACKED for one in run.messages["events"])
+    assert by_start(run.outputs["out"]) == in_windows(IN_ORDER)
+
+
+def test_an_outage_in_front_of_a_window_makes_nothing_late() -> None:
+    """One of two tasks waits for the end of an outage; the other one does not meet it."""
+    tries: list[int] = []
+
+    @bolt
+    def calling(event: Event) -> Event:
+        if event.number == 3 and len(tries) < 3:
+            tries.append(event.number)
+            raise ConnectorError("the service is away")
+        return event
+
+    t = Topology("outage")
+    passed = t.bolt("calling", calling, parallelism=2).fields(t.spout("events", items(IN_ORDER)), "number")
+    windowed(t, passed, lag_s=0.0)
+    run = testing.run(t, {"events": IN_ORDER})
+    assert [(one.outcome, one.attempts) for one in run.messages["events"]] == [(Outcome.ACKED, 1)] * 100
+    assert len(tries) == 3
     assert by_start(run.outputs["out"]) == in_windows(IN_ORDER)
 
 
