@@ -17,7 +17,6 @@ from tupletree.state.cells import ValueCell, cell_of
 from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.edges import RootIds
-from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Now
