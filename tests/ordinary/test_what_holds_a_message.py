@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.cli.conftest import Run
 from tests.local.running import begin
+from tests.ordinary.conftest import begin_in_process
 from tests.tasks.streams import Line, Word
 from tupletree import (
     Bolt,
@@ -38,6 +40,12 @@ from tupletree.tracking.holds import Hold, added_up
 
 HANG_S = 20.0
 FREE = threading.Event()
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """A moment."""
+
+    time_s: float
 
 
 class Given(Spout[Line]):
@@ -107,7 +115,7 @@ def held_by(kind: Any, place: Path, *, sink: Any = None) -> Iterator[LocalRun]:
     """A run of three messages with the same text, whose bolt holds them."""
     t = Topology("holding")
     lines = t.spout("lines", Given())
-    worker = t.bolt("worker", kind, retry=Retry(backoff_s=3_600.0) if kind is fails else None)
+    worker = t.bolt("worker", kind, retry=Retry(backoff_s=3_600.0, max_s=3_600.0) if kind is fails else None)
     words = worker.fields(lines, "text") if kind is by_key else worker.shuffle(lines)
     t.sink("out", sink or foreach(lambda _: None)).shuffle(words)
     FREE.clear()
@@ -161,6 +169,50 @@ def test_it_is_told_of_one_and_counted_of_all(
         assert (asked.code, told[0] in asked.out) == (0, True)
     if kind in (fails, fetch, away):  # the stop left it open, and ended no window or batch with it
         assert "open: the run stopped" in run("why", "a", "--state-dir", tmp_path / "state").out
+
+
+@window_bolt(length_s=86_400.0, timestamp="time_s")
+def by_event_time(values: list[Timed]) -> Word:
+    return Word(str(len(values)))
+
+
+class TimedValues(Spout[Timed]):
+    """Gives two of one day, and does not end."""
+
+    def open(self, context: TaskContext) -> None:
+        self.left = [Emit(Timed(1_000.0), "a"), Emit(Timed(5_000.0), "b")]
+
+    def next(self) -> list[Emit[Timed]]:
+        given, self.left = self.left, []
+        return given
+
+    def snapshot(self) -> int:
+        return len(self.left)
+
+
+def test_on_spark_open_messages_are_told_of_after_each_epoch_and_after_the_end(tmp_path: Path, run: Run) -> None:
+    t = Topology("on-spark")
+    days = t.bolt("per_day", by_event_time).shuffle(t.spout("times", TimedValues()))
+    failing = t.bolt("failing", fails, retry=Retry(backoff_s=3_600.0, max_s=3_600.0)).shuffle(t.spout("lines", Given()))
+    t.sink("out", foreach(lambda _: None)).shuffle(days).shuffle(failing)
+    place = tmp_path / "state"
+    handle = begin_in_process(t, place, message_timeout_s=None)
+    # What is tried again may bring earlier times, so that event time has not begun.
+    held = "held by per_day, the first until event time is 1970-01-02 00:00:00 UTC"
+    soon(lambda: f"2 tuples {held}" in [one.counted() for one in handle.progress().holds])
+    retries = soon(lambda: [one for one in handle.progress().holds if one.kind == "retry"])
+    assert retries[0].counted().startswith("3 messages waiting for another attempt, the first at ")
+    record = soon(handle.recent_progress)[-1]
+    assert {one.kind for one in record.holds} == {"held", "retry"}
+    status = soon(lambda: next((out for out in [run("status", "--state-dir", place).out] if held in out), ""))
+    assert "3 messages waiting for another attempt" in status
+    handle.stop(5.0)
+    assert handle.wait(HANG_S).open == 5
+    last = why(place, "times/b")[-1]
+    assert last.what == "open"
+    assert last.detail.startswith("held by per_day since ")
+    assert last.detail.endswith(f"(2 tuples {held})")
+    assert "attempt 2 from " in run("why", "lines/b", "--state-dir", place).out
 
 
 def test_what_waits_behind_others_is_told_apart(tmp_path: Path) -> None:
@@ -225,7 +277,7 @@ def test_holds_of_several_tasks_are_added_up() -> None:
     (both,) = added_up([one, other, Hold("call", "f", 0)])
     assert both == Hold("held", "w", 5, until_s=10.0)
     assert both.counted() == "5 tuples held by w, the first until 1970-01-01 00:00:10 UTC"
-    in_event_time = Hold("held", "w", until_s=20.0, watermark_s=5.0)
+    in_event_time = Hold("held", "w", until_s=20.0, in_event_time=True, watermark_s=5.0)
     until = "until event time is 1970-01-01 00:00:20 UTC; it has come to 1970-01-01 00:00:05 UTC"
     assert str(in_event_time) == f"held by w {until}"
     assert in_event_time.counted() == f"1 tuple held by w, the first {until}"

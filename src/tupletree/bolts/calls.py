@@ -169,6 +169,11 @@ class CallingHolder(ABC):
         return len(self._holdings) > 0
 
     @property
+    def goes_by_event_time(self) -> bool:
+        """See `Holder`."""
+        return False
+
+    @property
     def held_count(self) -> int:
         """See `Holder`."""
         return len(self._holdings)
@@ -303,6 +308,11 @@ class TimedHolder(CallingHolder):
             look_s = self._place.epoch_time_s + LOOK_AGAIN_S
             return look_s if due_s is None else min(due_s, look_s)
         return due_s
+
+    @property
+    def goes_by_event_time(self) -> bool:
+        """See `Holder`."""
+        return self._time_of is not None
 
     def until_s(self, root: int | None = None) -> float | None:
         """See `Holder`."""

@@ -88,11 +88,15 @@ class Holder(Protocol):
         """Whether any tuple is held."""
 
     @property
+    def goes_by_event_time(self) -> bool:
+        """Whether its time is that in a field of its tuples."""
+
+    @property
     def held_count(self) -> int:
         """How many tuples are held. Any thread may ask."""
 
     def until_s(self, root: int | None = None) -> float | None:
-        """When what is held of this message is let go of, by the clock, or in event time if there is a watermark.
+        """When what is held of this message is let go of, by the clock or (`goes_by_event_time`) in event time.
 
         Without a root: the first of all that is held; any thread may ask that. None: it depends on other tuples.
         """

@@ -49,6 +49,11 @@ class HoldingTask:
         return None
 
     @property
+    def goes_by_event_time(self) -> bool:
+        """See `Holder`."""
+        return False
+
+    @property
     def held_count(self) -> int:
         """See `Holder`."""
         return len(self._holdings)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
@@ -113,7 +115,12 @@ def why(state_dir: Path, message: str) -> list[Fact]:
         from tupletree.runtimes.spark.driver.history import all_facts as facts_in
     spellings = spellings_of(message)
     found = [fact for fact in facts_in(state_dir) if fact.is_about(spellings)]
-    return [*sorted(found, key=lambda fact: (fact.epoch, fact.time_s)), *now]
+    found.sort(key=lambda fact: (fact.epoch, fact.time_s))
+    if found and found[-1].what == "open" and found[-1].epoch >= 0:
+        from tupletree.runtimes.spark.driver.history import holds_of
+
+        found[-1] = replace(found[-1], note="; ".join(holds_of(state_dir, found[-1].root)))
+    return [*found, *now]
 
 
 def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:

@@ -423,7 +423,7 @@ class BoltMachine(EmittingMachine):
     def _hold_of(self, holder: Holder, count: int, until_s: float | None, since_s: float | None) -> Hold:
         mark_us = holder.watermark_us
         watermark_s = None if mark_us is None else mark_us / 1e6
-        return Hold("held", self.task.component, count, since_s, until_s, watermark_s)
+        return Hold("held", self.task.component, count, since_s, until_s, holder.goes_by_event_time, watermark_s)
 
     def purge(self, roots: AbstractSet[int]) -> None:
         """Drop what is held for these roots only: they are over."""

@@ -29,8 +29,9 @@ class Hold:
         component: who holds it.
         count: how many are held so: messages (`retry`, `source`, `write`), tuples or calls.
         since_s: since when; of several, since when the first of them.
-        until_s: until when, as far as is known; of several, the first. By the clock, or in event time.
-        watermark_s: how far event time has come there; None: `until_s` is by the clock.
+        until_s: until when, as far as is known; of several, the first. By the clock, or `in_event_time`.
+        in_event_time: whether `until_s` is.
+        watermark_s: how far event time has come there, if that is known.
         attempt: of `retry`: the number of the next one.
         key: of `key`: which.
     """
@@ -40,6 +41,7 @@ class Hold:
     count: int = 1
     since_s: float | None = None
     until_s: float | None = None
+    in_event_time: bool = False
     watermark_s: float | None = None
     attempt: int = 0
     key: str = ""
@@ -106,9 +108,10 @@ class Hold:
     def _until(self) -> str:
         if self.until_s is None:
             return ""
-        if self.watermark_s is None:
+        if not self.in_event_time:
             return f" until {moment_text(self.until_s)}"
-        return f" until event time is {moment_text(self.until_s)}; it has come to {moment_text(self.watermark_s)}"
+        come = "" if self.watermark_s is None else f"; it has come to {moment_text(self.watermark_s)}"
+        return f" until event time is {moment_text(self.until_s)}{come}"
 
 
 def added_up(holds: Iterable[Hold]) -> tuple[Hold, ...]:

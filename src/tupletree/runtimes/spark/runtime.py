@@ -137,6 +137,7 @@ class SparkRun(RunHandle):
             outages=(*outages, *self._delivery.shown()),
             outage_counts=self._outages.counts(),
             reason=self._dead_guard.reason,
+            holds=self._accounts.holds(self._clock.monotonic() - self._clock.wall()),
         )
 
     def _shown_state(self) -> str:

@@ -20,12 +20,14 @@ from tupletree.runtimes.spark.format.entries import (
 )
 from tupletree.runtimes.spark.format.statedir import spout_tasks
 from tupletree.runtimes.spark.settle.logged import LoggedMessage, logged_messages
+from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.state.segments import Segment
 from tupletree.tracking.facts import Fact, What
+from tupletree.tracking.holds import Hold
 from tupletree.tracking.message_ids import plain_id
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["all_facts", "committed_state"]
+__all__ = ["all_facts", "committed_state", "holds_of"]
 
 
 def all_facts(state_dir: Path) -> Iterator[Fact]:
@@ -53,6 +55,30 @@ def all_facts(state_dir: Path) -> Iterator[Fact]:
             continue  # removed meanwhile: next time it is in the archive
         messages = chain(logged_messages(body[: header.messages_length]), logged_rows(header.splits, header.time_s))
         yield from _facts(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
+
+
+def holds_of(state_dir: Path, root: int) -> list[str]:
+    """What holds tuples of an attempt after the last settled epoch, in words; empty if nothing is known."""
+    newest = max(numbered(state_dir / "settles", ".settle"), default=-1)
+    found: list[str] = []
+    try:
+        kept = read_settle(state_dir / "settles", newest).kept if newest >= 0 else {}
+        files = CarryOverFiles(state_dir / "kept", "")
+        for name, tasks in kept.items():
+            for index, version in tasks.items():
+                since_s, arrives = TaskCarryOver.of(name, 0, index, files, {}, version).since_s(root)
+                if since_s is not None:
+                    found.append(f"{Hold('held', name, since_s=since_s)}{_first_of(version.hold(name))}")
+                elif arrives:
+                    found.append(str(Hold("queue", name)))
+    except CheckpointError:
+        return []  # an epoch was settled meanwhile: what it does not need is gone
+    return found
+
+
+def _first_of(hold: Hold) -> str:
+    text = hold.counted()
+    return f" ({text})" if hold.until_s is not None else ""
 
 
 def _facts(

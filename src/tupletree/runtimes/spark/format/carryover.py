@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
+
+from tupletree.tracking.holds import Hold
 
 __all__ = ["CarryOver", "CarryOverPart", "CarryOverReport", "carryover_after", "files_of", "missing_files"]
 
@@ -28,6 +31,8 @@ class CarryOver(msgspec.Struct, array_like=True):
         waits: some of it belongs to messages that wait for another attempt.
         arrives: some of it is to be delivered at the next epoch.
         put_off_since_s: see `Holder.put_off_since_s`.
+        tuples: how many there are, without those that other tasks have sent since.
+        until_s, in_event_time, watermark_s: when its holder lets go of the first of them; see `Hold`.
     """
 
     parts: list[CarryOverPart]
@@ -35,6 +40,14 @@ class CarryOver(msgspec.Struct, array_like=True):
     waits: bool = False
     arrives: bool = False
     put_off_since_s: float | None = None
+    tuples: int = 0
+    until_s: float | None = None
+    in_event_time: bool = False
+    watermark_s: float | None = None
+
+    def hold(self, component: str) -> Hold:
+        """How much is held."""
+        return Hold("held", component, self.tuples, None, self.until_s, self.in_event_time, self.watermark_s)
 
 
 class CarryOverReport(msgspec.Struct, array_like=True):
@@ -43,7 +56,7 @@ class CarryOverReport(msgspec.Struct, array_like=True):
     Attributes:
         part: what was added to its version; None if nothing changed.
         is_own: the task kept it itself; False: another task sends it to this one in the next epoch.
-        due_s, waits, put_off_since_s: as in `CarryOver`.
+        due_s, waits, put_off_since_s, tuples, until_s, in_event_time, watermark_s: as in `CarryOver`.
         is_empty: nothing is kept for the task any more.
     """
 
@@ -55,6 +68,10 @@ class CarryOverReport(msgspec.Struct, array_like=True):
     waits: bool = False
     is_empty: bool = False
     put_off_since_s: float | None = None
+    tuples: int = 0
+    until_s: float | None = None
+    in_event_time: bool = False
+    watermark_s: float | None = None
 
 
 def carryover_after(
@@ -70,10 +87,17 @@ def carryover_after(
             parts = [*parts, report.part]
         if report.is_own:
             tasks[report.task_index] = CarryOver(
-                parts, report.due_s, report.waits, put_off_since_s=report.put_off_since_s
+                parts,
+                report.due_s,
+                report.waits,
+                put_off_since_s=report.put_off_since_s,
+                tuples=report.tuples,
+                until_s=report.until_s,
+                in_event_time=report.in_event_time,
+                watermark_s=report.watermark_s,
             )
         else:
-            tasks[report.task_index] = CarryOver(parts, old.due_s, old.waits, True, old.put_off_since_s)
+            tasks[report.task_index] = replace(old, parts=parts, arrives=True)
     return {
         component: {index: kept for index, kept in tasks.items() if kept.parts} for component, tasks in after.items()
     }

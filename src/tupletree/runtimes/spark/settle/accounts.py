@@ -26,6 +26,7 @@ from tupletree.runtimes.spark.settle.source_rows import KEY_BITS, Rows
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import SplitSpout
+from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_decision import Adoption
@@ -163,6 +164,23 @@ class Accounts:
         roots = self.trees.parked(ran_s) | self.trees.resuming(ran_s)
         with self.lock:
             return dict(zip(roots, self.pending.first_emitted_s(roots), strict=True))
+
+    def holds(self, from_wall_s: float) -> tuple[Hold, ...]:
+        """What open messages and their tuples wait for.
+
+        Args:
+            from_wall_s: the monotonic clock less the wall clock.
+        """
+        found: list[Hold] = []
+        with self.lock:
+            for task, name in self.spout_of.items():
+                waiting = self.pending.open_count(task) - self.pending.in_flight(task)
+                due_s = self.pending.peek_due_s() if waiting else None
+                until_s = None if due_s is None or not math.isfinite(due_s) else due_s - from_wall_s
+                found.append(Hold("retry", name, waiting, until_s=until_s))
+                found.append(Hold("source", name, self.pending.awaiting_source(task)))
+            found += [kept.hold(name) for name, tasks in self.kept.items() for kept in tasks.values()]
+        return added_up(found)
 
     @property
     def joined(self) -> int:

@@ -208,6 +208,12 @@ class TaskCarryOver:
         if gone:
             holder.forget(gone)
 
+    def since_s(self, root: int) -> tuple[float | None, bool]:
+        """Since when tuples of this attempt are held here (None: none is), and whether some are to arrive."""
+        mine = [one for one in self._stored.values() if root in wire.unpack_roots(wire.decode_head(one.head).roots)]
+        held = [one.since_s for one in mine if not one.arrives]
+        return min(held, default=None), any(one.arrives for one in mine)
+
     def update(
         self,
         held: Iterable[HeldFrame],
@@ -215,6 +221,7 @@ class TaskCarryOver:
         due_s: float | None,
         fail: wire.FailRoot,
         put_off_since_s: float | None = None,
+        until: tuple[float | None, bool, float | None] = (None, False, None),
     ) -> list[tuple[int, list[int]]]:
         """Keep what is held now and what is to arrive later; returns (frame id, roots) of changed edges.
 
@@ -224,6 +231,7 @@ class TaskCarryOver:
             due_s: as `Holder.due_s`.
             fail: called with tuples that cannot be kept.
             put_off_since_s: as `Holder.put_off_since_s`.
+            until: see `CarryOver.until_s`, `in_event_time` and `watermark_s`.
         """
         after: dict[Key, tuple[Frame, float]] = {}
         parked = ((frame, since_s, True) for frame, since_s in self._parked)
@@ -244,6 +252,9 @@ class TaskCarryOver:
             self._note(edges, frame)
         packed = b"" if memory is None else msgspec.msgpack.encode(memory)
         self._report(stored, changed, packed, due_s, put_off_since_s)
+        report = self.files.reports[-1]
+        report.tuples = sum(len(after[key][0].values) for key in stored)
+        report.until_s, report.in_event_time, report.watermark_s = until
         return [
             (frame_id, sorted(self._before.get(frame_id, set()) ^ edges.get(frame_id, set())))
             for frame_id in self._before.keys() | edges.keys()

@@ -454,8 +454,9 @@ class StageRun:
         return keep, *keep.split(self._gone, self._parked)
 
     def _keep(self, keep: TaskCarryOver, holder: Holder, due_s: float | None, fail: FailureMaker) -> None:
-        since_s = holder.put_off_since_s
-        self._record(keep.update(holder.held(), holder.memory(), due_s, partial(self._fail, fail), since_s))
+        since_s, mark_us = holder.put_off_since_s, holder.watermark_us
+        until = holder.until_s(), holder.goes_by_event_time, None if mark_us is None else mark_us / 1e6
+        self._record(keep.update(holder.held(), holder.memory(), due_s, partial(self._fail, fail), since_s, until))
 
     def _record(self, edges: Iterable[tuple[int, list[int]]]) -> None:
         for frame_id, roots in edges:
