@@ -21,6 +21,7 @@ import msgspec
 from tupletree.errors import ConfigError, ConnectorError, ProcessingError
 from tupletree.queues.messages import (
     DEFAULT_LEASE_S,
+    DEFAULT_MAX_BYTES,
     MAX_ID_BYTES,
     STATES,
     Delivery,
@@ -256,7 +257,7 @@ class Broker(ABC):
         *,
         lease_s: float = DEFAULT_LEASE_S,
         wait_s: float = 0.0,
-        max_bytes: int = 64_000_000,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> list[Delivery]:
         """Lease up to `limit` messages. They are the caller's until acked, failed, or `lease_s` is over.
 

@@ -14,6 +14,7 @@ import msgspec
 __all__ = [
     "DEFAULT_CONTENT_TYPE",
     "DEFAULT_LEASE_S",
+    "DEFAULT_MAX_BYTES",
     "MAX_ID_BYTES",
     "STATES",
     "Delivery",
@@ -28,13 +29,16 @@ __all__ = [
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 DEFAULT_LEASE_S = 30.0
+DEFAULT_MAX_BYTES = 64_000_000
+"""Of all bodies that one lease takes."""
+
 MAX_ID_BYTES = 512
 
 State = Literal["ready", "delayed", "leased", "dead"]
 STATES: tuple[State, ...] = ("ready", "delayed", "leased", "dead")
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message, as it is published and as it is delivered.
 
     Attributes:
@@ -58,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     not_before_s: float = 0.0
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One delivery of a message under a lease.
 
     Attributes:

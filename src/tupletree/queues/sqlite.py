@@ -20,7 +20,17 @@ import msgspec
 from tupletree.errors import ConfigError
 from tupletree.queues.contract import Broker, Capabilities, LeaseLostError, check_messages, is_name
 from tupletree.queues.host_clock import HostClock
-from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
+from tupletree.queues.messages import (
+    DEFAULT_LEASE_S,
+    DEFAULT_MAX_BYTES,
+    Delivery,
+    Depth,
+    Failure,
+    Letter,
+    Message,
+    State,
+    Stored,
+)
 from tupletree.queues.sqlite_columns import message_of
 from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, SETTLED, WAITING, QueueFile
 from tupletree.queues.sqlite_rows import Counts, QueueRows
@@ -131,12 +141,15 @@ class SqliteBroker(Broker):
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
         """See `Broker.take`. Asks without a write lock first, so that waiting consumers disturb no other connection."""
-        with self._file.reading() as connection:
-            found = self._rows.get(connection, queue)
-            if limit < 1 or not self._rows.has_work(connection, found):
-                return []
+        if limit < 1 or not self.has_work(queue):
+            return []
         with self._file.writing() as connection:
-            return self._rows.lease(connection, found, limit, lease_s, max_bytes)
+            return self._rows.lease(connection, self._rows.get(connection, queue), limit, lease_s, max_bytes)
+
+    def has_work(self, queue: str) -> bool:
+        """Whether `take` would find a message now; it writes nothing. Raises UnknownQueueError."""
+        with self._file.reading() as connection:
+            return self._rows.has_work(connection, self._rows.get(connection, queue))
 
     def lease(
         self,
@@ -145,7 +158,7 @@ class SqliteBroker(Broker):
         *,
         lease_s: float = DEFAULT_LEASE_S,
         wait_s: float = 0.0,
-        max_bytes: int = 64_000_000,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> list[Delivery]:
         """See `Broker.lease`. While it waits it looks every 20 ms whether the file was written to."""
         end_s = self.monotonic() + wait_s
@@ -355,6 +368,10 @@ class SqliteTransaction:
         """As `Broker.publish`, in this transaction."""
         check_messages(messages, self._broker.capabilities, self._broker.where)
         return self._rows.publish(self._connection, queue, messages)
+
+    def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int = DEFAULT_MAX_BYTES) -> list[Delivery]:
+        """As `Broker.take`, in this transaction."""
+        return self._rows.lease(self._connection, self._rows.get(self._connection, queue), limit, lease_s, max_bytes)
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
         """As `Broker.ack`, in this transaction. Returns the refused handles; it is up to the caller to raise."""

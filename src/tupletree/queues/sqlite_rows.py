@@ -20,6 +20,8 @@ from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, WAITING, 
 
 __all__ = ["Counts", "QueueRow", "QueueRows"]
 
+_encode = msgspec.json.Encoder().encode
+
 INLINE_BYTES = 2000
 """A larger body is a row of its own: about what fits a page with its message."""
 
@@ -455,7 +457,7 @@ class QueueRows:
 
 def _json(numbers: Sequence[int]) -> str:
     """What `_AMONG` takes."""
-    return f"[{','.join(map(str, numbers))}]"
+    return _encode(numbers).decode()
 
 
 def _state_and_large(row: tuple[Any, ...]) -> tuple[int, bool]:

@@ -1,7 +1,8 @@
 """What travels in a pipeline's topology: deliveries, what became of them, children, and calls of adapters.
 
-Owns these classes. Refuses to decide anything: the chain says what an attempt came to, the ledger what becomes of its
-message.
+Owns these classes. There are thousands at a time, and nothing in them refers back to them, so Python's collector does
+not look at them (`gc=False`). Refuses to decide anything: the chain says what an attempt came to, the ledger what
+becomes of its message.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CallStatus = Literal["pending", "completed", "failed", "skipped", "filtered", "h
 """What a call of an adapter came to."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a message stands: which attempt, and how to tell its broker.
 
     Attributes:
@@ -46,7 +47,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True):
+class Child(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that an attempt made, for one queue.
 
     Attributes:
@@ -64,7 +65,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: float = 0.0
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a route works: one delivery of a message, or what a batch made of several, on the way to the next adapter.
 
     Attributes:
@@ -90,7 +91,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one attempt came to: of one message, or of several that a batch made its outputs of together.
 
     Attributes:
@@ -116,7 +117,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
 
 
-class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row of lineage: one call of an adapter for one message.
 
     Attributes:
@@ -154,7 +155,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     parents: Sequence[str] = ()
 
 
-class CallRecords(msgspec.Struct, frozen=True, kw_only=True):
+class CallRecords(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one walk through a chain recorded, together: a tuple for each call would cost more than the calls.
 
     Attributes:

@@ -194,11 +194,15 @@ class World:
         self.take(process, self.draw.choice(READ), self.draw.randint(1, 4))
 
     def take(self, process: Process, queue: str, limit: int) -> int:
-        """As a spout: lease, ask the ledger, ack what is over. Crashes in between, too."""
+        """As a spout: lease and ask the ledger, in one or one after the other, ack what is over. Crashes in between."""
         one = Bench(process.ledger, self.bench.broker, RULES, self.bench.host)
-        found = one.lease(queue, limit)
-        self.maybe_crash()
-        for delivery, verdict in zip(found, one.arrive(found, queue), strict=True):
+        if process.ledger.leases(queue) and self.draw.random() < 0.5:
+            found, verdicts = process.ledger.lease(queue, RULES.readers[queue], RULES, limit, lease_s=30.0)
+        else:
+            found = one.lease(queue, limit)
+            self.maybe_crash()
+            verdicts = one.arrive(found, queue)
+        for delivery, verdict in zip(found, verdicts, strict=True):
             self.maybe_crash()
             if verdict.action == "work":
                 process.in_hand.append(one.standing(delivery, verdict, queue))

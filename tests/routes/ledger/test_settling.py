@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tests.routes.ledger.ledgers import RULES, Bench, child
+from tests.routes.ledger.ledgers import RULES, Bench, bench, child
 from tupletree.errors import ConfigError
 from tupletree.queues import Message
 from tupletree.routes.ledger import Arrival, Completed, Ledger, NewMessage
@@ -239,3 +240,29 @@ def test_a_ledger_of_format_1_is_taken_over(tmp_path: Path) -> None:
         ledger = Ledger.open(f"sqlite:///{path}")
         assert [one.id for one in ledger.outbox(pipeline="shop", only=["a"])] == ["m"], "whose it is was not said then"
         ledger.close()
+
+
+def test_a_lease_and_what_the_ledger_says_of_it_are_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = bench("queue file", tmp_path)
+    execution = shop.start()
+    shop.broker.publish("a", [Message(id="from others")])
+    with monkeypatch.context() as broken:
+        broken.setattr(Ledger, "_arrive", Mock(side_effect=ZeroDivisionError))
+        with pytest.raises(ZeroDivisionError):
+            shop.ledger.lease("a", "A", RULES, 10, lease_s=5.0)
+    assert (shop.broker.depth("a").ready, shop.broker.depth("a").leased) == (2, 0)
+    leased, verdicts = shop.ledger.lease("a", "A", RULES, 10, lease_s=5.0)
+    assert [verdict.action for verdict in verdicts] == ["work", "work"]
+    assert verdicts[0].executions == (execution,)
+    assert shop.ledger.lease("a", "A", RULES, 10, lease_s=5.0) == ([], [])
+    shop.wait(6.0)
+    again, verdicts = shop.ledger.lease("a", "A", RULES, 1, lease_s=5.0)
+    assert again[0].handle != leased[0].handle
+    assert shop.broker.ack([leased[0].handle]) == [leased[0].handle], "the lease that ended acks nothing"
+    shop.end(shop.standing(again[0], verdicts[0], "a"))
+    assert shop.ledger.execution(execution).state == "completed"  # type: ignore[union-attr]  # it is there
+    assert shop.broker.depth("a").open == 1
+    assert not shop.ledger.leases("elsewhere")
+    shop.close()

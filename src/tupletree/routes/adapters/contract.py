@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ConfigDict
 
 __all__ = [
@@ -38,8 +39,7 @@ class AdapterConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RouteMessage:
+class RouteMessage(msgspec.Struct, frozen=True):
     """A message, as adapters see it.
 
     Attributes:
@@ -51,7 +51,7 @@ class RouteMessage:
     """
 
     payload: Any
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     id: str = ""
     parents: tuple[str, ...] = ()
     executions: tuple[str, ...] = ()
@@ -67,11 +67,10 @@ class RouteMessage:
 
     def with_headers(self, /, **headers: str) -> RouteMessage:
         """The same message with these headers changed or added."""
-        return replace(self, headers={**self.headers, **headers})
+        return msgspec.structs.replace(self, headers={**self.headers, **headers})
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(msgspec.Struct, frozen=True):
     """A message of its own that an adapter emits.
 
     Attributes:
@@ -83,12 +82,11 @@ class Emitted:
 
     payload: Any
     queue: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     delay_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterResult:
+class AdapterResult(msgspec.Struct, frozen=True):
     """What a call gives.
 
     Attributes:
@@ -108,8 +106,7 @@ class AdapterResult:
     unrouted: bool = False
 
 
-@dataclass(slots=True)
-class PipelineContext:
+class PipelineContext(msgspec.Struct):
     """One call.
 
     Attributes:
@@ -128,8 +125,8 @@ class PipelineContext:
     attempt: int = 1
     route: str = ""
     adapter: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    resources: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = {}
+    resources: Mapping[str, Any] = {}
     logger: Logger = _LOGGER
     is_cancelled: Callable[[], bool] = bool
     now_s: Callable[[], float] = float

@@ -59,7 +59,7 @@ class RaceError(Exception):
     """Another process registered the same message meanwhile: begin the transaction again, and see it."""
 
 
-class MessageEntry(msgspec.Struct):
+class MessageEntry(msgspec.Struct, gc=False):
     """A message's row, as this transaction leaves it."""
 
     seq: int

@@ -29,12 +29,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from tupletree.errors import ConfigError
-from tupletree.queues import Failure, Letter, Message, RefusedMessagesError
+from tupletree.queues import Delivery, Failure, Letter, Message, RefusedMessagesError
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.ids import init_id, stranger_execution
 from tupletree.routes.ledger import queries, requests
 from tupletree.routes.ledger import statements as st
-from tupletree.routes.ledger.arriving import arrive, document_number, register
+from tupletree.routes.ledger.arriving import arrivals_of, arrive, document_number, register
 from tupletree.routes.ledger.changes import Changes, RaceError, headers_text, in_chunks, storable
 from tupletree.routes.ledger.settling import Settling
 from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session, Store, T
@@ -161,13 +161,45 @@ class Ledger:
         """
         if not arrivals:
             return []
+        return self._write(lambda session: self._arrive(session, arrivals, rules))
 
-        def work(session: Session) -> list[Verdict]:
-            now_s = self._clock()
-            verdicts, changes, settling = arrive(session, arrivals, rules, now_s)
-            settling.effects.acks, settling.effects.letters = [], []  # the verdicts say so
-            self._finish(session, changes, settling, now_s)
-            return verdicts
+    def _arrive(self, session: Session, arrivals: Sequence[Arrival], rules: LedgerRules) -> list[Verdict]:
+        now_s = self._clock()
+        verdicts, changes, settling = arrive(session, arrivals, rules, now_s)
+        settling.effects.acks, settling.effects.letters = [], []  # the verdicts say so
+        self._finish(session, changes, settling, now_s)
+        return verdicts
+
+    def leases(self, queue: str) -> bool:
+        """Whether a queue lives in the ledger's file, so that `lease` may be called for it."""
+        return queue in self._own_queues
+
+    def lease(
+        self, queue: str, route: str, rules: LedgerRules, limit: int, *, lease_s: float
+    ) -> tuple[list[Delivery], list[Verdict]]:
+        """`Broker.lease`, and `arrive` with what was leased, in one transaction. Only where `leases` says so.
+
+        A crash leaves both or nothing: no message is leased that the ledger was not asked about.
+
+        Args:
+            queue: its name.
+            route: that works its messages.
+            rules: of the pipeline.
+            limit: most messages.
+            lease_s: seconds.
+
+        Returns:
+            The deliveries, and a verdict for each.
+        """
+        if not self._store.has_work(queue):
+            return [], []
+
+        def work(session: Session) -> tuple[list[Delivery], list[Verdict]]:
+            assert session.queue is not None, "the queue lives in the ledger's file"
+            deliveries = session.queue.take(queue, limit, lease_s=lease_s)
+            if not deliveries:
+                return [], []
+            return deliveries, self._arrive(session, arrivals_of(deliveries, queue, route), rules)
 
         return self._write(work)
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -25,6 +26,8 @@ __all__ = ["DatabaseStore", "QueueFileStore", "Session", "Store"]
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
+_encode = msgspec.json.Encoder().encode
+
 _LOCK = 7_473_001_902
 """Of PostgreSQL's advisory locks: one process at a time makes the tables."""
 
@@ -37,10 +40,16 @@ class Session(ABC):
     Attributes:
         dialect: name of SQLAlchemy's dialect.
         queue: the queue file's transaction, where this is one.
+        writes_alone: no other transaction writes meanwhile, so that the order of locks is no matter.
     """
 
     dialect: str = "sqlite"
     queue: SqliteTransaction | None = None
+
+    @property
+    def writes_alone(self) -> bool:
+        """See the class."""
+        return self.dialect == "sqlite"
 
     @abstractmethod
     def fetch(self, text: str, values: Row) -> list[Row]:
@@ -70,7 +79,14 @@ class Session(ABC):
     def _encoded(self, values: Row) -> Row:
         if self.dialect != "sqlite":
             return values
-        return tuple([json.dumps(value) if isinstance(value, list) else value for value in values])
+        return tuple([_list_text(value) if isinstance(value, list) else value for value in values])
+
+
+def _list_text(values: list[Any]) -> str:
+    try:
+        return _encode(values).decode()
+    except ValueError:  # an id with half of a surrogate pair
+        return json.dumps(values)
 
 
 class Store(ABC):
@@ -93,6 +109,10 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connections."""
+
+    def has_work(self, queue: str) -> bool:  # noqa: ARG002 - for those that have queues
+        """Whether a queue of the store's own has a message to lease; nothing is written."""
+        return False
 
     def prepare(self) -> None:
         """Make the tables where they are missing.
@@ -297,6 +317,10 @@ class QueueFileStore(Store):
     def read(self, work: Callable[[Session], T]) -> T:
         """See `Store.read`. On a connection of its own, so that no other caller waits for it."""
         return self._reader.read(work)
+
+    def has_work(self, queue: str) -> bool:
+        """See `Store.has_work`."""
+        return self.broker.has_work(queue)
 
     def close(self) -> None:
         """See `Store.close`. The broker stays open."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 from tupletree.queues import Message
 from tupletree.routes.messages import Standing
 
@@ -107,8 +109,7 @@ class NewMessage:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A delivery, before it is worked.
 
     Attributes:
@@ -123,11 +124,10 @@ class Arrival:
     queue: str
     route: str
     body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """What is to be done with a delivery.
 
     Attributes:

@@ -94,9 +94,11 @@ class Chain:
         self._opened: list[_Step] = []
         self._walks: dict[_Walk, None] = {}
         self._looking: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
 
     async def open(self) -> None:
         """Open the adapters, in order. If one raises, those that were opened are closed."""
+        self._loop = asyncio.get_running_loop()  # asked once: the answer costs a system call
         try:
             for step in self._steps:
                 await step.open()
@@ -129,10 +131,10 @@ class Chain:
             CancelledError: it was cancelled: the attempt does not count.
         """
         try:
-            walk = _Walk(self.route, work, self._surroundings)
+            walk = _Walk(self.route, work, self._surroundings, self._loop)
         except PermanentError as error:
             return [failed(work, error, "")]  # its body is no payload
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         task = loop.create_task(self._walk(walk))
         over = walk.over = loop.create_future()
         task.add_done_callback(walk.end)
@@ -299,16 +301,20 @@ class _Walk:
         called: adapters that want to hear how the attempt ends.
     """
 
-    def __init__(self, route: RouteSpec, work: Work, surroundings: Surroundings) -> None:
+    def __init__(
+        self, route: RouteSpec, work: Work, surroundings: Surroundings, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.work = work
         self.route = route
+        self._loop = loop
         self.step: _Step | None = None
         self.deadline_s: float | None = None
         self.records: list[CallRecord] = []
         self._surroundings = surroundings
         self._emitted: list[Child] = list(work.emitted)
         self._first = work.messages[0]
-        self.ids = tuple(one.id for one in work.messages)
+        is_single = len(work.messages) == 1
+        self.ids = (self._first.id,) if is_single else tuple([one.id for one in work.messages])
         self.called: list[_Step] = []
         self._queue = work.only  # the only one that the message is for
         self._filtered = ""
@@ -317,7 +323,10 @@ class _Walk:
         self._input = ""
         self._output: str | None = None  # hash of what the last call gave: the next one's input
         self.over: asyncio.Future[bool]
-        executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
+        if is_single:
+            executions = tuple(self._first.executions)
+        else:
+            executions = tuple(dict.fromkeys([one for standing in work.messages for one in standing.executions]))
         self.message = RouteMessage(
             payload=decode(work.body),
             headers=work.headers,
@@ -354,7 +363,7 @@ class _Walk:
     def begin(self, step: _Step, timeout_s: float) -> None:
         """A call begins."""
         self.step = step
-        self.deadline_s = asyncio.get_running_loop().time() + timeout_s
+        self.deadline_s = self._loop.time() + timeout_s
         if self._surroundings.records:
             self._started_s = self._surroundings.now_s()
             self._input = payload_hash(self.message.payload) if self._output is None else self._output

@@ -18,8 +18,9 @@ from tupletree.errors import ConnectorError
 from tupletree.queues import Broker, Delivery, Failure, Letter, connect
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
+from tupletree.routes.ledger.arriving import arrivals_of
 from tupletree.routes.ledger.ledger import Ledger
-from tupletree.routes.ledger.values import Arrival, Completed, LedgerRules, NewMessage, SettleEffects, ToDeadLetter
+from tupletree.routes.ledger.values import Completed, LedgerRules, NewMessage, SettleEffects, ToDeadLetter
 from tupletree.routes.lineage import tell_completed
 from tupletree.routes.messages import Settlement, Standing, Work
 from tupletree.routes.running.gates import Gates
@@ -237,13 +238,12 @@ class Services:
         """
         queue = route.inbound.queue
         broker = self.broker(queue)
-        deliveries = broker.lease(queue, limit, lease_s=route.lease_seconds)
-        if not deliveries:
-            return [], {}
-        arrivals = [
-            Arrival(one.message.id, queue, route.name, one.message.body, one.message.headers) for one in deliveries
-        ]
-        verdicts = self.ledger.arrive(arrivals, self.rules)
+        lease_s = route.lease_seconds
+        if self.ledger.leases(queue):
+            deliveries, verdicts = self.ledger.lease(queue, route.name, self.rules, limit, lease_s=lease_s)
+        else:
+            deliveries = broker.lease(queue, limit, lease_s=lease_s)
+            verdicts = self.ledger.arrive(arrivals_of(deliveries, queue, route.name), self.rules)
         works: list[Work] = []
         leased: dict[str, Delivery] = {}
         acks: list[str] = []
