@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -188,15 +189,22 @@ class CollectorCall:
         self._over.pop(id(delivery.value), None)
         self._open.setdefault(id(delivery.value), []).append(delivery)
 
-    def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
-        """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled."""
+    @contextmanager
+    def several(self, worked: Worked) -> Iterator[None]:
+        """Within it `run_one` may be called, with this `worked`, which has what came of all of them at the end."""
         self._worked, self._emitted, self._done = worked, [], {}
         try:
-            succeeded = self._one(delivery, call, worked)
+            yield
             self._finish(worked)
         finally:
             self._worked = self._place.root = None
-        return succeeded
+
+    def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
+        """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled."""
+        try:
+            return self._one(delivery, call, worked)
+        finally:
+            self._place.root = None
 
     def unsettled(self) -> list[int]:
         """Roots of the tuples that are neither acked nor failed, each once."""
