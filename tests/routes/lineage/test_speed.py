@@ -1,4 +1,4 @@
-"""A million calls in a file of SQLite: how long questions take."""
+"""A million calls in a file of SQLite, and in a folder of Parquet: how long questions take."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def quickest(ask: Callable[[], object]) -> float:
 
 
 @pytest.mark.nightly
-def test_a_tree_is_found_in_100_ms_and_statistics_in_a_second_among_a_million_rows(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/lineage.db"
+@pytest.mark.parametrize("store_url", ["sqlite:///{}/lineage.db", "parquet:{}/lineage"])
+def test_a_tree_is_found_in_100_ms_and_statistics_in_a_second_among_a_million_rows(
+    store_url: str, tmp_path: Path
+) -> None:
+    url = store_url.format(tmp_path)
     store = open_store(url, "ingest")
     store.open()
     for start in range(0, ROWS, store.most_rows):

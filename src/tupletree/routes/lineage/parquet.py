@@ -1,41 +1,32 @@
 """Lineage in a folder of Parquet files: for runs on Spark, and for those who read it with other tools.
 
-Owns the names of files: `calls-LAST-RANDOM.parquet` and `edges-LAST-RANDOM.parquet`, where LAST is the latest end of a
-call in it, in milliseconds of Unix time. Each batch is a file. DuckDB answers questions.
+Owns the store and the reader; `parquet_files` owns the files. DuckDB answers questions.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
-from tupletree.routes.lineage.rows import COLUMNS, REST_S, Edge, Steps, edges_of
+from tupletree.routes.lineage.parquet_files import LineageFiles
+from tupletree.routes.lineage.rows import REST_S, Steps, edges_of
 from tupletree.routes.messages import CallRecord
 
 __all__ = ["ParquetReader", "ParquetStore"]
 
-_NUMBERS: dict[str, Any] = {
-    "position": pa.int32(),
-    "attempt": pa.int32(),
-    "started_s": pa.float64(),
-    "ended_s": pa.float64(),
-    "cell": pa.int64(),
-}
-_CALLS = pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in COLUMNS])
-_EDGES = pa.schema([pa.field(name, pa.string()) for name in Edge._fields])
-_NAME = re.compile(r"(calls|edges)-(\d+)-\w+\.parquet")
 _LIST = re.compile(r"\bIN :(\w+)")
-_ROWS_IN_GROUP = 4_096
-_SORTED_BY = {"calls": ("message", "started_s"), "edges": ("parent", "child")}
 _PARAMETER = re.compile(r":(\w+)")
+_TRIES = 3
+
+CLOSING_S = 2.0
+"""How long the end of a run may be put off to merge files."""
+
+logger = logging.getLogger("tupletree.routes")
 
 
 class ParquetStore:
@@ -44,81 +35,59 @@ class ParquetStore:
     most_rows = 50_000
 
     def __init__(self, folder: Path, pipeline: str, *, keep_s: float = 0.0) -> None:
-        self._folder = folder
+        self._files = LineageFiles(folder)
         self._rows = Steps(pipeline)
         self._keep_s = keep_s
         self.where = f"parquet:{folder}"
 
     def open(self) -> None:
         """See `Store`."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._unavailable(error) from error
+        with self._naming_errors():
+            self._files.open()
 
     def write(self, records: Sequence[CallRecord]) -> None:
-        """See `Store`. Edges are there before the calls that they belong to; steps are in the calls."""
+        """See `Store`. Steps are in the calls."""
         rows = [self._rows.row(record) for record in records]
-        edges = sorted(edges_of(records))
-        last_ms = int(max((row.ended_s for row in rows), default=0.0) * 1000)
-        name = f"{last_ms:015d}-{secrets.token_hex(6)}.parquet"
-        try:
-            if edges:
-                self._write_file(f"edges-{name}", edges, _EDGES)
-            self._write_file(f"calls-{name}", rows, _CALLS)
-        except OSError as error:
-            raise self._unavailable(error) from error
-
-    def _write_file(self, name: str, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> None:
-        columns = zip(*rows)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema)]
-        unfinished = self._folder / f".{name}.unfinished"
-        try:
-            table = pa.Table.from_arrays(arrays, schema=schema)
-            table = table.sort_by([(column, "ascending") for column in _SORTED_BY[name.partition("-")[0]]])
-            # Sorted, and in small groups: a message is found by what the file says of its groups.
-            pq.write_table(table, unfinished, compression="zstd", row_group_size=_ROWS_IN_GROUP)
-            unfinished.rename(self._folder / name)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        with self._naming_errors():
+            self._files.write(rows, sorted(edges_of(records)), max((row.ended_s for row in rows), default=0.0))
 
     def rest(self, now_s: float) -> float:
-        """See `Store`."""
+        """See `Store`. Small files are merged."""
         if self._keep_s:
             self.forget(now_s - self._keep_s)
-        return REST_S
+        with self._naming_errors():
+            return 0.0 if self._files.merge() else REST_S
 
     def forget(self, before_s: float) -> int:
         """Remove files of which every call ended before this Unix time; how many."""
-        removed = 0
-        try:
-            for path in self._folder.iterdir():
-                named = _NAME.fullmatch(path.name)
-                if named and int(named[2]) < before_s * 1000:
-                    path.unlink(missing_ok=True)
-                    removed += 1
-        except OSError as error:
-            raise self._unavailable(error) from error
-        return removed
+        with self._naming_errors():
+            return self._files.forget(before_s)
 
     def close(self) -> None:
-        """See `Store`. Nothing is open."""
+        """See `Store`. Small files are merged, for `CLOSING_S` at most; where that cannot be, they stay."""
+        try:
+            self._files.merge(all_of_them=True, most_s=CLOSING_S)
+        except OSError as error:
+            logger.debug("%s: small files are not merged: %s", self.where, error)
 
-    def _unavailable(self, error: OSError) -> ConnectorError:
-        return ConnectorError(
-            "lineage is not available",
-            where=self.where,
-            got=str(error),
-            next_step="see to its disk, and that this user may write to it",
-        )
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConnectorError(
+                "lineage is not available",
+                where=self.where,
+                got=str(error),
+                next_step="see to its disk, and that this user may write to it",
+            ) from error
 
 
 class ParquetReader:
     """A reader of a folder, through DuckDB. See `Reader`."""
 
     calls_once = "tupletree_lineage_calls_once"
+    edges_by_child = "tupletree_lineage_edges_by_child"
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -142,14 +111,19 @@ class ParquetReader:
         self._connection.execute("SET parquet_metadata_cache = true")
         calls = f"FROM read_parquet({_quoted(folder / 'calls-*.parquet')})"
         edges = "SELECT '' AS child, '' AS parent WHERE false"
-        if any(folder.glob("edges-*.parquet")):
-            edges = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'edges-*.parquet')})"  # noqa: S608 - a quoted path
+        by_child = edges
+        kinds = LineageFiles(folder).kinds()
+        if kinds["edges"]:
+            edges = by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'edges-*.parquet')})"  # noqa: S608 - a quoted path
+        if kinds["parents"] >= kinds["edges"] > 0:  # else some were written before there were such files
+            by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'parents-*.parquet')})"  # noqa: S608 - a quoted path
         # A call may be there again, after a crash or in place of a pending one: the latest counts.
-        latest = "row_number() OVER (PARTITION BY message, position, attempt, started_s ORDER BY ended_s DESC) = 1"
+        call = "execution, message, position, attempt, started_s"
         for name, statement in (
             ("calls", f"SELECT * {calls}"),
-            ("calls_once", f"SELECT * {calls} QUALIFY {latest}"),
+            ("calls_once", f"SELECT {call}, arg_max(cell, ended_s) AS cell {calls} GROUP BY {call}"),
             ("edges", edges),
+            ("edges_by_child", by_child),
             ("steps", f"SELECT DISTINCT cell >> 14 AS step, pipeline, route, adapter, position {calls}"),
         ):
             self._connection.execute(f"CREATE VIEW tupletree_lineage_{name} AS {statement}")
@@ -163,15 +137,19 @@ class ParquetReader:
             parameters |= named
             statement = statement.replace(f"IN :{name}", f"IN ({', '.join(f':{one}' for one in named)})")
         statement = _PARAMETER.sub(r"$\1", statement)
-        try:
-            return self._connection.execute(statement, parameters).fetchall()
-        except self._errors as error:
-            raise ConnectorError(
-                "lineage is not available",
-                where=self.where,
-                got=str(error).partition("\n")[0],
-                next_step="see that the folder and its files can be read",
-            ) from error
+        for tried in range(_TRIES):
+            try:
+                return self._connection.execute(statement, parameters).fetchall()
+            except self._errors as error:
+                if tried + 1 < _TRIES:
+                    continue  # a file was merged with others after it was found
+                raise ConnectorError(
+                    "lineage is not available",
+                    where=self.where,
+                    got=str(error).partition("\n")[0],
+                    next_step="see that the folder and its files can be read",
+                ) from error
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         """See `Reader`."""

@@ -185,7 +185,11 @@ class Lineage:
     def _is_message(self, asked: str) -> bool:
         return any(
             self._reader.rows(f"SELECT 1 FROM {table} WHERE {column} = :asked LIMIT 1", asked=asked)  # noqa: S608 - our own text
-            for table, column in ((_CALLS, "message"), (_EDGES, "child"), (_EDGES, "parent"))
+            for table, column in (
+                (_CALLS, "message"),
+                (self._reader.edges_by_child, "child"),
+                (_EDGES, "parent"),
+            )
         )
 
     def _a_message_of(self, execution: str) -> str | None:
@@ -210,7 +214,8 @@ class Lineage:
     def _edges_up(self, ids: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for part in _parts(ids):
-            statement = f"SELECT child, parent FROM {_EDGES} WHERE child IN :ids ORDER BY child, parent"  # noqa: S608 - our own text
+            edges = self._reader.edges_by_child
+            statement = f"SELECT child, parent FROM {edges} WHERE child IN :ids ORDER BY child, parent"  # noqa: S608 - our own text
             for child, parent in self._reader.rows(statement, ids=part):
                 found[child][parent] = None
         return {child: list(parents) for child, parents in found.items()}

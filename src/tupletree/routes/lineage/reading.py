@@ -30,6 +30,10 @@ class Reader(Protocol):
     def calls_once(self) -> str:
         """The table of calls, for counting: each is there once. In `tupletree_lineage_calls` it may be again."""
 
+    @property
+    def edges_by_child(self) -> str:
+        """The table of edges, for looking for parents; in `tupletree_lineage_edges` children are found quickly."""
+
     def rows(self, statement: str, **parameters: Any) -> Sequence[Sequence[Any]]:
         """What a statement gives.
 
@@ -59,6 +63,7 @@ class DatabaseReader:
     """A reader of a database. See `Reader`."""
 
     calls_once = "tupletree_lineage_calls"
+    edges_by_child = "tupletree_lineage_edges"
 
     def __init__(self, url: str) -> None:
         from tupletree.routes.lineage.database import connect
