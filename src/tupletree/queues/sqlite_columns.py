@@ -14,7 +14,9 @@ import msgspec
 from tupletree.errors import ConfigError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message
 
-__all__ = ["by_lease", "columns_of", "message_of", "parse_handle"]
+__all__ = ["by_lease", "columns_of", "json_text", "message_of", "parse_handle"]
+
+_encode = msgspec.json.Encoder().encode
 
 
 def columns_of(number: int, ordered: bool, message: Message, state: int, due: int, now: int) -> tuple[Any, ...]:
@@ -33,6 +35,11 @@ def columns_of(number: int, ordered: bool, message: Message, state: int, due: in
         None,
         message.body,
     )
+
+
+def json_text(numbers: Sequence[int]) -> str:
+    """Numbers of rows, as one parameter of a statement."""
+    return _encode(numbers).decode()
 
 
 _HEAD = msgspec.msgpack.Decoder(tuple[str, dict[str, str]])

@@ -15,12 +15,10 @@ import msgspec
 
 from tupletree.queues.contract import UnknownQueueError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
-from tupletree.queues.sqlite_columns import by_lease, columns_of, message_of, parse_handle
+from tupletree.queues.sqlite_columns import by_lease, columns_of, json_text, message_of, parse_handle
 from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
 
 __all__ = ["Counts", "QueueRow", "QueueRows"]
-
-_encode = msgspec.json.Encoder().encode
 
 INLINE_BYTES = 2000
 """A larger body is a row of its own: about what fits a page with its message."""
@@ -236,7 +234,7 @@ class QueueRows:
             ).fetchone()
             connection.execute("UPDATE tupletree_queues SET token = ? WHERE number = ?", (token, queue.number))
             end = self._file.now_ms() + int(lease_s * 1000)
-            connection.execute(_LEASE, (end, token, _json([row[0] for row in chosen])))
+            connection.execute(_LEASE, (end, token, json_text([row[0] for row in chosen])))
         self.count(connection, queue.number, counts)
         zero_s = self._file.unix_s(0)
         prefix = f"{self._file.file_id}.{queue.number}.{token}."
@@ -266,7 +264,7 @@ class QueueRows:
             rows = [(0, seq, token, number) for seq in seqs]
             keys = self._keys_of(connection, queue, rows)
             counts = Counts()
-            acked = connection.execute(_ACK, (now + self._remembers_ms, _json(seqs), token, number))
+            acked = connection.execute(_ACK, (now + self._remembers_ms, json_text(seqs), token, number))
             counts.move(LEASED, None, acked.rowcount)
             if -counts[LEASED] < len(rows):
                 refused += [f"{prefix}.{row[1]}" for row in rows if not connection.execute(_ACKED, row[1:]).fetchone()]
@@ -453,11 +451,6 @@ class QueueRows:
         column = _COLUMNS[state]
         statement = f"SELECT {column} FROM tupletree_queues WHERE number = ?"  # noqa: S608 - a name of our columns
         return int(connection.execute(statement, (number,)).fetchone()[0])
-
-
-def _json(numbers: Sequence[int]) -> str:
-    """What `_AMONG` takes."""
-    return _encode(numbers).decode()
 
 
 def _state_and_large(row: tuple[Any, ...]) -> tuple[int, bool]:
