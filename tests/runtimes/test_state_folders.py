@@ -1,0 +1,97 @@
+"""Where a run keeps what it must remember, and what is left of it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.local.running import HANG_S
+from tests.ordinary.conftest import begin_in_process
+from tests.tasks.streams import Line, Script, Word, lines
+from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, batch_bolt, bolt
+from tupletree.config import Options
+from tupletree.runtimes import deadletters
+from tupletree.runtimes import run as api_run
+from tupletree.runtimes.spark.settle import decision
+from tupletree.sinks import foreach
+from tupletree.sources import text_lines
+
+
+class Ones(Spout[Line]):
+    """Gives one message at a time, so that epochs end."""
+
+    def open(self, context: TaskContext) -> None:
+        self.left = 60
+
+    def next(self) -> Emit[Line]:
+        if not self.left:
+            raise EndOfInput
+        self.left -= 1
+        return Emit(Line(""), self.left)
+
+
+@bolt
+def work(line: Line) -> None: ...
+
+
+def topology_of(source: Spout[Line]) -> Topology:
+    t = Topology("folders")
+    t.bolt("work", work).shuffle(t.spout("lines", source))
+    return t
+
+
+def test_without_a_name_it_is_a_new_folder_below_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = set()
+    for _ in range(2):
+        handle = api_run.run(topology_of(Script([lines("a")])), runtime="local", options=Options())
+        handle.wait(HANG_S)
+        folders.add(handle.state_dir.resolve())
+    assert len(folders) == 2
+    assert {folder.parent for folder in folders} == {tmp_path / ".tupletree" / "folders"}
+
+
+def test_old_epochs_are_removed_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision, "BASE_EPOCHS", 4)
+    handle = begin_in_process(topology_of(Ones()), tmp_path / "state", epoch_max_messages=2)
+    assert handle.wait(HANG_S).acked == 60
+    records = handle.recent_progress()
+    most = max(len([*(tmp_path / "state" / name).iterdir()]) for name in ("epochs", "settles"))
+    assert len(records) >= 20
+    assert most < 10
+
+
+@batch_bolt(size=10, max_age_s=600.0)
+def together(words: list[Line]) -> Word:
+    return Word("".join(word.text for word in words))
+
+
+def test_a_drain_of_a_local_run_works_what_batches_hold(tmp_path: Path) -> None:
+    rows: list[Word] = []
+    t = Topology("drained")
+    source = Script([lines("a", "b")], ends=False)
+    t.sink("out", foreach(lambda batch: rows.extend(batch.rows))).shuffle(
+        t.bolt("together", together).shuffle(t.spout("lines", source))
+    )
+    handle = api_run.run(t, runtime="local", options=Options(), state_dir=tmp_path / "state")
+    while handle.progress().emitted < 2:
+        pass
+    handle.drain(HANG_S)
+    assert handle.wait(HANG_S).open == 0
+    assert rows == [Word("ab")]
+
+
+def test_a_record_that_its_source_rejected_cannot_be_replayed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "in.txt").write_bytes(b"a\n\xff\n")
+    t = Topology("rejects")
+    t.sink("out", foreach(lambda _: None)).shuffle(t.spout("lines", text_lines(tmp_path / "in.txt")))
+    assert begin_in_process(t, tmp_path / "state").wait(HANG_S).dead == 1
+    deadletters.request_replay(tmp_path / "state", None)
+    with caplog.at_level(logging.WARNING):
+        assert begin_in_process(t, tmp_path / "state").wait(HANG_S).dead == 1
+    assert "cannot be replayed" in caplog.text
+    assert len(deadletters.read(tmp_path / "state")) == 1
