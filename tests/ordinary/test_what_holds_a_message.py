@@ -31,6 +31,7 @@ from tupletree import (
     bolt,
     window_bolt,
 )
+from tupletree.cli.progress import progress_line
 from tupletree.errors import ConnectorError
 from tupletree.runtimes.local.runtime import LocalRun
 from tupletree.runtimes.metrics import RunCollector
@@ -162,6 +163,8 @@ def test_it_is_told_of_one_and_counted_of_all(
         last = why(tmp_path / "state", "lines/a")[-1]
         assert (last.what, last.attempt) == ("open" if kind is fails else "in flight", 1)
         assert told[0] in last.detail
+        if kind in (per_day, hundred, fails):
+            soon(lambda: counted in progress_line(handle.progress()))
         if counted:
             soon(lambda: [one for one in handle.progress().holds if one.counted().startswith(counted)])
             soon(lambda: counted in run("status", "--state-dir", tmp_path / "state").out)

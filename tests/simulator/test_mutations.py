@@ -185,3 +185,15 @@ def test_a_verdict_on_an_old_attempt_that_is_applied_to_the_new_one_is_caught(
 def test_an_outage_that_fails_messages_is_caught(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(where, lambda _: False)
     assert "an outage failed" in caught()
+
+
+@pytest.mark.parametrize("lost", ["failed", "dead", "acked", "retried"])
+def test_a_history_that_lacks_something_is_caught(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Outbox.take_tracks  # called first of all as effects are carried out
+
+    def take_tracks(self: Outbox) -> list[tuple[int, Track]]:
+        self.facts = [fact for fact in self.facts if fact.what != lost]
+        return real(self)
+
+    monkeypatch.setattr(Outbox, "take_tracks", take_tracks)
+    assert "the history of" in caught()

@@ -24,6 +24,9 @@ __all__ = ["ProgressDisplay", "progress_line"]
 
 PLAIN_INTERVAL_S = 5.0
 
+MOST_HOLDS = 3
+"""What else is held is shown by `tupletree status`."""
+
 STARTING = ("created", "activated")
 """States before the first message is asked for: Java, Spark and the workers take a while to start."""
 
@@ -45,9 +48,19 @@ def progress_line(progress: Progress) -> str:
             f"{progress.seconds:.1f} s",
             progress.state,
             *(f"{name} {text}" for name, text in cells(progress)),
-            *(escape(str(outage)) for outage in progress.outages),
+            *_held(progress),
         ]
     )
+
+
+def _held(progress: Progress) -> list[str]:
+    """What holds messages for long: outages, and what is most of the rest."""
+    lasting = [one for one in progress.holds if one.kind in {"held", "retry", "source"}]
+    lasting.sort(key=lambda one: -one.count)
+    return [
+        *(escape(str(outage)) for outage in progress.outages),
+        *(escape(one.counted()) for one in lasting[:MOST_HOLDS]),
+    ]
 
 
 def cells(progress: Progress) -> list[tuple[str, str]]:
@@ -142,7 +155,7 @@ class ProgressDisplay:
     def _table(self, progress: Progress) -> Table:
         state = "starting" if progress.state in STARTING else progress.state
         table = Table(title=f"{self._title} · {state} · {progress.seconds:.0f} s", title_justify="left")
-        table.caption = "\n".join(escape(str(outage)) for outage in progress.outages) or None
+        table.caption = "\n".join(_held(progress)) or None
         shown = cells(progress)
         for name, _ in shown:
             table.add_column(name, justify="right")

@@ -11,7 +11,7 @@ a message is acked only when its rows are written; a row is written only if a tr
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from tupletree.ids import hex_id
 from tupletree.tasks.mail import Track, TreeVerdicts
 from tupletree.testing.virtual.away import AWAY
 from tupletree.topology.components import MessageId
+from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, SourceRetry
@@ -86,7 +87,7 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One message. `outcome` is None while it is open; `told` is what its source was told last."""
+    """One message. `outcome` is None while it is open; `told` is what its source was told last, `facts` the history."""
 
     spout_task: int
     message_id: MessageId
@@ -94,6 +95,7 @@ class Message:
     attempts: int = 0
     outcome: Outcome | None = None
     told: Outcome | None = None
+    facts: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         return f"message {self.message_id!r} of spout task {self.spout_task}"
@@ -197,6 +199,31 @@ class Oracle:
             was = "open" if message.outcome is None else message.outcome.value
             raise Violation(f"the source heard {expected.value} of {message}, which is {was}")
         message.told = expected
+
+    def told_facts(self, facts: Iterable[Fact]) -> None:
+        """The history is told of messages."""
+        for fact in facts:
+            attempt = self.attempts[fact.root]
+            if fact.attempt != attempt.number:
+                raise Violation(f"the history has {fact.what} of attempt {fact.attempt} for {attempt}")
+            attempt.message.facts[fact.what] += 1
+
+    def check_facts(self) -> None:
+        """The history of each message that failed, or of all, says how it ended, and each attempt before that."""
+        for message in self.messages.values():
+            facts, outcome, failed = message.facts, message.outcome, message.attempts - 1
+            is_told = failed > 0 or outcome is not Outcome.ACKED or self._options.history == "all"
+            expected = {
+                "acked": outcome is Outcome.ACKED and is_told,
+                "dead": outcome is Outcome.DEAD,
+                "open": outcome is Outcome.OPEN,
+                "retried": failed,
+            }
+            # It may have failed once more where it waited for another attempt until the end.
+            most = failed if outcome is Outcome.ACKED else failed + 1
+            wrong = [what for what, count in expected.items() if facts[what] != count]
+            if wrong or not failed <= facts["failed"] <= most:
+                raise Violation(f"the history of {message} is {dict(facts)}, it had {message.attempts} attempts")
 
     def forget(self, spout_task: int) -> None:
         """A spout task died without a checkpoint: what its source was not told of will come again, as new messages."""

@@ -89,7 +89,8 @@ def simulate(
 
     Checked: no message is acked before every tuple of its tree is processed and its rows are written, none twice, none
     after it is dead; verdicts concern the attempt that is out; nothing expires too early or too late; in the end every
-    message is acked or dead (or given back, if the run was stopped), all memory is free, and the end does come.
+    message is acked or dead (or given back, if the run was stopped), the history says so of each attempt, all memory is
+    free, and the end does come.
     Sinks are replaced, so nothing is written anywhere. Equal seeds give equal runs, as long as bolts are deterministic.
 
     Args:
@@ -183,6 +184,7 @@ class _Run:
                 raise Violation(f"it ended without a verdict on {message}")
             if message.told is None:
                 raise Violation(f"the source never heard of {message}: {message.outcome.value}")
+        simulation.oracle.check_facts()
 
     def _let_memory_go(self) -> None:
         """Time passes, so that what is kept for late arrivals is dropped."""

@@ -319,6 +319,7 @@ class Simulation:
         for died in out.died:
             self._send(Envelope(died.spout_task, LettersStored([died])))
         self._end_calls()
+        self.oracle.told_facts(out.facts)
         ticked = bool(out.ticks)
         for effects in (out.ticks, out.calls, out.died, out.acked, out.notes, out.facts):
             effects.clear()
@@ -473,6 +474,7 @@ class Simulation:
             spout.task.task_id: self._call(spout.task.task_id, spout.hand_over) for spout in self.machine_set.spouts()
         }
         died = self.out.died
+        self.oracle.told_facts(self.out.facts)
         for spout in self.machine_set.spouts():
             self._end_spout(spout)
         self._lose_all(lambda envelope: not isinstance(envelope.content, LettersStored))
