@@ -168,4 +168,4 @@ def test_a_grouping_that_crashes_ends_the_run(tmp_path: Path, run_topology: RunT
     worked = t.bolt("work", Processing, parallelism=2).shuffle(source)
     t.sink("out", jsonl(tmp_path / "out"), parallelism=2).custom(worked, dies_of_the_killer)
     with pytest.raises(TupletreeError):
-        run_topology(t, tmp_path / "state", max_restarts=0)
+        run_topology(t, tmp_path / "state", timeout_s=600.0, max_restarts=0)  # thirty-two workers die of it
