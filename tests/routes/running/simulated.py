@@ -48,10 +48,11 @@ __all__ = ["FAULTS", "World"]
 
 FAULTS = Faults(
     lose_frames=0.0, repeat_frames=0.0, lose_tracks=0.0, repeat_tracks=0.0, lose_mail=0.0, kill_bolts=0.0,
-    hold_back=0.02, outage=0.002, crash=0.02, jump=0.01, restart=0.004, kill_sinks=0.0, kill_spouts=0.004, drain=0.0,
-    refuse_rows=0.0,
+    hold_back=0.02, outage=0.002, crash=0.02, jump=0.01, restart=0.004, kill_sinks=0.0, kill_spouts=0.004,
+    drain=0.003, refuse_rows=0.0,
 )  # fmt: skip
-"""Without what only a message timeout finds, as pipelines have none. `crash` is per call of a broker or a ledger."""
+"""Without what only a message timeout finds, as pipelines have none. `crash` is per call of a broker or a ledger, and
+`drain`, a stop after which the process begins again, per step."""
 
 IDLE_SHARE = 0.03
 """Of the crashes: how many strike a look at a queue, of which there are many, mostly empty."""
@@ -185,6 +186,7 @@ class _Process:
         world = self.world
         self.lives += 1
         self.is_dead = False
+        self._steps_to_stop = 0
         self.away: dict[str, float] = {}  # URL of a broker → until when
         self.services: Services | None = None
         if self not in world.processes:
@@ -205,17 +207,39 @@ class _Process:
         simulation = self.simulation
         simulation.catch_up()
         try:
+            if not self._steps_to_stop and simulation.inject_fault("drain"):
+                self._steps_to_stop = self.world.random.randint(1, 60)
+                simulation.drain()
             _ = simulation.step() or simulation.wait()
             if not self.is_dead:
                 self._serve_outgoing()
+                self._maybe_stop()
         except Crash:
             pass
         except UnavailableAtStartError:
             self.die("a broker is away at the start")
+        except Exception:
+            if not self.is_dead:  # what comes of calls of a process that has ended
+                raise
         if self.is_dead:
             simulation.die()
             self._end()
             self._begin()
+
+    def _maybe_stop(self) -> None:
+        """A stop ends when nothing is in flight, or its time is over; then what is open is given back."""
+        if not self._steps_to_stop:
+            return
+        self._steps_to_stop -= 1
+        spouts = self.simulation.machine_set.spouts()
+        if self._steps_to_stop and not all(spout.is_drained for spout in spouts):
+            return
+        self.simulation.abandon()
+        assert self.services is not None
+        for execution in self.services.ledger.executions(limit=100):
+            self.services.ledger.interrupt(execution.id)
+        if not self.is_dead:
+            self.die("a stop, in order")
 
     def _serve_outgoing(self) -> None:
         """As the thread that reaches for brokers which were away."""
