@@ -384,6 +384,7 @@ class _Simulation(Simulation):
         self._end_calls()
         calls: VirtualCalls = self._calls
         if calls._loop is not None:
+            calls._loop.set_exception_handler(lambda *_: None)  # nobody hears what its tasks ended with
             for one in asyncio.all_tasks(calls._loop):
                 one.cancel()
         calls._fresh = True
