@@ -7,7 +7,6 @@ becomes of its message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -41,10 +40,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     route: str
     queue: str
     handle: str
-    executions: Sequence[str]
+    executions: tuple[str, ...]
     attempt: int
     body: bytes = b""
-    headers: Mapping[str, str] = {}
+    headers: dict[str, str] = {}
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,7 +60,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     queue: str
     body: bytes
-    headers: Mapping[str, str] = {}
+    headers: dict[str, str] = {}
     delay_s: float = 0.0
 
 
@@ -80,12 +79,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         trace: what its header `traceparent` names: TRACE-SPAN; empty: none.
     """
 
-    messages: Sequence[Standing]
+    messages: list[Standing]
     body: bytes
-    headers: Mapping[str, str] = {}
-    parents: Sequence[str] = ()
+    headers: dict[str, str] = {}
+    parents: tuple[str, ...] = ()
     position: int = 0
-    emitted: Sequence[Child] = ()
+    emitted: list[Child] = []
     only: str = ""
     batch: str = ""
     trace: str = ""
@@ -106,9 +105,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         adapter: name of the adapter that filtered or failed it.
     """
 
-    messages: Sequence[Standing]
+    messages: list[Standing]
     outcome: Outcome
-    children: Sequence[Child] = ()
+    children: list[Child] = []
     reason: str = ""
     error: str = ""
     traceback: str = ""
@@ -151,8 +150,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_s: float = 0.0
     batch: str = ""
     trace: str = ""
-    executions: Sequence[str] = ()
-    parents: Sequence[str] = ()
+    executions: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
 
 
 class CallRecords(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -162,4 +161,4 @@ class CallRecords(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         calls: in their order.
     """
 
-    calls: Sequence[CallRecord]
+    calls: list[CallRecord]

@@ -10,6 +10,7 @@ import collections.abc
 import dataclasses
 import types
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -99,6 +100,7 @@ def _fault(value: Any, expected: str, path: str) -> Fault:
     return Fault(path, f"{hints.text_of(type(value))} {shown if len(shown) <= 60 else shown[:57] + '...'}", expected)
 
 
+@lru_cache(4096)
 def _typed_fields(cls: Any) -> dict[str, Any] | None:
     """The fields of a message class with their types; None for any other class."""
     is_record = isinstance(cls, type) and (

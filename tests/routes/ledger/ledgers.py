@@ -89,7 +89,7 @@ class Bench:
             executions=verdict.executions,
             attempt=verdict.attempt,
             body=one.message.body,
-            headers=one.message.headers,
+            headers=dict(one.message.headers),
         )
 
     def settle(self, *settlements: Settlement) -> SettleEffects:

@@ -185,5 +185,5 @@ def route(*adapters: AdapterSpec, outbound: Sequence[str] = ("out",), **settings
 
 def work(payload: Any, name: str = "m", attempt: int = 1) -> Work:
     """A delivery."""
-    standing = Standing(id=name, route="r", queue="in", handle=f"h-{name}", executions=["e"], attempt=attempt)
+    standing = Standing(id=name, route="r", queue="in", handle=f"h-{name}", executions=("e",), attempt=attempt)
     return Work(messages=[standing], body=encode(payload), headers={"h": "1"})

@@ -110,7 +110,7 @@ def test_children_are_named_by_where_they_come_from_so_that_an_attempt_made_twic
 
 def test_an_adapter_that_raises_fails_the_attempt_and_nothing_is_published() -> None:
     settlement, records = settled(ABC, {"do": {"a": "emit", "b": "raise"}})
-    assert (settlement.outcome, settlement.children, settlement.permanent) == ("failed", (), False)
+    assert (settlement.outcome, settlement.children, settlement.permanent) == ("failed", [], False)
     assert (settlement.error, settlement.reason, settlement.adapter) == ("ValueError", "b", "b")
     assert "in process" in settlement.traceback
     assert (records[-1].status, records[-1].error) == ("failed", "ValueError: b")
@@ -258,9 +258,9 @@ def test_adapters_that_want_to_know_hear_how_their_attempts_end() -> None:
 
 
 def test_records_name_parents_and_executions() -> None:
-    standing = Standing(id="m", route="r", queue="in", handle="h", executions=["e", "f"], attempt=2)
-    (outcome,) = walk(ABC, Work(messages=[standing], body=b"{}", parents=["p", "q"]))
-    assert [(one.execution, one.executions, one.parents) for one in outcome[:1]] == [("e", ["e", "f"], ["p", "q"])]
+    standing = Standing(id="m", route="r", queue="in", handle="h", executions=("e", "f"), attempt=2)
+    (outcome,) = walk(ABC, Work(messages=[standing], body=b"{}", parents=("p", "q")))
+    assert [(one.execution, one.executions, one.parents) for one in outcome[:1]] == [("e", ("e", "f"), ("p", "q"))]
 
 
 def test_adapters_that_were_opened_are_closed_when_one_cannot_be_opened() -> None:

@@ -226,7 +226,7 @@ def _judge(
 def _lost(entry: MessageEntry, arrival: Arrival) -> Settlement:
     standing = Standing(
         id=entry.id, route=entry.route, queue=entry.queue, handle="", executions=(), attempt=entry.failures + 1,
-        body=arrival.body, headers=arrival.headers,
+        body=arrival.body, headers=dict(arrival.headers),
     )  # fmt: skip
     return Settlement(
         messages=[standing],

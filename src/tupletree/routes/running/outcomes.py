@@ -89,7 +89,7 @@ def failed(work: Work, error: BaseException, adapter: str) -> Settlement:
     )
 
 
-def delivered(work: Work) -> Sequence[Standing]:
+def delivered(work: Work) -> list[Standing]:
     """The work's messages with what was delivered, which dead letters hold."""
     if len(work.messages) > 1 or work.messages[0].body:
         return work.messages  # adapters before have seen to it
@@ -119,7 +119,7 @@ def routed(
         if not route.outbound:
             raise no_outbound(route, "")
         body = encode(one.payload)
-        own = {**headers, **one.headers} if one.headers else headers
+        own = {**headers, **one.headers}
         children += [
             Child(
                 id=child_id(parents, route.name, position, index, queue),

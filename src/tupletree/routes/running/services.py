@@ -265,7 +265,7 @@ class Services:
                     Work(
                         messages=[standing],
                         body=message.body,
-                        headers=message.headers,
+                        headers=dict(message.headers),
                         parents=verdict.parents,
                         trace=_trace_of(message.headers),
                     )

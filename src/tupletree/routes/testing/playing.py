@@ -200,11 +200,17 @@ class _Player:
             line.close()
 
     def _give(
-        self, name: str, route: str, body: bytes, headers: Mapping[str, str], due_s: float, parents: Sequence[str] = ()
+        self,
+        name: str,
+        route: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        due_s: float,
+        parents: tuple[str, ...] = (),
     ) -> Message:
         queue = self._pipeline.routes[route].inbound.queue
         standing = Standing(id=name, route=route, queue=queue, handle=name, executions=(EXECUTION,), attempt=1)
-        work = Work(messages=[standing], body=body, headers=headers, parents=parents)
+        work = Work(messages=[standing], body=body, headers=dict(headers), parents=parents)
         self._given[name] = work
         message = self._messages[name] = Message(name, route)
         heapq.heappush(self._due, (due_s, next(self._numbers), work))
@@ -299,7 +305,9 @@ class _Player:
         self._note(child.queue, child.body, child.headers)
         reader = self._pipeline.reader_of(child.queue) if self._follow else None
         if reader is not None:
-            self._give(child.id, reader.name, child.body, child.headers, self._time.now_s + child.delay_s, parents)
+            self._give(
+                child.id, reader.name, child.body, child.headers, self._time.now_s + child.delay_s, tuple(parents)
+            )
 
     def _note(self, queue: str, body: bytes, headers: Mapping[str, str]) -> None:
         self._play.outputs.setdefault(queue, []).append(Output(decode(body), dict(headers)))

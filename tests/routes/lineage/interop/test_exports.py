@@ -78,7 +78,7 @@ def test_an_exporter_that_does_not_exist_costs_its_spans_and_no_message(
 
 
 def test_children_carry_the_span_of_the_delivery_that_they_came_of_and_attributes_of_their_own() -> None:
-    parent = Standing(id="doc", route="convert", queue="q", handle="h", executions=["e1"], attempt=2)
+    parent = Standing(id="doc", route="convert", queue="q", handle="h", executions=("e1",), attempt=2)
     outer = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     child = Child(id="piece", queue="q2", body=b"1", headers={"lang": "en", "ce_id": "doc", "traceparent": outer})
     setting = pickle.loads(pickle.dumps(ChildHeaders("ingest", trace=True, cloudevents=True)))
