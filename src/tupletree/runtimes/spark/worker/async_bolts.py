@@ -157,15 +157,15 @@ class AsyncBoltTask(BoltTask):
         """
         failed: set[int] = set()
         place = self._place
+        is_marked = place.wants_roots
         pairs = [(root, value) for root, values in frame.segments() for value in values]
-        if place.wants_roots:
+        if is_marked:
             pairs = [one for one in pairs if not place.must_be_alone(one[0])]
         left = iter(pairs)
         in_hand: list[Root] = []
 
         def name_all() -> None:
-            if place.wants_roots:
-                place.root = tuple({one for root in in_hand for one in roots_of(root)}) or None
+            place.root = tuple({one for root in in_hand for one in roots_of(root)}) or None
 
         async def take_turns() -> None:
             for root, value in left:
@@ -174,12 +174,14 @@ class AsyncBoltTask(BoltTask):
                 outcomes = self._ahead.setdefault((id(value), root), deque())
                 outcomes.append(outcome := _Outcome())
                 IN_HAND.set(place.with_root(root))  # a call's logs name its own message only
-                in_hand.append(root)
-                name_all()
+                if is_marked:
+                    in_hand.append(root)
+                    name_all()
                 came = await self._come(value, root)
                 outcome.result, outcome.error = came.result, came.error
-                in_hand.remove(root)
-                name_all()
+                if is_marked:
+                    in_hand.remove(root)
+                    name_all()
                 if outcome.error is not None:
                     failed.update(roots_of(root))
 
