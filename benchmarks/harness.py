@@ -17,7 +17,7 @@ import msgspec
 
 from benchmarks.job import JobResult, JobSpec
 
-__all__ = ["REPOSITORY", "JobRun", "MemorySample", "child_environment", "run_job"]
+__all__ = ["REPOSITORY", "JobRun", "MemorySample", "child_environment", "cpu_seconds", "descendants", "run_job"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLE_INTERVAL_S = 0.25
@@ -101,6 +101,15 @@ def descendants(pid: str) -> set[str]:
         found.update(own)
         waiting += own
     return found
+
+
+def cpu_seconds(pid: str) -> float:
+    """CPU time of a process, all threads; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def command_name(pid: str) -> str:

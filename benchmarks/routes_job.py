@@ -1,18 +1,24 @@
 """A route of three trivial async adapters on the embedded queue: one execution, whose first message fans out.
 
-Variants: a level of lineage (`full`, `off`); `told`: executions of one message, one after the other, and how long after
-the last settlement began a listener heard of each, and `wait` returned.
+Variants: a level of lineage (`full`, `off`); `spark full` and `spark off`: on Spark, from the moment when all messages
+are in the route's queue; `told`: executions of one message, one after the other, and how long after the last settlement
+began a listener heard of each, and `wait` returned.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from queue import SimpleQueue
 
+from benchmarks.harness import cpu_seconds, descendants
 from benchmarks.job import JobResult, JobSpec
 from tupletree.routes import Pipeline
-from tupletree.routes.ledger.values import Completed
+from tupletree.routes.ids import child_id
+from tupletree.routes.ledger.values import Completed, NewMessage
+from tupletree.routes.messages import Child, Settlement
+from tupletree.routes.pipeline import ExecutionHandle, PipelineRun
 
 __all__ = ["run"]
 
@@ -34,15 +40,19 @@ routes:
       - type: "benchmarks.routes_adapters:third"
 """
 TIMEOUT_S = 300.0
+EPOCH_MESSAGES = 10_000
 
 
 def run(spec: JobSpec) -> JobResult:
     """The job."""
     folder = Path(spec.folder)
     document = folder / "pipeline.yaml"
-    document.write_text(DOCUMENT.format(level="full" if spec.variant == "told" else spec.variant))
+    runtime, _, level = spec.variant.rpartition(" ")
+    document.write_text(DOCUMENT.format(level="full" if level == "told" else level))
     pipeline = Pipeline.load(document, home=folder / "home")
-    return tell(pipeline, spec.messages) if spec.variant == "told" else fan(pipeline, spec.messages)
+    if runtime:
+        return spark(pipeline, spec.messages, spec.master)
+    return tell(pipeline, spec.messages) if level == "told" else fan(pipeline, spec.messages)
 
 
 def fan(pipeline: Pipeline, messages: int) -> JobResult:
@@ -54,6 +64,37 @@ def fan(pipeline: Pipeline, messages: int) -> JobResult:
         seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     assert (ended.state, ended.total, ended.dead) == ("completed", messages + 1, 0), ended
     return JobResult(seconds=seconds, cpu_seconds=cpu_s)
+
+
+def spark(pipeline: Pipeline, messages: int, master: str) -> JobResult:
+    """As `fan`, on Spark, without the fan-out. `numbers`: CPU of the driver, and of the JVM with its Python workers."""
+    options = {"epoch_max_messages": EPOCH_MESSAGES}
+    with pipeline.run(runtime="spark", only=["work"], options=options, master=master) as running:
+        for warm in (100, EPOCH_MESSAGES):
+            fed(running, warm).wait(TIMEOUT_S)
+        execution = fed(running, messages)
+        others = descendants(str(os.getpid()))
+        before_s = sum(map(cpu_seconds, others))
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        ended = execution.wait(TIMEOUT_S)
+        seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+        others_s = sum(map(cpu_seconds, others)) - before_s
+    assert (ended.state, ended.total, ended.dead) == ("completed", messages + 1, 0), ended
+    return JobResult(seconds=seconds, cpu_seconds=cpu_s, numbers={"others_cpu_s": others_s})
+
+
+def fed(running: PipelineRun, messages: int) -> ExecutionHandle:
+    """An execution whose messages are in the route's queue, all of them, when this returns."""
+    held = running.services
+    execution = held.start(NewMessage(queue="/queue/first", body=b"{}"))
+    [work], _ = held.lease(running.spec.routes["fan"], 1)
+    parents = [work.messages[0].id]
+    children = [
+        Child(id=child_id(parents, "fan", 1, number, "/queue/work"), queue="/queue/work", body=b'{"n":%d}' % number)
+        for number in range(messages)
+    ]
+    held.settle([Settlement(messages=work.messages, outcome="done", children=children)])
+    return running.execution(execution)
 
 
 def tell(pipeline: Pipeline, executions: int) -> JobResult:

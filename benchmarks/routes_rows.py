@@ -23,6 +23,7 @@ from benchmarks.row import Row, Settings, progress
 __all__ = ["measure_routes"]
 
 MESSAGES = 10_000
+SPARK_MESSAGES = 100_000
 PEER_MESSAGES = 2_000  # arq takes ten seconds for them
 EXECUTIONS = 100
 ROUTES = 100
@@ -62,14 +63,15 @@ def measure_routes(settings: Settings) -> list[Row]:
     rows = [own_row(variant, rates, median(cpu_us[variant])) for variant in OWN]
     rows += [peer_row(name, rates) for name in PEERS if name in rates]
     rows += [Row(benchmark="routes", job=name, result="not run", note=why) for name, why in absent.items()]
+    rows += [spark_row(folder, level, settings) for level in OWN]
     rows += [told_row(folder), validate_row(folder, settings.repeats)]
     shutil.rmtree(folder, ignore_errors=True)
     return rows
 
 
-def run_own(folder: Path, variant: str, messages: int) -> JobResult:
+def run_own(folder: Path, variant: str, messages: int, master: str = "") -> JobResult:
     """The job of ours, in a process of its own."""
-    return run_job("routes", JobSpec(master="", folder=str(folder), variant=variant, messages=messages)).result
+    return run_job("routes", JobSpec(master=master, folder=str(folder), variant=variant, messages=messages)).result
 
 
 def run_peer(name: str, folder: Path) -> float:
@@ -114,6 +116,26 @@ def peer_row(name: str, rates: Rates) -> Row:
     ratio += f", {spread(rates['off'], rates[name])} × without"
     result, note = f"{median(rates[name]):,.0f} messages/s", f"{PEER_MESSAGES:,} messages; {PEERS[name][2]}"
     return Row(benchmark="routes", job=name, result=result, ratio=ratio, note=note, data={"per_second": rates[name]})
+
+
+def spark_row(folder: Path, level: str, settings: Settings) -> Row:
+    """A route on Spark, ledger included."""
+    rates, driver_us, others_us = [], [], []
+    for _round in range(settings.rounds):
+        result = run_own(folder, f"spark {level}", SPARK_MESSAGES, settings.master)
+        rates.append(SPARK_MESSAGES / result.seconds)
+        driver_us.append(result.cpu_seconds / SPARK_MESSAGES * 1e6)
+        others_us.append(result.numbers["others_cpu_s"] / SPARK_MESSAGES * 1e6)
+        progress(f"routes, spark {level}: {rates[-1]:,.0f} messages/s")
+    return Row(
+        benchmark="routes",
+        job=f"spark, lineage {level}",
+        result=f"{median(rates):,.0f} messages/s, {median(driver_us):.0f} µs of CPU each in the driver, "
+        f"{median(others_us):.0f} in Spark and its workers",
+        note=f"one route of three async adapters, {settings.master}, epochs of 10,000, one execution of "
+        f"{SPARK_MESSAGES:,}; from the moment when all of them are in the queue",
+        data={"per_second": rates},
+    )
 
 
 def told_row(folder: Path) -> Row:
