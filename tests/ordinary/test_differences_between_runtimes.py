@@ -108,6 +108,39 @@ def test_a_message_that_a_bolt_changes_is_changed_locally_and_as_it_was_on_spark
     assert ([[0], [0], [0]] if is_spark(run) else [[0], [0, 1], [0, 1, 2]]) == SEEN
 
 
+class Made(msgspec.Struct):
+    """The same, made by a bolt."""
+
+    numbers: list[int]
+
+
+@bolt
+def makes(box: Box) -> Made:
+    return Made([0])
+
+
+@bolt
+def changes_it(made: Made) -> None:
+    made.numbers.append(1)
+
+
+@bolt
+def sees_it(made: Made) -> None:
+    SEEN.append([*made.numbers])
+
+
+def test_bolts_of_one_stage_share_the_object_and_those_behind_an_exchange_on_spark_do_not(run: Run) -> None:
+    t = Topology("shared")
+    made = t.bolt("makes", makes).shuffle(t.spout("boxes", items([Box([0])])))
+    t.bolt("changes", changes_it).shuffle(made)
+    t.bolt("sees", sees_it).shuffle(made)
+    t.bolt("elsewhere", sees_it, parallelism=3).all(made)
+    assert run(t).acked == 1
+    assert [0, 1] in SEEN
+    if is_spark(run):
+        assert [0] in SEEN, "one of three tasks is in the other partition"
+
+
 @bolt(state=int)
 def counts(line: Line, total: KeyedState[int]) -> Word:
     total.value += 1
