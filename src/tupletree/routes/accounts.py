@@ -160,7 +160,7 @@ def _sentence(known: MessageAccount, calls: Sequence[Call]) -> str:
     if row.state == "done":
         count = known.children_total
         words += f"; {count:,} message{'s' * (count != 1)} came of it" if count else "; nothing came of it"
-    if row.state == "processing" and calls and calls[-1].status == "pending":
+    if row.state in {"processing", "held"} and calls and calls[-1].status == "pending":
         words += f"; it is in adapter {calls[-1].adapter} since {utc(calls[-1].started_s)}"
     if known.unpublished:
         words += "; its broker has not confirmed it yet, and it is published again at the next start"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,18 @@ def test_old_rows_are_forgotten_and_their_edges_with_them(url: str) -> None:
         assert sum(one.calls for one in lineage.stats()) == 2
         with pytest.raises(ConfigError, match="knows no such message"):
             lineage.tree("doc")
+
+
+def test_a_call_that_goes_on_is_not_forgotten_for_that(url: str) -> None:
+    write(url, [call("doc", status="pending", started_s=1110.0, ended_s=0.0)])
+    store = open_store(url, "ingest", keep_s=100.0)
+    store.open()
+    try:
+        store.rest(1116.0)
+        with Lineage.open(url) as lineage:
+            assert [one.status for one in lineage.calls("doc")] == ["pending"]
+        store.rest(1300.0)
+    finally:
+        store.close()
+    with suppress(ConfigError), Lineage.open(url) as lineage:
+        assert lineage.calls("doc") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -189,6 +190,8 @@ def test_an_adapter_that_swallows_its_cancellation_is_left_behind(caplog: pytest
     assert outcome[-1].error == "TimeoutError"
     assert Asked.calls.count("swallowed") >= 1
     assert "left behind" in caplog.text
+    gc.collect()
+    assert "was destroyed" not in caplog.text, "it was told of"
 
 
 def test_a_plain_function_runs_in_a_thread_one_call_at_a_time() -> None:

@@ -10,7 +10,7 @@ from tupletree.routes.lineage.exports import Export, RunEventExport, SpanExport,
 from tupletree.routes.lineage.interop.headers import ChildHeaders
 from tupletree.routes.lineage.levels import Level
 from tupletree.routes.lineage.queries import Lineage
-from tupletree.routes.lineage.sink import LineageSink
+from tupletree.routes.lineage.sink import LineageSink, tell_pending
 from tupletree.routes.lineage.stores import open_store, store_beside
 from tupletree.routes.lineage.writer import Counts, LineageWriter
 
@@ -31,4 +31,5 @@ __all__ = [
     "open_store",
     "store_beside",
     "tell_completed",
+    "tell_pending",
 ]

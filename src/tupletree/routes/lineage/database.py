@@ -170,16 +170,17 @@ class DatabaseStore:
         return 0.0 if self._keep_s and self.forget(now_s - self._keep_s) else REST_S
 
     def forget(self, before_s: float) -> int:
-        """Remove some of the rows that ended before this Unix time, in the order in which they were written.
+        """Remove some of the rows that ended, or began and did not end, before this Unix time: the first written first.
 
         Returns:
             How many; 0: there are no more.
         """
-        oldest = sa.select(CALLS.c.id, CALLS.c.ended_s, CALLS.c.message).order_by(CALLS.c.id).limit(SWEPT_AT_ONCE)
+        columns = CALLS.c.id, CALLS.c.started_s, CALLS.c.ended_s, CALLS.c.message
+        oldest = sa.select(*columns).order_by(CALLS.c.id).limit(SWEPT_AT_ONCE)
         with failing_as_outage(self.where), self._engine.begin() as connection:
             old = []
             for row in connection.execute(oldest):
-                if row.ended_s >= before_s:
+                if max(row.started_s, row.ended_s) >= before_s:  # one that is pending has not ended
                     break
                 old.append(row)
             if not old:

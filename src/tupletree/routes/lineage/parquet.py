@@ -49,7 +49,8 @@ class ParquetStore:
         """See `Store`. Steps are in the calls."""
         rows = [self._rows.row(record) for record in records]
         with self._naming_errors():
-            self._files.write(rows, sorted(edges_of(records)), max((row.ended_s for row in rows), default=0.0))
+            last_s = max((max(row.started_s, row.ended_s) for row in rows), default=0.0)  # one that is pending began
+            self._files.write(rows, sorted(edges_of(records)), last_s)
 
     def rest(self, now_s: float) -> float:
         """See `Store`. Small files are merged."""

@@ -5,6 +5,7 @@ Owns that no row of lineage ever fails a message, whatever becomes of the store.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,7 +17,23 @@ from tupletree.routes.lineage.writer import Counts, LineageWriter
 from tupletree.routes.messages import CallRecord, CallRecords
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
-__all__ = ["LineageSink"]
+__all__ = ["LineageSink", "tell_pending"]
+
+_lock = threading.Lock()
+_open: dict[str, list[LineageSink]] = {}
+"""Pipeline → sinks that are open in this process."""
+
+
+def tell_pending(pipeline: str, records: Sequence[CallRecord]) -> None:
+    """Calls go on, or came to nothing after that was told. In any thread; never waits.
+
+    What a call comes to goes the way of all records, after this, and replaces it. Where the sink is in another process
+    than the call, as on Spark, nothing is told.
+    """
+    with _lock:
+        sinks = [*_open.get(pipeline, ())]
+    for sink in sinks:
+        sink.put(records)
 
 
 class LineageSink(Sink[CallRecord | CallRecords]):
@@ -76,6 +93,8 @@ class LineageSink(Sink[CallRecord | CallRecords]):
                 lambda: open_store(self.store, self.pipeline, keep_s=self.keep_s), self.pipeline, clock=self._clock
             )
 
+        with _lock:
+            _open.setdefault(self.pipeline, []).append(self)
         for export in self.exports:
             export.begin(self.pipeline)
         self._exporting = [
@@ -93,11 +112,19 @@ class LineageSink(Sink[CallRecord | CallRecords]):
                 rows += row.calls
         for export in self._exporting:
             export.put(rows)
+        self.put(rows)
+
+    def put(self, records: Sequence[CallRecord]) -> None:
+        """Give the store what the level keeps. Never waits, never raises."""
         if self._writer is not None:
-            self._writer.put(rows if self.level.name == "full" else [row for row in rows if self.level.keeps(row)])
+            keeps = self.level.keeps
+            self._writer.put(records if self.level.name == "full" else [one for one in records if keeps(one)])
 
     def close(self) -> None:
         """Write what waits, for at most some seconds."""
+        with _lock:
+            if self in _open.get(self.pipeline, ()):
+                _open[self.pipeline].remove(self)
         for writer in [self._writer, *self._exporting]:
             if writer is not None:
                 writer.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tupletree.clock import SteadyClock, SystemClock
-from tupletree.routes.lineage import ChildHeaders
+from tupletree.routes.lineage import ChildHeaders, tell_pending
 from tupletree.routes.messages import CallRecord, CallRecords, Settlement, Work
 from tupletree.routes.running.chain import Chain, Surroundings
 from tupletree.routes.running.services import RunSpec, Services, services
@@ -94,6 +95,7 @@ def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
         now_s=_clock.wall,
         is_cancelled=InProcess(run.key).is_cancelled,
         records=run.spec.lineage.needs_records,
+        note=partial(tell_pending, run.spec.name),
     )
 
 

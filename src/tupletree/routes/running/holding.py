@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tupletree.errors import PermanentError
+from tupletree.errors import PermanentError, is_outage
 from tupletree.routes.adapters.contract import Adapter, AdapterContext, AdapterResult, PipelineContext, RouteMessage
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
-from tupletree.routes.messages import CallRecord, Child, Settlement, Work
+from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Work
 from tupletree.routes.payloads import decode, encode
+from tupletree.routes.running import chain
 from tupletree.routes.running.chain import Surroundings, adapter_logger
 from tupletree.routes.running.outcomes import call_records, delivered, failed, payload_hash, published, routed
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
@@ -123,8 +124,8 @@ class AdapterBolt(HoldingBolt[Work]):
         assert self._loop is not None, "a task is opened before it works"
         return self._loop.run_until_complete(awaitable)
 
-    def _limited(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A call of the adapter that may take as long as the route allows.
+    def _limited(self, members: Sequence[Member], function: Callable[..., Any], *arguments: Any) -> Any:
+        """A call of the adapter with these messages, that may take as long as the route allows.
 
         Raises:
             TimeoutError: it took longer; it was cancelled, and is left behind if it has not ended then.
@@ -135,7 +136,12 @@ class AdapterBolt(HoldingBolt[Work]):
         async def limited() -> Any:
             call = function(*arguments) if is_async else self._threads.run(function, *arguments)
             task = asyncio.ensure_future(call)
-            done, _ = await asyncio.wait({task}, timeout=limit_s)
+            done, _ = await asyncio.wait({task}, timeout=min(chain.LOOK_S, limit_s))
+            if not done:
+                self._note(members, "pending")
+                done, _ = await asyncio.wait({task}, timeout=limit_s - min(chain.LOOK_S, limit_s))
+                if done and (error := task.exception()) and is_outage(error):
+                    self._note(members, "cancelled", f"{type(error).__name__}: {error}")
             if not done:
                 task.cancel()
                 ended, _ = await asyncio.wait({task}, timeout=self._surroundings.grace_s)
@@ -146,10 +152,16 @@ class AdapterBolt(HoldingBolt[Work]):
                         self._spec.name,
                         self._surroundings.grace_s,
                     )
+                    chain.leave_behind(task)
                 raise TimeoutError(f"the call took longer than timeout_seconds ({limit_s:g}) of its route")
             return task.result()
 
         return self._await(limited())
+
+    def _note(self, members: Sequence[Member], status: CallStatus, error: str = "") -> None:
+        """Tell of a call that goes on, or that came to nothing; what it comes to replaces that."""
+        if self._surroundings.records:
+            self._surroundings.note(self._records(members, status, error=error))
 
     def _member(self, held: Held[Work]) -> Member:
         work = held.value
@@ -209,7 +221,7 @@ class AdapterBolt(HoldingBolt[Work]):
                 output_hash=payload_hash(output) if status == "completed" else "",
                 error=error,
                 started_s=member.started_s,
-                ended_s=now_s,
+                ended_s=0.0 if status == "pending" else now_s,
                 batch=batch,
             )
         ]

@@ -124,3 +124,19 @@ def test_a_server_that_is_away_gets_all_events_later_in_order(sent: Sent) -> Non
     assert sent.pass_by() == []
     sent.transport.is_away = False
     assert [name for name, _ in sent.pass_by(5.0)] == ["ingest", "ingest.convert", "ingest.segment"]
+
+
+def test_the_client_is_closed_with_the_store_and_may_fail_to(caplog: pytest.LogCaptureFixture) -> None:
+    class Closing(Memory):
+        closed: list[float] = []  # noqa: RUF012 - shared on purpose
+
+        def close(self, timeout: float = -1) -> bool:
+            self.closed.append(timeout)
+            if len(self.closed) > 1:
+                raise OSError("broken")
+            return True
+
+    for _ in range(2):
+        RunEvents(OpenLineageClient(transport=Closing()), "ingest").close()
+    assert Closing.closed == [5.0, 5.0]
+    assert "the client of OpenLineage could not be closed" in caplog.text

@@ -9,6 +9,7 @@ Needs the extra `openlineage`.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,10 @@ __all__ = ["RouteQueues", "RunEvents"]
 NAMESPACE = "tupletree"
 MAX_EXECUTIONS = 10_000
 REST_S = 1.0
+CLOSE_S = 5.0
+"""How long the client may send what it still has."""
+
+logger = logging.getLogger("tupletree.routes")
 PRODUCER = "urn:tupletree"
 _RUNS = uuid.UUID("6f6b8a52-1c6e-5c2c-9f57-2a4a1f0f6d0e")
 _STATES = {"completed": RunState.COMPLETE, "cancelled": RunState.ABORT}
@@ -117,9 +122,13 @@ class RunEvents:
         return REST_S
 
     def close(self) -> None:
-        """See `Store`."""
+        """See `Store`. The client is closed, too: it may send in a thread of its own, and has connections."""
         with suppress(ConnectorError):
             self.rest(0.0)
+        try:
+            self._client.close(CLOSE_S)
+        except Exception:
+            logger.exception("the client of OpenLineage could not be closed")
 
     def _note(self, name: str, record: CallRecord) -> None:
         execution = self._executions.get(name)
