@@ -129,7 +129,7 @@ def test_publishing_before_the_commit_is_caught(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_output_of_a_message_that_was_left_out_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RootVerdicts, "shows", lambda _self, _roots: True)
+    monkeypatch.setattr(RootVerdicts, "shown", lambda _self, rows: [True] * len(rows))
     broken = caught(tmp_path, "plain")
     assert "twice" in broken or "not acked" in broken or "part of a message" in broken or "the rows say" in broken
 

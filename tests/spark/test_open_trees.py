@@ -366,7 +366,7 @@ def test_a_root_is_withheld_while_it_is_complete_and_its_output_waits() -> None:
         Reports(deltas=[entries({1: 8, 2: 8 ^ 16, 3: 64})], carryover_edges=[entries({2: 16, 3: 64})]), lambda _: []
     )
     verdicts = RootVerdicts.of(judged, 30.0, lambda _root, _failure: False)
-    assert [verdicts.shows(roots) for roots in ((1,), (2,), (1, 2), (1, 3), ())] == [True, False, False, True, True]
+    assert verdicts.shown([1, 2, (1, 2), (1, 3), 0]) == [True, False, False, True, True]
     changed = {tree.root: tree for tree in verdicts.what_becomes(100.0, 30.0, {1, 3})}
     assert changed[1].is_complete
     assert changed[3].is_complete

@@ -378,8 +378,8 @@ class Pending:
                 self._take_out(message, failed.failure, failed.effect, times.now_s)
         for root, due_s in decision.put_back:
             self.put_back(root, due_s)
-        for number, message_id, outcome in decision.unconfirmed:
-            self.mark_unconfirmed(number, message_id, outcome)
+        for (number, key), outcome in decision.unconfirmed.items():
+            tasks[number].unconfirmed[key] = outcome
         self.counters.late_verdicts += decision.late
         self._log.clear()
 

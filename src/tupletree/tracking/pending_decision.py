@@ -64,7 +64,7 @@ class PendingDecision:
         given_up: (spout task, key) of messages that their source does not emit again.
         failed: in the order in which retries are queued.
         put_back: (root, due time) of attempts that are taken back without being counted.
-        unconfirmed: (spout task, message id, outcome) to keep until the source confirms them.
+        unconfirmed: (spout task, key) → outcome, to keep until the source confirms it.
         late: verdicts on attempts that are not in flight.
     """
 
@@ -74,7 +74,7 @@ class PendingDecision:
     given_up: list[tuple[int, Hashable]] = field(default_factory=list)
     failed: list[FailedMessage] = field(default_factory=list)
     put_back: list[tuple[int, float]] = field(default_factory=list)
-    unconfirmed: list[tuple[int, MessageId, Outcome]] = field(default_factory=list)
+    unconfirmed: dict[tuple[int, Hashable], Outcome] = field(default_factory=dict)
     late: int = 0
 
 
@@ -125,17 +125,12 @@ class PendingDecider:
 
     def ack_many(self, roots: Iterable[int]) -> list[Acked]:
         """The trees of these attempts are complete; in order, without those that are not in flight."""
-        acked: list[Acked] = []
-        named, append, now_s = self.decision.acked.append, acked.append, self.decision.times.now_s
-        in_flight = self._in_flight
-        for root in roots:
-            message = in_flight.get(root)
-            if message is None:
-                self.decision.late += 1
-                continue
-            named(root)
-            append(Acked(message.spout_task, message.message_id, now_s - message.first_s, message.attempt))
-        return acked
+        now_s = self.decision.times.now_s
+        found = list(map(self._in_flight.get, roots))
+        messages = [message for message in found if message is not None]
+        self.decision.acked += [message.root for message in messages]
+        self.decision.late += len(found) - len(messages)
+        return [Acked(one.spout_task, one.message_id, now_s - one.first_s, one.attempt) for one in messages]
 
     def give_up(self, spout_task: int) -> list[Died]:
         """End the messages that this source was told to emit again: its input is over."""
@@ -176,17 +171,17 @@ class PendingDecider:
 
     def mark_unconfirmed(self, spout_task: int, message_id: MessageId, outcome: Outcome) -> None:
         """Keep the outcome of a settled message until its source confirms it."""
-        self.decision.unconfirmed.append((spout_task, message_id, outcome))
+        self.decision.unconfirmed[spout_task, message_key(message_id)] = outcome
 
     def changes(self, encode: Encode) -> PendingChanges:
         """What has changed since the last base or delta once this is applied."""
         times = self.decision.times
-        return self._log.changes(encode, times.now_s, times.wall_s, self._after, self._unconfirmed())
+        return self._log.changes(encode, times.now_s, times.wall_s, self._after, self.decision.unconfirmed)
 
     def base(self, encode: Encode) -> PendingChanges:
         """All that waits and all that is unconfirmed once this is applied."""
         times = self.decision.times
-        return self._log.base(encode, times.now_s, times.wall_s, self._after, self._unconfirmed())
+        return self._log.base(encode, times.now_s, times.wall_s, self._after, self.decision.unconfirmed)
 
     def _leaving(self, root: int) -> Message | None:
         message = self._in_flight.get(root) or self._adopted.get(root)
@@ -204,9 +199,6 @@ class PendingDecider:
     def _next_ticket(self) -> int:
         self._ticket += 1
         return self._ticket
-
-    def _unconfirmed(self) -> dict[tuple[int, Hashable], Outcome]:
-        return {(task, message_key(one)): outcome for task, one, outcome in self.decision.unconfirmed}
 
 
 def after_failure(

@@ -208,13 +208,15 @@ class ChangeLog:
                 gone.append((number, plain_id(id_from_key(key))))
         settled: list[tuple[int, PlainId, Outcome]] = []
         confirmed: list[tuple[int, PlainId]] = []
-        known = {(number, key): key in self._tasks[number].unconfirmed for number, key in unconfirmed}
-        for (number, key), was_there in {**self._settled, **known, **self._settled}.items():
-            outcome = unconfirmed.get((number, key)) or self._tasks[number].unconfirmed.get(key)
+        for (number, key), was_there in self._settled.items():
+            if (number, key) in unconfirmed:
+                continue
+            outcome = self._tasks[number].unconfirmed.get(key)
             if outcome is not None:
                 settled.append((number, plain_id(id_from_key(key)), outcome))
             elif was_there:
                 confirmed.append((number, plain_id(id_from_key(key))))
+        settled += [(number, plain_id(id_from_key(key)), outcome) for (number, key), outcome in unconfirmed.items()]
         records = _records(waiting, encode, now_s, wall_s)
         return PendingChanges(waiting=records, gone=gone, settled=settled, confirmed=confirmed)
 

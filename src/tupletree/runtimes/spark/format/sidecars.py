@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from tupletree.data.frames import Root, segments_of
+from tupletree.data.frames import Root
 from tupletree.durable import damaged, missing, pack, read_container
 from tupletree.runtimes.spark.format import wire
 from tupletree.sinks.files import written
@@ -73,9 +73,11 @@ def _read(path: Path, rows: int) -> tuple[int | None, list[Root]]:
     first, second, third = header.lengths
     parts = body[:first], body[first : first + second], body[first + second : first + second + third]
     roots, ends = wire.unpack_layout(*map(bytes, parts))
+    if len(roots) == rows:  # as almost always
+        return header.candidate, roots
     per_row: list[Root] = []
-    for root, values in segments_of([None] * rows, roots, ends):
-        per_row.extend([root] * len(values))
+    for root, end in zip(roots, ends, strict=True):
+        per_row += [root] * (end - len(per_row))
     return header.candidate, per_row
 
 

@@ -12,7 +12,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from tupletree.data.frames import Root, roots_of
+from tupletree.data.frames import Root
 from tupletree.durable import sync_directory
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
@@ -128,14 +128,14 @@ class OutputChooser:
         file = WaitingFile(
             output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
         )
-        if chosen.rows.add(file, roots, verdicts.is_unfinished, verdicts.is_dead):
+        if verdicts.rows_may_wait and chosen.rows.add(file, roots, verdicts.is_unfinished, verdicts.is_dead):
             chosen.waiting.append(file)
             # It counts now, so it must survive a crash of the machine.
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
-        keep = [verdicts.shows(roots_of(root)) for root in roots]
+        keep = verdicts.shown(roots)
         if all(keep):
             return _Piece(output.candidate, output.rows, roots)
         if not chosen.waiting or chosen.waiting[-1] is not file:

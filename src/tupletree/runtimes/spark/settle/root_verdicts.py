@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from tupletree.data.frames import Root, roots_of
 from tupletree.runtimes.spark.format.entries import OpenTree
 from tupletree.runtimes.spark.settle.reports import Settlement
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -60,9 +61,14 @@ class RootVerdicts:
         return cls(settlement, expired, timeout, dead, set(settlement.completed), bad)
 
     @property
+    def rows_may_wait(self) -> bool:
+        """Whether any tree is open across epochs: rows that are anchored to it wait."""
+        return bool(self.settlement.carried or len(self.settlement.trees))
+
+    @property
     def withholds_rows(self) -> bool:
         """Whether any row of this epoch could be one that must not be published with it."""
-        return bool(self._bad or self.settlement.carried or len(self.settlement.trees))
+        return bool(self._bad or self.rows_may_wait)
 
     def is_unfinished(self, root: int) -> bool:
         """Whether a root's tree is committed and open after this epoch."""
@@ -74,8 +80,14 @@ class RootVerdicts:
         """Whether this root is dead."""
         return root in self.dead
 
-    def shows(self, roots: Sequence[int]) -> bool:
-        """Whether a row of this epoch that is anchored to these roots is published with it."""
+    def shown(self, rows: Sequence[Root]) -> list[bool]:
+        """Of rows of this epoch, each with its root: whether it is published with the epoch."""
+        if self.rows_may_wait:
+            return [self._shows(roots_of(root)) for root in rows]
+        bad = self._bad
+        return [bad.isdisjoint(root) if isinstance(root, tuple) else root not in bad for root in rows]
+
+    def _shows(self, roots: Sequence[int]) -> bool:
         if not roots:
             return True
         if not self._bad.isdisjoint(roots):
