@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +25,9 @@ from tupletree.runtimes.spark.settle.reports import Reports, Settlement, Sidecar
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.runtimes.spark.worker import stage as stages
 from tupletree.sinks.files import publish
-from tupletree.testing.spark_protocol import ProtocolFaults
+from tupletree.testing.spark_protocol import ProtocolFaults, Simulation
 
-SEEDS = range(240)
+SEEDS = range(300)
 SHARES = 6
 MOST_SEEDS = 150
 
@@ -37,53 +40,71 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder, in memory if possible: a seed writes and removes hundreds of files."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="tupletree-", dir=memory) as folder:
+        yield Path(folder)
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def simulated(seed: int, place: Path) -> Simulation:
+    """Simulate a seed, and leave nothing in the folder."""
+    folder = made(place / str(seed))
+    try:
+        return simulate(seed, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
 def simulate_all(seeds: range, place: Path) -> Counter[str]:
     totals: Counter[str] = Counter()
     for seed in seeds:
-        folder = place / str(seed)
-        folder.mkdir()
-        totals.update(simulate(seed, folder).counts)
+        totals.update(simulated(seed, place).counts)
     return totals
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_the_guarantee_holds_under_every_seed(tmp_path: Path, share: int) -> None:
-    totals = simulate_all(SEEDS[share::SHARES], tmp_path)
+def test_the_guarantee_holds_under_every_seed(place: Path, share: int) -> None:
+    totals = simulate_all(SEEDS[share::SHARES], place)
     assert totals["machine"] > 4
     assert totals["process"] > 2
 
 
 @pytest.mark.parametrize(("seed", "kind"), [(13, "splits"), (207, "replay"), (208, "splits"), (671, "plain")])
-def test_seeds_that_have_found_something_before(tmp_path: Path, seed: int, kind: str) -> None:
+def test_seeds_that_have_found_something_before(place: Path, seed: int, kind: str) -> None:
     """A sidecar that was removed before its candidate was; an attempt in no log; names that were not durable."""
-    simulate(seed, tmp_path, kind=kind)
+    simulate(seed, place, kind=kind)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("share", range(100))
-def test_the_guarantee_holds_under_ten_thousand_seeds(tmp_path: Path, share: int) -> None:
-    simulate_all(range(10_000)[share::100], tmp_path)
+def test_the_guarantee_holds_under_ten_thousand_seeds(place: Path, share: int) -> None:
+    simulate_all(range(10_000)[share::100], place)
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
-def test_without_faults_every_message_ends(tmp_path: Path, kind: int) -> None:
+def test_without_faults_every_message_ends(place: Path, kind: int) -> None:
     faults = ProtocolFaults(crashes=0, executor=0.0, twice=0.0, job=0.0)
-    assert simulate(kind, tmp_path, faults).counts == {}
+    assert simulate(kind, place, faults).counts == {}
 
 
-def test_a_seed_gives_the_same_run_again(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_run_again(place: Path) -> None:
     for number in range(2):
-        (tmp_path / str(number)).mkdir()
+        (place / str(number)).mkdir()
     # The two runs have other paths, other inodes, and other moments; 7 retries a called sink.
     for seed in (*range(len(KINDS)), 7):
-        one, other = (simulate(seed, _made(tmp_path / str(number) / str(seed))) for number in range(2))
+        one, other = (simulate(seed, made(place / str(number) / str(seed))) for number in range(2))
         assert one.counts == other.counts
         assert one.chance.random() == other.chance.random()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def caught(place: Path, kind: str = "") -> str:
@@ -92,15 +113,15 @@ def caught(place: Path, kind: str = "") -> str:
         if kind and KINDS[seed % len(KINDS)] != kind:
             continue
         try:
-            simulate(seed, _made(place / str(seed)))
+            simulated(seed, place)
         except (BrokenRuleError, TupletreeError) as error:
             return str(error)
     pytest.fail(f"{MOST_SEEDS} seeds and nothing was noticed")
 
 
-def test_a_commit_before_the_candidates_are_durable_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_before_the_candidates_are_durable_is_caught(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "sync_directory", lambda _: None)
-    broken = caught(tmp_path)
+    broken = caught(place)
     assert "neither the candidate nor the published file exists" in broken or "missing" in broken
 
 
@@ -114,7 +135,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, what: Callable[[Engine, E
     monkeypatch.setattr(Engine, "_commit", commit)
 
 
-def test_publishing_before_the_commit_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_before_the_commit_is_caught(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def publish_all(engine: Engine, decision: EpochDecision) -> None:
         for output in decision.entry.outputs:
             if output.final:
@@ -122,19 +143,19 @@ def test_publishing_before_the_commit_is_caught(tmp_path: Path, monkeypatch: pyt
                 publish(folder / output.candidate, folder / output.final)
 
     before_the_commit(monkeypatch, publish_all)
-    broken = caught(tmp_path)
+    broken = caught(place)
     # Recovery takes a published file for a sign that an entry is lost.
     signs = ("that are not acked", "missing", "the rows say", "before the crash and are not after it")
     assert any(sign in broken for sign in signs), broken
 
 
-def test_an_output_of_a_message_that_was_left_out_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_of_a_message_that_was_left_out_is_caught(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RootVerdicts, "shown", lambda _self, rows: [True] * len(rows))
-    broken = caught(tmp_path, "plain")
+    broken = caught(place, "plain")
     assert "twice" in broken or "not acked" in broken or "part of a message" in broken or "the rows say" in broken
 
 
-def test_a_state_of_a_run_that_did_not_count_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_a_run_that_did_not_count_is_caught(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Settlement.judge_run
     first: dict[int, Reports] = {}
 
@@ -147,10 +168,10 @@ def test_a_state_of_a_run_that_did_not_count_is_caught(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Settlement, "judge_run", judge_run)
     monkeypatch.setattr(EpochRuns, "_files_of", lambda _self, _reports: [])
-    assert "the state is" in caught(tmp_path)
+    assert "the state is" in caught(place)
 
 
-def test_callbacks_before_the_commit_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callbacks_before_the_commit_are_caught(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Incarnation.open
     now: list[Loop] = []
 
@@ -164,13 +185,13 @@ def test_callbacks_before_the_commit_are_caught(tmp_path: Path, monkeypatch: pyt
         now[0]._callbacks.tell(decision.verdicts)
 
     before_the_commit(monkeypatch, tell)
-    broken = caught(tmp_path)
+    broken = caught(place)
     assert "heard of" in broken or "lacks rows of acked messages" in broken or "letters" in broken
 
 
 @pytest.mark.parametrize("what", ["state", "waiting"])
 def test_a_sweep_of_a_file_that_an_entry_names_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    place: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     real = sweep_orphans
 
@@ -179,5 +200,5 @@ def test_a_sweep_of_a_file_that_an_entry_names_is_caught(
         real(directory, sinks, published, *named)
 
     monkeypatch.setattr("tupletree.runtimes.spark.driver.loop.sweep_orphans", sweep)
-    broken = caught(tmp_path)
+    broken = caught(place)
     assert "missing" in broken or "gone" in broken

@@ -45,6 +45,7 @@ class Disk:
         self._names: dict[Path, Names] = {}
         self._inodes = aside / "inodes"  # links that keep what was synced, also if it is removed, and its number
         self._after = aside / "after"
+        self._kept: set[int] = set()
         self._is_all_durable = False
         self._fsync = os.fsync
 
@@ -72,14 +73,14 @@ class Disk:
     def _note_names(self, folder: Path) -> None:
         names = self._names[folder] = _names_in(folder)
         for name, inode in names.items():
-            if inode:
+            if inode and inode not in self._kept:
                 self._keep(folder / name, inode)
 
     def _keep(self, path: Path, inode: int) -> None:
         """Keep a file, so that no other gets its inode: a name would seem to be the same file, or content synced."""
-        kept = self._inodes / str(inode)
-        if not kept.exists():
-            os.link(path, kept)
+        if inode not in self._kept:
+            self._kept.add(inode)
+            os.link(path, self._inodes / str(inode))
 
     def crash(self, *, machine: bool) -> None:
         """Note what the next process finds; what this one still does is not in it.

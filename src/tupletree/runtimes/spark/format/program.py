@@ -160,6 +160,7 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
     return msgspec.msgpack.encode([versions_here(), list(map(os.fsencode, search_path)), pickled])
 
 
+@lru_cache(maxsize=1)  # asked for each program, and of what is imported already
 def versions_here() -> dict[str, str]:
     """Versions that driver and workers must share: the format of frames, keys and state depends on them."""
     packages = {name: installed_version(name) or "none" for name in ("tupletree", "msgspec", "pyarrow", "xxhash")}
