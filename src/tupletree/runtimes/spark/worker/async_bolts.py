@@ -204,10 +204,11 @@ class AsyncBoltTask(BoltTask):
         if limit_s is None:
             await outcome.come(call)
             return outcome
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        assert loop is not None, "calls are made on the loop of the task"
         task = loop.create_task(outcome.come(call))
         until_s = loop.time() + limit_s
-        while not (await asyncio.wait({task}, timeout=until_s - loop.time()))[0]:
+        while not await _ends_by(task, until_s, loop):
             late_s = loop.time() - until_s
             if late_s < HELD_UP * limit_s:
                 break
@@ -253,6 +254,24 @@ class AsyncBoltTask(BoltTask):
             return self._call_and_wait(lambda: method(*arguments))
 
         return process
+
+
+async def _ends_by(task: asyncio.Task[Any], until_s: float, loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a task ends until this time of the loop. As `asyncio.wait` with one task, in a third of its time."""
+    over = loop.create_future()
+
+    def note(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    task.add_done_callback(note)
+    timer = loop.call_at(until_s, note)
+    try:
+        await over
+    finally:
+        timer.cancel()
+        task.remove_done_callback(note)
+    return task.done()
 
 
 async def _gathered(called: Any) -> Any:
