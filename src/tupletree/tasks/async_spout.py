@@ -10,9 +10,11 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, is_outage
@@ -204,8 +206,7 @@ class AsyncSpoutMachine(SpoutMachine):
         return fault
 
 
-@dataclass(frozen=True, slots=True)
-class _SpoutCall:
+class _SpoutCall(msgspec.Struct, frozen=True, eq=False):
     """A callback; a `next` waits for it unless it is an ack. `verdict`: the verdict that it is about, if any."""
 
     callback: Callable[[], Any]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from tupletree.tracking.acker import Delta, Opening, TreeFailure
 from tupletree.tracking.outcomes import Failure
 
@@ -126,8 +128,7 @@ class SinkReset:
     incarnation: int
 
 
-@dataclass(slots=True, frozen=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """To an async bolt task: a call that it asked for has ended, with results or with what it raised."""
 
     call: int

@@ -156,7 +156,11 @@ class Gates:
                 if gate.target_s is not None:
                     gate.samples.append(now_s - since_s)
                     gate.adapt(now_s)
-        self._tell(route)
+            alone = None if self._waiting else self._listeners.get(route)
+        if alone is not None:  # nearly always: no other route waits
+            alone()
+        else:
+            self._tell(route)
 
     def status(self) -> Mapping[str, GateStatus]:
         """Each route's gate."""

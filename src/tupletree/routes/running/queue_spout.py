@@ -157,7 +157,8 @@ class QueueSpout(AsyncSpout[Work]):
         self._out.pop(message, None)
         self._works.pop(message, None)
         self._services.gates.release(self._route.name, message)
-        await self._settle_again(message)
+        if message in self._again:
+            await self._settle_again(message)
 
     async def _settle_again(self, message: str) -> None:
         """Deliveries that came while another one was worked: acked if that ended the message, else given back.
