@@ -15,11 +15,25 @@ import pytest
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
 from tests.tasks.streams import Line, Word
-from tupletree import Bolt, Collector, Emit, EndOfInput, KeyedState, PermanentError, Spout, TaskContext, Topology, bolt
+from tupletree import (
+    Bolt,
+    Collector,
+    Emit,
+    EndOfInput,
+    KeyedState,
+    PermanentError,
+    Split,
+    SplitSpout,
+    Spout,
+    TaskContext,
+    Topology,
+    bolt,
+)
 from tupletree.runtimes.api import Summary
 from tupletree.sinks import foreach
 from tupletree.sources import items
 from tupletree.topology.components import SinkBatch
+from tupletree.tracking.outcomes import Failure
 
 Run = Callable[..., Summary]
 
@@ -294,3 +308,42 @@ def test_what_a_message_emitted_unanchored_goes_with_it_on_spark_where_its_epoch
     t.sink("out", foreach(note)).shuffle(noted.stream(Word))
     assert run(t).dead == 1
     assert SEEN == [] if is_spark(run) else [Word("belongs to no message")] == SEEN
+
+
+class Pieces(SplitSpout[Line]):
+    """Five lines, of which one is refused; notes what it is told."""
+
+    def open(self, context: TaskContext) -> None:
+        self.planned = False
+
+    def plan(self, max_rows: int, max_bytes: int) -> list[Split]:
+        if self.planned:
+            raise EndOfInput
+        self.planned = True
+        return [Split(rows=5, first=0)]
+
+    def read(self, split: Split) -> Iterator[Line]:
+        return (Line("refused" if number == 3 else "") for number in range(split.rows))
+
+    def fail(self, message_id: Any, failure: Failure) -> None:
+        SEEN.append(message_id)
+
+    def snapshot(self) -> bool:
+        return self.planned
+
+    def restore(self, position: Any) -> None:
+        self.planned = position
+
+
+@bolt
+def refuses_one(line: Line) -> None:
+    if line.text == "refused":
+        raise PermanentError("refused")
+
+
+def test_a_source_that_executors_read_is_told_of_dead_messages(run: Run) -> None:
+    t = Topology("pieces")
+    t.bolt("refuses", refuses_one).shuffle(t.spout("lines", Pieces()))
+    summary = run(t)
+    assert (summary.acked, summary.dead) == (4, 1)
+    assert SEEN == [3]

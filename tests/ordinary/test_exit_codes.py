@@ -131,21 +131,16 @@ def test_0_is_acked_and_3_is_with_dead_letters_and_1_is_failed_and_2_is_wrong_us
     commands["wrong"] = Command(target, tmp_path / "wrong", "local", "bad", "--option", "no_such=1")
     codes = {what: command.end()[0] for what, command in commands.items()}
     assert codes == {"slow": 0, "bad": 3, "broken": 2, "wrong": 2}
+    assert [main(["status", "--state-dir", str(commands[what].state)]) for what in ("slow", "bad")] == [0, 0]
 
 
 def test_1_is_a_run_that_failed(tmp_path: Path, write_target: WriteTarget) -> None:
     breaking = TARGET.replace("        self.given += 1\n", "        raise OSError('the source is gone')\n", 1)
-    code, _, err = Command(
-        write_target(breaking),
-        tmp_path,
-        "local",
-        "slow",
-        "--option",
-        "max_restarts=0",
-        "--option",
-        "outage_limit_s=0.1",
-    ).end()
+    options = ("--option", "max_restarts=0", "--option", "outage_limit_s=0.1")
+    command = Command(write_target(breaking), tmp_path, "local", "slow", *options)
+    code, _, err = command.end()
     assert code == 1
+    assert main(["status", "--state-dir", str(command.state)]) == 1
     assert err.count("error:") == 1
     assert "Traceback" not in err
 
