@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from examples.queue_pipeline import PRICES, publish, topology
+from tests.queues.servers import redis_server
 from tupletree.queues import open_queue
 from tupletree.runtimes.run import run
 
@@ -21,7 +23,7 @@ ORDERS = 300
 GOOD = {f"order-{number}" for number in range(ORDERS) if number % 100 != 99}
 
 
-def check(place: Path, good: set[str]) -> None:
+def check(place: Path, broker: str, good: set[str]) -> None:
     """Every good order is sold once in the table and the queue, and the others are dead letters."""
     with sqlite3.connect(place / "sales.db") as table:
         rows = table.execute("SELECT id, cents FROM sales").fetchall()
@@ -30,9 +32,9 @@ def check(place: Path, good: set[str]) -> None:
     for one, cents in rows:
         number = int(one.removeprefix("order-"))
         assert cents == prices[number % 3] * (number % 7 + 1)
-    with open_queue(f"sqlite:///{place}/shop.db?queue=sales") as sales:
+    with open_queue(f"{broker}?queue=sales") as sales:
         assert Counter(one.message.id for one in sales.peek(limit=1_000_000)) == Counter(good)
-    with open_queue(f"sqlite:///{place}/shop.db?queue=orders") as orders:
+    with open_queue(f"{broker}?queue=orders") as orders:
         assert orders.depth().open == 0
         dead = orders.peek("dead", 1_000_000)
         assert len(dead) == len(good) // 99
@@ -44,30 +46,42 @@ def test_every_good_order_is_sold_once_and_the_others_are_dead_letters_of_the_qu
     t = topology(f"sqlite:///{tmp_path}/shop.db", f"sqlite:///{tmp_path}/sales.db")
     ended = run(t, runtime="local", options={"backoff_initial_ms": 1.0}, state_dir=tmp_path / "run").wait(60)
     assert (ended.acked, ended.dead) == (len(GOOD), ORDERS - len(GOOD))
-    check(tmp_path, GOOD)
+    check(tmp_path, f"sqlite:///{tmp_path}/shop.db", GOOD)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Its URL."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/shop.db"
+    else:
+        with redis_server() as server:
+            yield server.url
 
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_killed_three_times_on_spark_every_good_order_of_10_000_is_sold_exactly_once(tmp_path: Path) -> None:
+def test_killed_three_times_on_spark_every_good_order_of_10_000_is_sold_exactly_once(
+    tmp_path: Path, broker: str
+) -> None:
     count = 10_000
-    publish(f"sqlite:///{tmp_path}/shop.db", count)
+    publish(broker, count)
     command = [sys.executable, "-m", "tupletree", "run", "examples/queue_pipeline.py", "--runtime", "spark"]
-    command += ["--set", f"queue=sqlite:///{tmp_path}/shop.db", "--set", f"table=sqlite:///{tmp_path}/sales.db"]
+    command += ["--set", f"queue={broker}", "--set", f"table=sqlite:///{tmp_path}/sales.db"]
     command += ["--state-dir", str(tmp_path / "state"), "--option", "epoch_max_messages=500"]
     for kills in range(3):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         wanted = count - (kills + 1) * 2000
-        while _left(tmp_path) > wanted and process.poll() is None:
+        while _left(broker) > wanted and process.poll() is None:
             time.sleep(0.05)
         assert process.poll() is None, process.communicate()[1].decode()[-2000:]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 3, ended.stderr[-2000:]  # there are dead letters
-    check(tmp_path, {f"order-{number}" for number in range(count) if number % 100 != 99})
+    check(tmp_path, broker, {f"order-{number}" for number in range(count) if number % 100 != 99})
 
 
-def _left(place: Path) -> int:
-    with open_queue(f"sqlite:///{place}/shop.db?queue=orders") as orders:
+def _left(broker: str) -> int:
+    with open_queue(f"{broker}?queue=orders") as orders:
         return orders.depth().open

@@ -259,6 +259,14 @@ def test_a_message_that_processes_died_of_too_often_is_a_dead_letter(tmp_path: P
     assert "delivered 4 times" in reason
 
 
+@RUNTIMES
+def test_a_broker_that_is_away_at_the_start_is_a_failed_start_that_says_so(tmp_path: Path, runtime: Runner) -> None:
+    t = Topology("away")
+    t.sink("out", queue_sink(url_of(tmp_path, "out"))).shuffle(t.spout("in", queue("redis://127.0.0.1:1/0", Order)))
+    with pytest.raises(ConnectorError, match=r"redis://127\.0\.0\.1:1/0.*cannot be reached"):
+        runtime(t, tmp_path)
+
+
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(ConfigError, match="no broker is known"):
         queue("sqlit:///a.db")

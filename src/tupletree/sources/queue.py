@@ -18,6 +18,7 @@ from tupletree.errors import ConfigError, ConnectorError, EndOfInput, Finding
 from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
 from tupletree.queues.contract import LeaseLostError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
+from tupletree.queues.named import Queue
 from tupletree.queues.registry import check_url, open_queue
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, TaskContext
 from tupletree.tracking.outcomes import Failure as Verdict
@@ -152,6 +153,8 @@ class BrokerSpout(AsyncSpout[T]):
         self._lease_s = lease_s
         self._max_deliveries = max_deliveries
         self._ordered = ordered
+        self._queue: Queue | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"queue({self.shown!r})"
@@ -181,10 +184,14 @@ class BrokerSpout(AsyncSpout[T]):
             self._threads.shutdown(wait=False)
             raise
         self._can = self._queue.broker.capabilities
-        self._keeper = asyncio.get_running_loop().create_task(self._keep()) if self._can.extend else None
+        if self._can.extend:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(self._queue))
 
     async def close(self) -> None:
         """Tell what is left to be told, give back what is out, and disconnect."""
+        queue, self._queue = self._queue, None
+        if queue is None:
+            return
         if self._keeper is not None:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -193,11 +200,11 @@ class BrokerSpout(AsyncSpout[T]):
             self._failures[message_id] = self._given_back(delivery)
         self._out.clear()
         try:
-            await self.flush()
+            await self._in_thread(partial(self._flush, queue))
         except ConnectorError as error:
             logger.warning("%s: what is out comes back when its leases end: %s", self._component, error.what)
         finally:
-            await self._in_thread(self._queue.close)
+            await self._in_thread(queue.close)
             self._threads.shutdown(wait=False)
 
     def faults(self) -> Sequence[Finding]:
@@ -208,7 +215,8 @@ class BrokerSpout(AsyncSpout[T]):
 
     async def next(self) -> Sequence[Emit[T] | Reject] | None:
         """Lease messages, and wait a moment for the first."""
-        leasing = asyncio.ensure_future(self._in_thread(self._lease))
+        queue = self._connected()
+        leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
         try:
             deliveries = await asyncio.shield(leasing)
         except asyncio.CancelledError:
@@ -222,16 +230,21 @@ class BrokerSpout(AsyncSpout[T]):
             return messages
         if deliveries:
             await self.flush()
-        elif not self._follow and await self._in_thread(self._is_empty):
+        elif not self._follow and await self._in_thread(partial(self._is_empty, queue)):
             raise EndOfInput
         return None
 
-    def _lease(self) -> list[Delivery]:
-        return self._queue.lease(self._prefetch, lease_s=self._lease_s, wait_s=WAIT_S if self._follow else 0.0)
+    def _connected(self) -> Queue:
+        if self._queue is None:
+            raise ConnectorError(f"{self.shown} is not connected")
+        return self._queue
 
-    def _is_empty(self) -> bool:
+    def _lease(self, queue: Queue) -> list[Delivery]:
+        return queue.lease(self._prefetch, lease_s=self._lease_s, wait_s=WAIT_S if self._follow else 0.0)
+
+    def _is_empty(self, queue: Queue) -> bool:
         """Whether nothing will be delivered any more, but for what is out here."""
-        depth = self._queue.depth()
+        depth = queue.depth()
         here = len(self._out) + len(self._failures) + len(self._acks) + len(self._letters)
         return depth.ready + depth.delayed == 0 and depth.leased <= here
 
@@ -244,7 +257,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._out[message.id] = delivery
         if is_out:
             return None  # its lease ended too early: the attempt that is worked counts, with the new handle
-        if self._can.fencing and delivery.deliveries > self._max_deliveries:
+        if delivery.deliveries > self._max_deliveries:
             reason = f"delivered {delivery.deliveries} times without an end: processes died of it, or were too slow"
             return Reject(message.body, message.id, reason)
         if self._decode is None:
@@ -305,21 +318,21 @@ class BrokerSpout(AsyncSpout[T]):
     async def flush(self) -> None:
         """Tell the broker what became of messages, in one call for each kind of outcome."""
         if self._acks or self._failures or self._letters:
-            await self._in_thread(self._flush)
+            await self._in_thread(partial(self._flush, self._connected()))
 
-    def _flush(self) -> None:
+    def _flush(self, queue: Queue) -> None:
         # What is told is taken out only then; the event loop's thread adds to these meanwhile.
         acks = dict(self._acks)
         if acks:
-            self._told(self._acks, acks, self._queue.ack([*acks.values()]))
+            self._told(self._acks, acks, queue.ack([*acks.values()]))
         letters = dict(self._letters)
         if letters and self._can.dead_letters:
-            self._told(self._letters, letters, self._queue.dead_letter([*letters.values()]))
+            self._told(self._letters, letters, queue.dead_letter([*letters.values()]))
         elif letters:  # they are dead letters of the run
-            self._told(self._letters, letters, self._queue.ack([letter.handle for letter in letters.values()]))
+            self._told(self._letters, letters, queue.ack([letter.handle for letter in letters.values()]))
         failures = dict(self._failures)
         if failures:
-            self._told(self._failures, failures, self._queue.fail([*failures.values()]))
+            self._told(self._failures, failures, queue.fail([*failures.values()]))
 
     def _told(self, table: dict[str, Any], told: dict[str, Any], refused: Sequence[str]) -> None:
         for message_id, one in told.items():
@@ -336,7 +349,7 @@ class BrokerSpout(AsyncSpout[T]):
 
     # --- leases -----------------------------------------------------------------------------------------------
 
-    async def _keep(self) -> None:
+    async def _keep(self, queue: Queue) -> None:
         """Extend the leases of what is out."""
         while True:
             await asyncio.sleep(self._lease_s * KEEP_PART)
@@ -345,7 +358,7 @@ class BrokerSpout(AsyncSpout[T]):
             if not handles:
                 continue
             try:
-                refused = await self._in_thread(partial(self._queue.extend, handles, self._lease_s))
+                refused = await self._in_thread(partial(queue.extend, handles, self._lease_s))
             except (ConnectorError, LeaseLostError) as error:
                 logger.warning("%s: leases cannot be extended now: %s", self._component, error.what)
             except Exception:
