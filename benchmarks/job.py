@@ -26,6 +26,7 @@ JOBS = {
     "local latency": "benchmarks.local_latency",
     "local memory": "benchmarks.local_memory",
     "embedded queue": "benchmarks.queue_embedded",
+    "redis queue": "benchmarks.queue_redis",
     "routes": "benchmarks.routes_job",
 }
 """Job name → module with a function `run(spec) -> JobResult`."""

@@ -1,4 +1,4 @@
-"""Three trivial functions in a row on Redis: `python redis_chains.py PEER URL MESSAGES`.
+"""Three trivial functions in a row on Redis, or one: `python redis_chains.py PEER URL MESSAGES [STEPS]`.
 
 PEER is `dramatiq` (a pipeline of three actors, eight worker threads) or `arq` (a job that enqueues the next one, 512 at
 a time, no results kept, polled every 10 ms), both with worker and sender in one process, as ours. The time is from the
@@ -14,13 +14,13 @@ import threading
 import time
 
 
-def main(peer: str, url: str, messages: str) -> None:
+def main(peer: str, url: str, messages: str, steps: str = "3") -> None:
     """Run, and print the seconds as the last line, in JSON."""
-    seconds, cpu_s = (with_dramatiq if peer == "dramatiq" else with_arq)(url, int(messages))
+    seconds, cpu_s = (with_dramatiq if peer == "dramatiq" else with_arq)(url, int(messages), int(steps))
     print("\n" + json.dumps({"seconds": seconds, "cpu_seconds": cpu_s}))
 
 
-def with_dramatiq(url: str, messages: int) -> tuple[float, float]:
+def with_dramatiq(url: str, messages: int, steps: int) -> tuple[float, float]:
     """A pipeline of actors for each message."""
     import dramatiq
     from dramatiq.brokers.redis import RedisBroker
@@ -50,19 +50,22 @@ def with_dramatiq(url: str, messages: int) -> tuple[float, float]:
     worker.start()
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     for number in range(messages):
-        dramatiq.pipeline([first.message({"n": number}), second.message(), third.message()]).run()
+        if steps == 1:
+            third.send({"n": number})
+        else:
+            dramatiq.pipeline([first.message({"n": number}), second.message(), third.message()]).run()
     assert over.wait(600), f"{ended} of {messages} ended"
     times = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     worker.stop()
     return times
 
 
-def with_arq(url: str, messages: int) -> tuple[float, float]:
+def with_arq(url: str, messages: int, steps: int) -> tuple[float, float]:
     """A job that enqueues the next one."""
-    return asyncio.run(_arq(url, messages))
+    return asyncio.run(_arq(url, messages, steps))
 
 
-async def _arq(url: str, messages: int) -> tuple[float, float]:
+async def _arq(url: str, messages: int, steps: int) -> tuple[float, float]:
     from arq import create_pool, func
     from arq.connections import RedisSettings
     from arq.worker import Worker
@@ -91,7 +94,9 @@ async def _arq(url: str, messages: int) -> tuple[float, float]:
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     for start in range(0, messages, 100):
         numbers = range(start, min(start + 100, messages))
-        await asyncio.gather(*[pool.enqueue_job("first", {"n": number}) for number in numbers])
+        await asyncio.gather(
+            *[pool.enqueue_job("third" if steps == 1 else "first", {"n": number}) for number in numbers]
+        )
     ending = asyncio.create_task(over.wait())
     await asyncio.wait({ending, working}, timeout=600, return_when=asyncio.FIRST_COMPLETED)
     assert ended == messages, f"{ended} of {messages} ended"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,17 @@ from redis.retry import Retry
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.queues import redis_scripts as scripts
 from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, is_name
-from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
+from tupletree.queues.messages import (
+    DEFAULT_CONTENT_TYPE,
+    DEFAULT_LEASE_S,
+    Delivery,
+    Depth,
+    Failure,
+    Letter,
+    Message,
+    State,
+    Stored,
+)
 from tupletree.queues.urls import QueueUrl
 
 __all__ = ["CAPABILITIES", "RedisBroker", "open_redis"]
@@ -53,6 +63,7 @@ _REFUSALS = (redis.exceptions.AuthenticationError, redis.exceptions.Authorizatio
 _REFUSAL_WORDS = ("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "WRONGTYPE")
 
 _HEAD = msgspec.msgpack.Decoder(tuple[str, str, dict[str, str]])
+_TAKEN = msgspec.msgpack.Decoder(list[tuple[bytes, bytes, int, bytes, bytes, bytes, bytes, list[bytes] | None]])
 
 logger = logging.getLogger("tupletree.queues")
 
@@ -143,7 +154,7 @@ class RedisBroker(Broker):
         for batch in _chunks(messages):
             arguments: list[Any] = []
             for one in batch:
-                head = msgspec.msgpack.encode((one.content_type, one.key, dict(one.headers)))
+                head = _head_of(one.content_type, one.key, one.headers)
                 arguments += (one.id, one.body, head, math.ceil(one.delay_s * 1000), math.ceil(one.not_before_s * 1000))
             new += self._run(scripts.PUBLISH, queue, *arguments)
         if not messages:
@@ -155,24 +166,23 @@ class RedisBroker(Broker):
         if limit < 1:
             return []
         lease_ms = max(1, math.ceil(lease_s * 1000))
-        given = self._run(scripts.TAKE, queue, min(limit, CHUNK), lease_ms, max_bytes, self._consumer)
+        packed = self._run(scripts.TAKE, queue, min(limit, CHUNK), lease_ms, max_bytes, self._consumer)
         found = []
-        for token, entry, deliveries, flat in given:
-            fields = _fields(flat)
+        for token, entry, deliveries, name, body, head, at_ms, flat in _TAKEN.decode(packed) if packed else ():
             found.append(
                 Delivery(
-                    message=_message(fields),
+                    message=_own_message(name, body, head) if flat is None else _message(_fields(flat)),
                     handle=f"{token.decode()}.{entry.decode()}.{queue}",
                     deliveries=deliveries,
                     lease_s=lease_s,
-                    published_s=_published_s(fields, entry),
+                    published_s=float(at_ms) / 1000 if at_ms else _published_s({}, entry),
                 )
             )
         return found
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
         """See `Broker.ack`."""
-        return self._settle(scripts.ACK, [(handle,) for handle in handles], self._remembers_ms)
+        return self._settle_leases(scripts.ACK, handles, self._remembers_ms)
 
     def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
         """See `Broker.fail`."""
@@ -181,7 +191,7 @@ class RedisBroker(Broker):
 
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
         """See `Broker.extend`."""
-        return self._settle(scripts.EXTEND, [(handle,) for handle in handles], max(1, math.ceil(lease_s * 1000)))
+        return self._settle_leases(scripts.EXTEND, handles, max(1, math.ceil(lease_s * 1000)))
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
         """See `Broker.dead_letter`."""
@@ -245,7 +255,21 @@ class RedisBroker(Broker):
 
     # --- the server -------------------------------------------------------------------------------------------
 
-    def _settle(self, script: str, rows: Sequence[tuple[Any, ...]], *first: Any) -> Sequence[str]:
+    def _settle_leases(self, script: str, handles: Sequence[str], milliseconds: int) -> Sequence[str]:
+        """Run a script on handles; the refused ones."""
+        by_queue: dict[str, list[tuple[str, str, str]]] = {}
+        for handle in handles:
+            token, entry, queue = _parts(handle)
+            by_queue.setdefault(queue, []).append((entry, token, handle))
+        refused: list[str] = []
+        for queue, those in by_queue.items():
+            for batch in _chunks(those):
+                entries, tokens, shown = zip(*batch)
+                packed = msgspec.msgpack.encode((entries, tokens))
+                refused += [shown[int(number)] for number in self._run(script, queue, packed, milliseconds)]
+        return refused
+
+    def _settle(self, script: str, rows: Sequence[tuple[Any, ...]]) -> Sequence[str]:
         """Run a script on handles, (handle, more…) each; the refused ones."""
         by_queue: dict[str, list[tuple[Any, ...]]] = {}
         for row in rows:
@@ -253,7 +277,7 @@ class RedisBroker(Broker):
         refused: list[str] = []
         for queue, those in by_queue.items():
             for batch in _chunks(those):
-                arguments = [*first]
+                arguments: list[Any] = []
                 for handle, *more in batch:
                     token, entry, _ = _parts(handle)
                     arguments += (entry, token, *more)
@@ -327,6 +351,13 @@ def _parts(handle: str) -> tuple[str, str, str]:
     return parts[0], parts[1], parts[2]
 
 
+def _head_of(content_type: str, key: str, headers: Mapping[str, str]) -> bytes:
+    return msgspec.msgpack.encode((content_type, key, dict(headers)))
+
+
+_PLAIN = _head_of(DEFAULT_CONTENT_TYPE, "", {})
+
+
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
@@ -334,13 +365,19 @@ def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 OWN = frozenset({b"id", b"n", b"head", b"at"})
 
 
+def _own_message(name: bytes, body: bytes, head: bytes) -> Message:
+    if head == _PLAIN:
+        return Message(id=name.decode(), body=body)
+    content_type, key, headers = _HEAD.decode(head)
+    return Message(id=name.decode(), body=body, content_type=content_type, key=key, headers=headers)
+
+
 def _message(fields: dict[bytes, bytes]) -> Message:
     """A message of the stream. One that another program added has its field `body`, or all of them as JSON."""
-    name = fields[b"id"].decode(errors="replace")
     head = fields.get(b"head")
     if head is not None:
-        content_type, key, headers = _HEAD.decode(head)
-        return Message(id=name, body=fields[b"body"], content_type=content_type, key=key, headers=headers)
+        return _own_message(fields[b"id"], fields[b"body"], head)
+    name = fields[b"id"].decode(errors="replace")
     if b"body" in fields or not fields.keys() - OWN:
         return Message(id=name, body=fields.get(b"body", b""))
     shown = {

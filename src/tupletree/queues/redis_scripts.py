@@ -191,22 +191,37 @@ end
 return new
 """)
 
-# ARGV: limit, lease in ms, bytes at most, consumer. Gives [token, entry, deliveries, fields] each.
+# ARGV: limit, lease in ms, bytes at most, consumer. Gives [token, entry, deliveries, id, body, head, at, fields] each,
+# the fields only of messages of others; as MessagePack in one piece, for clients are slow at nested replies.
 TAKE = _script("""
 local limit, lease_ms, max_bytes, consumer = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local given, bytes, is_full = {}, 0, false
+local count, bytes, is_full = 0, 0, false
 local token = nil
+local out, ends, held_by = {}, {}, {}
 
 local function has_room(fields)
   bytes = bytes + size_of(fields)
-  return #given == 0 or bytes <= max_bytes
+  return count == 0 or bytes <= max_bytes
 end
 
 local function give(entry, fields, n)
   if not token then token = tostring(redis.call('HINCRBY', Q.meta, 'token', 1)) end
-  redis.call('ZADD', Q.leases, NOW + lease_ms, entry)
-  redis.call('HSET', Q.held, entry, cmsgpack.pack({token, n, get(fields, 'id')}))
-  given[#given + 1] = {token, entry, n, fields}
+  count = count + 1
+  ends[#ends + 1] = NOW + lease_ms
+  ends[#ends + 1] = entry
+  held_by[#held_by + 1] = entry
+  held_by[#held_by + 1] = cmsgpack.pack({token, n, get(fields, 'id')})
+  local id, body, head, at = get(fields, 'id'), '', get(fields, 'head'), ''
+  if head then body, at = get(fields, 'body'), get(fields, 'at') end
+  out[#out + 1] = struct.pack(
+    '>BBI4c0BI4c0BI4BI4c0BI4c0BI4c0BI4c0', 0x98, 0xc6, #token, token, 0xc6, #entry, entry, 0xce, n,
+    0xc6, #id, id, 0xc6, #body, body, 0xc6, #(head or ''), head or '', 0xc6, #at, at)
+  if head then
+    out[#out + 1] = '\\192'
+  else
+    out[#out + 1] = struct.pack('>BI4', 0xdd, #fields)
+    for _, one in ipairs(fields) do out[#out + 1] = struct.pack('>BI4c0', 0xc6, #one, one) end
+  end
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', Q.due, '-inf', NOW, 'LIMIT', 0, limit)) do
@@ -229,9 +244,9 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', Q.leases, '-inf', NOW, 'LIMIT
   end
 end
 
-while #given < limit and not is_full do
-  local count = math.min(limit - #given, 32)
-  local answer = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', count, 'STREAMS', Q.stream, '>')
+while count < limit and not is_full do
+  local most = math.min(limit - count, 50)
+  local answer = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', most, 'STREAMS', Q.stream, '>')
   if not answer then break end
   for _, one in ipairs(answer[1][2]) do
     local entry, fields = one[1], one[2]
@@ -249,37 +264,72 @@ while #given < limit and not is_full do
     end
   end
 end
-return given
+if count == 0 then return '' end
+redis.call('ZADD', Q.leases, unpack(ends))
+redis.call('HSET', Q.held, unpack(held_by))
+return struct.pack('>BI4', 0xdd, count) .. table.concat(out)
 """)
 
-# ARGV: for how long ids are known in ms; then entry and token each. Gives the numbers of the refused ones.
-ACK = _script("""
-local refused = {}
-for i = 2, #ARGV, 2 do
-  local held = leased(Q, ARGV[i], ARGV[i + 1])
-  if held then
-    drop(Q, ARGV[i])
-    forget(Q, held.id)
-    if tonumber(ARGV[1]) > 0 then redis.call('ZADD', Q.acked, NOW + tonumber(ARGV[1]), held.id) end
-  else
-    refused[#refused + 1] = (i - 2) / 2
+_LEASED = """
+-- Of entries and their tokens in MessagePack: the entries whose leases hold, their ids, and the numbers of the others.
+local function sorted_out(raw)
+  local handles = cmsgpack.unpack(raw)
+  local entries, ids, refused, seen = {}, {}, {}, {}
+  local held_by = redis.call('HMGET', Q.held, unpack(handles[1]))
+  local ends = redis.call('ZMSCORE', Q.leases, unpack(handles[1]))
+  for i, entry in ipairs(handles[1]) do
+    local held = held_by[i] and cmsgpack.unpack(held_by[i])
+    if held and held[1] == handles[2][i] and ends[i] and tonumber(ends[i]) > NOW and not seen[entry] then
+      entries[#entries + 1] = entry
+      ids[#ids + 1] = held[3]
+      seen[entry] = true
+    else
+      refused[#refused + 1] = i - 1
+    end
+  end
+  return entries, ids, refused
+end
+"""
+
+# ARGV: entries and tokens, for how long ids are known in ms. Gives the numbers of the refused ones.
+ACK = _script(
+    _LEASED
+    + """
+local entries, ids, refused = sorted_out(ARGV[1])
+if #entries > 0 then
+  redis.call('XACK', Q.stream, GROUP, unpack(entries))
+  redis.call('XDEL', Q.stream, unpack(entries))
+  redis.call('ZREM', Q.leases, unpack(entries))
+  redis.call('HDEL', Q.held, unpack(entries))
+  redis.call('HDEL', Q.ids, unpack(ids))
+  redis.call('HDEL', Q.reasons, unpack(ids))
+  if tonumber(ARGV[2]) > 0 then
+    local known = {}
+    for _, id in ipairs(ids) do
+      known[#known + 1] = NOW + tonumber(ARGV[2])
+      known[#known + 1] = id
+    end
+    redis.call('ZADD', Q.acked, unpack(known))
   end
 end
 return refused
-""")
+"""
+)
 
-# ARGV: lease in ms; then entry and token each.
-EXTEND = _script("""
-local refused = {}
-for i = 2, #ARGV, 2 do
-  if leased(Q, ARGV[i], ARGV[i + 1]) then
-    redis.call('ZADD', Q.leases, NOW + tonumber(ARGV[1]), ARGV[i])
-  else
-    refused[#refused + 1] = (i - 2) / 2
-  end
+# ARGV: entries and tokens, lease in ms.
+EXTEND = _script(
+    _LEASED
+    + """
+local entries, _, refused = sorted_out(ARGV[1])
+local ends = {}
+for _, entry in ipairs(entries) do
+  ends[#ends + 1] = NOW + tonumber(ARGV[2])
+  ends[#ends + 1] = entry
 end
+if #ends > 0 then redis.call('ZADD', Q.leases, unpack(ends)) end
 return refused
-""")
+"""
+)
 
 # ARGV: entry, token, delay in ms, reason, deliveries to take back; each.
 FAIL = _script("""
