@@ -98,7 +98,8 @@ def queue(
         body: how a body becomes one: "json", "msgpack", or a function of the `Message`; what it raises makes the
             message a dead letter.
         follow: wait for more when the queue is empty; False ends the input when nothing is left to be leased.
-        prefetch: messages that are leased at a time. They are this run's, also while they wait for room.
+        prefetch: messages that are leased at a time. They are this run's, also while they wait for room, and so are
+            those of the next batch, which is leased meanwhile.
         lease_s: seconds; leases of what is out are extended three times as often. So long it takes until other
             consumers get the messages of a run that was killed.
         max_deliveries: a message that was delivered more often, because processes died of it, is a dead letter.
@@ -154,6 +155,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._max_deliveries = max_deliveries
         self._ordered = ordered
         self._queue: Queue | None = None
+        self._leasing: asyncio.Future[list[Delivery]] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -196,6 +198,9 @@ class BrokerSpout(AsyncSpout[T]):
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
+        if self._leasing is not None:
+            await asyncio.wait([self._leasing])
+        self._out |= {delivery.message.id: delivery for delivery in self._leased_ahead()}
         for message_id, delivery in self._out.items():
             self._failures[message_id] = self._given_back(delivery)
         self._out.clear()
@@ -214,17 +219,16 @@ class BrokerSpout(AsyncSpout[T]):
     # --- messages ---------------------------------------------------------------------------------------------
 
     async def next(self) -> Sequence[Emit[T] | Reject] | None:
-        """Lease messages, and wait a moment for the first."""
+        """Lease messages, and wait a moment for the first. While a full batch is worked the next one is leased."""
         queue = self._connected()
-        leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
-        try:
-            deliveries = await asyncio.shield(leasing)
-        except asyncio.CancelledError:
-            # The thread leases all the same; without this, what it gets would come back only when the leases end.
-            with suppress(ConnectorError):
-                for delivery in await leasing:
-                    self._failures[delivery.message.id] = self._given_back(delivery)
-            raise
+        if self._leasing is None:
+            self._lease_ahead(queue)
+        assert self._leasing is not None
+        # A thread that leases does so to its end: cancelled here, `close` gives back what it gets.
+        deliveries = await asyncio.shield(self._leasing)
+        self._leasing = None
+        if len(deliveries) >= self._prefetch:
+            self._lease_ahead(queue)
         messages = [emit for delivery in deliveries if (emit := self._emit(delivery)) is not None]
         if messages:
             return messages
@@ -233,6 +237,16 @@ class BrokerSpout(AsyncSpout[T]):
         elif not self._follow and await self._in_thread(partial(self._is_empty, queue)):
             raise EndOfInput
         return None
+
+    def _lease_ahead(self, queue: Queue) -> None:
+        self._leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
+        self._leasing.add_done_callback(_hear)
+
+    def _leased_ahead(self) -> list[Delivery]:
+        """What was leased and not given yet."""
+        leasing = self._leasing
+        is_there = leasing is not None and leasing.done() and not leasing.cancelled() and leasing.exception() is None
+        return leasing.result() if leasing is not None and is_there else []
 
     def _connected(self) -> Queue:
         if self._queue is None:
@@ -353,7 +367,7 @@ class BrokerSpout(AsyncSpout[T]):
         """Extend the leases of what is out."""
         while True:
             await asyncio.sleep(self._lease_s * KEEP_PART)
-            handles = [delivery.handle for delivery in self._out.values()]
+            handles = [delivery.handle for delivery in [*self._out.values(), *self._leased_ahead()]]
             handles += self._acks.values()
             if not handles:
                 continue
@@ -370,6 +384,12 @@ class BrokerSpout(AsyncSpout[T]):
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _hear(leasing: asyncio.Future[list[Delivery]]) -> None:
+    """An outage is raised by the next `next`; if there is none, nobody misses it."""
+    if not leasing.cancelled():
+        leasing.exception()
 
 
 def _text_of(failure: Verdict) -> str:
