@@ -1,6 +1,7 @@
 """Queues on a Redis server: a stream each, with leases, delays and dead letters beside it.
 
-Owns the connection and what its errors mean. What happens to a message happens at the server: `redis_scripts`.
+Owns the connection and what its errors mean. What happens to a message happens at the server: `redis_scripts`,
+`redis_operating`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tupletree.errors import ConfigError, ConnectorError
+from tupletree.queues import redis_operating as operating
 from tupletree.queues import redis_scripts as scripts
 from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, is_name
 from tupletree.queues.messages import (
@@ -199,12 +201,12 @@ class RedisBroker(Broker):
 
     def depth(self, queue: str) -> Depth:
         """See `Broker.depth`."""
-        ready, leased, delayed, dead = self._run(scripts.DEPTH, queue)
+        ready, leased, delayed, dead = self._run(operating.DEPTH, queue)
         return Depth(ready=ready, leased=leased, delayed=delayed, dead=dead)
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
         """See `Broker.peek`."""
-        shown = self._run(scripts.PEEK, queue, state, after + limit)[after:]
+        shown = self._run(operating.PEEK, queue, state, after + limit)[after:]
         return [
             Stored(
                 message=_message(_fields(flat)),
@@ -221,7 +223,7 @@ class RedisBroker(Broker):
         """See `Broker.find`."""
         found: set[str] = set()
         for batch in _chunks(ids):
-            known = self._run(scripts.FIND, queue, *batch)
+            known = self._run(operating.FIND, queue, *batch)
             found.update(one for one, is_known in zip(batch, known, strict=True) if is_known)
         return found
 
@@ -234,7 +236,7 @@ class RedisBroker(Broker):
         moved = 0
         for batch in _chunks(ids) if ids else iter(lambda: (), None):
             room = min(CHUNK, limit - moved) if limit else CHUNK
-            done = self._run(scripts.MOVE, source, state, room, *batch, target=target) if room > 0 else 0
+            done = self._run(operating.MOVE, source, state, room, *batch, target=target) if room > 0 else 0
             moved += done
             if room <= 0 or (not ids and done < room):
                 break
@@ -244,7 +246,7 @@ class RedisBroker(Broker):
         """See `Broker.purge`."""
         gone = 0
         for state in states:
-            while (done := self._run(scripts.PURGE, queue, state, CHUNK)) > 0:
+            while (done := self._run(operating.PURGE, queue, state, CHUNK)) > 0:
                 gone += done
         return gone
 

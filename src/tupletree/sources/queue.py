@@ -225,8 +225,12 @@ class BrokerSpout(AsyncSpout[T]):
             self._lease_ahead(queue)
         assert self._leasing is not None
         # A thread that leases does so to its end: cancelled here, `close` gives back what it gets.
-        deliveries = await asyncio.shield(self._leasing)
-        self._leasing = None
+        leasing = self._leasing
+        try:
+            deliveries = await asyncio.shield(leasing)
+        finally:
+            if leasing.done():
+                self._leasing = None
         if len(deliveries) >= self._prefetch:
             self._lease_ahead(queue)
         messages = [emit for delivery in deliveries if (emit := self._emit(delivery)) is not None]
