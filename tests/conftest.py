@@ -1,15 +1,13 @@
 """What holds for every test: none leaves a module, or a place to find modules, to the tests after it.
 
-And where tests run side by side (`pytest -n 2`), those that start a JVM run one after another.
+And where tests run side by side, those that share a Spark session run in one process.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,28 +15,24 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
-def _starts_spark(file: str) -> bool:
-    return "mark.spark" in (ROOT / file).read_text(encoding="utf-8")
+SESSION = {"spark", "start_topology", "run_topology"}
+"""Fixtures of tests that share a Spark session, if they are marked `spark`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See to it that `SparkInOneProcess` knows each test that is marked `spark` by its file."""
-    files = {item.nodeid.partition("::")[0] for item in items if item.get_closest_marker("spark")}
-    unknown = [file for file in files if not _starts_spark(file)]
-    assert not unknown, f"write pytest.mark.spark in the files of such tests themselves: {unknown}"
+    """Group tests that one process is to run, where several run tests side by side (`pytest -n 3 --dist loadgroup`).
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal tests out one by one, but those that start Spark to one process: they share a session, and its two cores."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class SparkInOneProcess(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-        def _split_scope(self, nodeid: str) -> str:
-            return "spark" if starts_spark(nodeid.partition("::")[0]) else nodeid
-
-    starts_spark = functools.cache(_starts_spark)
-    return SparkInOneProcess(config, log)
+    Those that share a Spark session, those whose processes start Spark, one after the other, and those that go on from
+    a process that was killed meanwhile. All others are dealt out one by one.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("session" if fixtures & SESSION else "spark"))
+        elif "killed" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("killed"))
 
 
 def _is_beside_a_target(name: str, file: Path, written: Path) -> bool:

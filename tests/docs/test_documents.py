@@ -176,6 +176,7 @@ def test_every_block_is_of_a_language_that_is_run_or_looked_at() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("session")
 @pytest.mark.parametrize("story", STORIES, ids=" ".join)
 def test_every_snippet_runs_as_it_stands(story: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # snippets are about what happens, not about the disk

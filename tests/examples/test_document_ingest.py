@@ -31,6 +31,10 @@ def ingested_on(runtime: str, folder: Path) -> Ingested:
     return Ingested(index, home, exit_code, written.getvalue().splitlines())
 
 
+pytestmark = pytest.mark.xdist_group("document ingest")
+"""They share what is ingested."""
+
+
 @pytest.fixture(scope="module")
 def ingested(tmp_path_factory: pytest.TempPathFactory) -> Ingested:
     return ingested_on("local", tmp_path_factory.mktemp("ingest"))

@@ -59,7 +59,7 @@ class Kills:
     def folder_of(self, test: str) -> Path:
         """The folder of the count that died for this test. Raises AssertionError if it did not die where it was to."""
         folder = self._begin(test).result()
-        tests = [*self._kills]
+        tests = [one for one in self._kills if _group(one) == _group(test)]
         for following in tests[tests.index(test) + 1 :][:1]:
             self._begin(following)
         return folder
@@ -72,3 +72,8 @@ class Kills:
         if test not in self._begun:
             self._begun[test] = self._executor.submit(self._kills[test].carry_out, self._make_folder())
         return self._begun[test]
+
+
+def _group(test: str) -> str:
+    """What pytest-xdist adds to the name of a test in a group. Others of this group run in this process, too."""
+    return test.rpartition("]")[2]

@@ -309,6 +309,7 @@ def test_a_listener_that_raises_fails_no_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("session")
 def test_it_runs_on_spark(tmp_path: Path) -> None:
     with fan_out(tmp_path).run(runtime="spark") as run:
         begun = run.execute({"count": 20}, route="split")
