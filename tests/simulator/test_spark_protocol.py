@@ -79,9 +79,11 @@ def test_the_guarantee_holds_under_every_seed(place: Path, share: int) -> None:
     assert totals["process"] > 2
 
 
-@pytest.mark.parametrize(("seed", "kind"), [(13, "splits"), (207, "replay"), (208, "splits"), (671, "plain")])
+@pytest.mark.parametrize(
+    ("seed", "kind"), [(13, "splits"), (207, "replay"), (208, "splits"), (671, "plain"), (826, "held")]
+)
 def test_seeds_that_have_found_something_before(place: Path, seed: int, kind: str) -> None:
-    """A sidecar that was removed before its candidate was; an attempt in no log; names that were not durable."""
+    """A sidecar removed before its candidate; an attempt in no log; names that were not durable, twice."""
     simulate(seed, place, kind=kind)
 
 

@@ -99,7 +99,7 @@ class OutputChooser:
                 own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
                 self._publish(file.sink, file.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
         for output in reports:
-            piece = self._taken(output, verdicts, chosen, epoch)
+            piece = self._taken(output, verdicts, epoch, chosen, changed)
             if piece is None:
                 continue
             if self._is_called(output.sink):
@@ -117,7 +117,9 @@ class OutputChooser:
         """The root of each row of a candidate."""
         return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
 
-    def _taken(self, output: OutputReport, verdicts: RootVerdicts, chosen: ChosenOutputs, epoch: int) -> _Piece | None:
+    def _taken(
+        self, output: OutputReport, verdicts: RootVerdicts, epoch: int, chosen: ChosenOutputs, changed: set[Path]
+    ) -> _Piece | None:
         """Choose what is published now of a candidate of this epoch."""
         folder = Path(self._sinks[output.sink])
         if not verdicts.withholds_rows:
@@ -130,9 +132,10 @@ class OutputChooser:
         )
         if verdicts.rows_may_wait and chosen.rows.add(file, roots, verdicts.is_unfinished, verdicts.is_dead):
             chosen.waiting.append(file)
-            # It counts now, so it must survive a crash of the machine.
+            # It counts now, so it must survive a crash of the machine: its name, too, was another file's.
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
+            changed.add(folder)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
         keep = verdicts.shown(roots)
