@@ -27,7 +27,6 @@ from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.recovery import Recovered
 from tupletree.runtimes.spark.driver.settling_thread import SettlingThread
-from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
 from tupletree.runtimes.spark.format.program import EpochControl, Program, codecs_of
@@ -86,7 +85,6 @@ class Source:
             SettlingThread(unused, unused, self.accounts.settled),
             Callbacks([self.spout], intake, self.accounts, outages, clock, told),
             unused,
-            TickSchedule(self.accounts.spec, self.options, 0.0),
             Recovered(records=[*records], next_epoch=len(records)),
             LoopEvents(),
             active=True,

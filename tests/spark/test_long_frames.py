@@ -49,15 +49,15 @@ def test_what_a_spout_gave_goes_in_frames_that_are_short_enough_each_with_an_edg
     values = [Line(str(number) * 1_000) for number in range(9)]
     spout = SpoutTask(task, "lines", stream, items([Line("")]), roots=[*range(1, 10)], values=values)
     monkeypatch.setattr(wire, "FRAME_BYTES", 3_500)
-    dealt = EpochFrames()
-    assert EpochFrameMaker(plan, [spout]).add_frames(0, spout, {}, dealt) == []
+    made = EpochFrames()
+    assert EpochFrameMaker(plan, [spout]).add_frames(0, spout, {}, made) == []
 
     codec = codecs_of(plan)["lines", stream]
-    frames = [wire.decode_frame(wire.decode_head(head), body, codec) for _, _, head, body in dealt.rows]
+    frames = [wire.decode_frame(wire.decode_head(head), body, codec) for _, _, head, body in made.rows]
     assert len(frames) > 2
-    assert all(len(row[3]) <= 3_500 or frame.size == 1 for row, frame in zip(dealt.rows, frames, strict=True))
+    assert all(len(row[3]) <= 3_500 or frame.size == 1 for row, frame in zip(made.rows, frames, strict=True))
     assert [pair for frame in frames for pair in zip(frame.roots, frame.values, strict=True)] == [
         *zip(range(1, 10), values, strict=True)
     ]
-    assert dealt.edges == [frame.id for frame in frames]
-    assert len(set(dealt.edges)) == len(frames)
+    assert made.edges == [frame.id for frame in frames]
+    assert len(set(made.edges)) == len(frames)

@@ -1,6 +1,6 @@
 """Routing of columns: the groupings of `groupings`, applied once per distinct key and distributed by row numbers.
 
-It does not define groupings: each dealer chooses and distributes as it does for tuples. Imported lazily: it
+It does not define groupings: each grouper chooses and distributes as it does for tuples. Imported lazily: it
 imports numpy.
 """
 
@@ -23,39 +23,41 @@ def route_columns(router: Router, columns: ArrowColumns) -> tuple[list[tuple[int
         (task, its columns) for every target task that gets something, and the rows that failed, by number.
     """
     failures: dict[int, Exception] = {}
-    chosen = [_choose(dealer, columns, failures) for dealer in router.dealers]
+    chosen = [_choose(grouper, columns, failures) for grouper in router.groupers]
     kept: Indices | None = None
     if failures:
         kept = np.setdiff1d(np.arange(len(columns)), [*failures])
         if not len(kept):
             return [], sorted(failures.items())
         columns = columns.take(kept)
-    dealt: list[tuple[int, ArrowColumns]] = []
-    for dealer, (choices, codes) in zip(router.dealers, chosen):
+    distributed: list[tuple[int, ArrowColumns]] = []
+    for grouper, (choices, codes) in zip(router.groupers, chosen):
         mine = codes if kept is None or codes is None else codes[kept]
-        dealt += [(task, _picked(columns, rows)) for task, rows in _deal(dealer, choices, mine, len(columns))]
-    return dealt, sorted(failures.items())
+        distributed += [
+            (task, _picked(columns, rows)) for task, rows in _distribute(grouper, choices, mine, len(columns))
+        ]
+    return distributed, sorted(failures.items())
 
 
-def _choose(dealer: Any, columns: ArrowColumns, failures: dict[int, Exception]) -> tuple[Any, Indices | None]:
+def _choose(grouper: Any, columns: ArrowColumns, failures: dict[int, Exception]) -> tuple[Any, Indices | None]:
     """(choices, for each row the position of its choice); no choices where there is nothing to choose."""
-    if dealer.key_fields is None:
+    if grouper.key_fields is None:
         return None, None
     faults: dict[int, Exception] = {}
-    if dealer.key_fields:
-        codes, first = distinct_rows(columns.batch, dealer.key_fields)
-        choices = dealer.choose(columns.take(first).rows(), faults)
+    if grouper.key_fields:
+        codes, first = distinct_rows(columns.batch, grouper.key_fields)
+        choices = grouper.choose(columns.take(first).rows(), faults)
     else:
         codes = np.arange(len(columns))
-        choices = dealer.choose(columns.rows(), faults)
+        choices = grouper.choose(columns.rows(), faults)
     for kind, fault in faults.items():
         failures.update(dict.fromkeys(map(int, np.flatnonzero(codes == kind)), fault))
     return choices, None if choices is None else codes
 
 
-def _deal(dealer: Any, choices: Any, codes: Indices | None, count: int) -> list[tuple[int, Any]]:
+def _distribute(grouper: Any, choices: Any, codes: Indices | None, count: int) -> list[tuple[int, Any]]:
     """(task, row numbers) for each target task."""
-    owner = getattr(dealer, "owner", None)
+    owner = getattr(grouper, "owner", None)
     if codes is not None and owner is not None:
         owners = [-1 if choice is None else owner(choice) for choice in choices]
         tasks = np.array(owners, np.int32)[codes]
@@ -63,7 +65,7 @@ def _deal(dealer: Any, choices: Any, codes: Indices | None, count: int) -> list[
     each = None if codes is None else [choices[code] for code in codes.tolist()]
     batches: list[Batch] = []
     # Row numbers stand for the rows, all in one segment: only their tasks are asked for.
-    dealer.deal(batches, each, cast("list[Any]", range(count)), [0], [count])
+    grouper.distribute(batches, each, cast("list[Any]", range(count)), [0], [count])
     return [(batch.task, batch.values) for batch in batches]
 
 

@@ -43,7 +43,7 @@ class Batch:
     made: Sequence[int] | None = None
 
 
-class _Dealer(Protocol):
+class _Grouper(Protocol):
     """One subscription's grouping.
 
     One whose choices always stand for one task each has a method `owner` that tells it.
@@ -57,8 +57,10 @@ class _Dealer(Protocol):
     def choose(self, values: list[Any], failures: dict[int, Exception]) -> Any:
         """Choices by position, or None where there is nothing to choose by value; positions that fail are noted."""
 
-    def deal(self, batches: list[Batch], choices: Any, values: list[Any], roots: list[Root], ends: list[int]) -> None:
-        """Append one batch per target task. Only now may the dealer's own state change."""
+    def distribute(
+        self, batches: list[Batch], choices: Any, values: list[Any], roots: list[Root], ends: list[int]
+    ) -> None:
+        """Append one batch per target task. Only now may the grouper's own state change."""
 
 
 class Router:
@@ -68,8 +70,8 @@ class Router:
     loaded consumers, and no lock is needed.
     """
 
-    def __init__(self, dealers: Sequence[_Dealer], direct_tasks: Iterable[int] = (), where: str = "") -> None:
-        self.dealers = tuple(dealers)
+    def __init__(self, groupers: Sequence[_Grouper], direct_tasks: Iterable[int] = (), where: str = "") -> None:
+        self.groupers = tuple(groupers)
         self._direct_tasks = frozenset(direct_tasks)
         self._where = where
 
@@ -80,9 +82,9 @@ class Router:
         schema = plan.spec.components[producer].outputs[stream].schema
         links = plan.links_from(producer, stream)
         first, here = (plan.tasks[task_id].index, plan.placement(task_id)) if place is None else (place, place)
-        dealers = [_dealer(plan, link, first, here, schema) for link in links if link.grouping.kind != "direct"]
+        groupers = [_grouper(plan, link, first, here, schema) for link in links if link.grouping.kind != "direct"]
         direct = [task for link in links if link.grouping.kind == "direct" for task in plan.task_ids_of(link.consumer)]
-        return cls(dealers, direct, f"{producer}.{stream}")
+        return cls(groupers, direct, f"{producer}.{stream}")
 
     def route(
         self, values: list[Any], roots: list[Root], ends: list[int], made: Sequence[int] | None = None
@@ -106,19 +108,19 @@ class Router:
         if not values:
             return batches, []
         failures: dict[int, Exception] = {}
-        choices = [dealer.choose(values, failures) for dealer in self.dealers]
+        choices = [grouper.choose(values, failures) for grouper in self.groupers]
         if failures:
             keep = [position not in failures for position in range(len(values))]
             values, roots, ends = _pick(values, roots, ends, keep)
             choices = [None if choice is None else list(compress(choice, keep)) for choice in choices]
             made = None if made is None else list(compress(made, keep))
         if values and made is None:
-            for dealer, choice in zip(self.dealers, choices):
-                dealer.deal(batches, choice, values, roots, ends)
+            for grouper, choice in zip(self.groupers, choices):
+                grouper.distribute(batches, choice, values, roots, ends)
         elif values and made is not None:
             positions = cast("list[Any]", range(len(values)))  # stand for the tuples, and for their numbers
-            for dealer, choice in zip(self.dealers, choices):
-                dealer.deal(batches, choice, positions, roots, ends)
+            for grouper, choice in zip(self.groupers, choices):
+                grouper.distribute(batches, choice, positions, roots, ends)
             for batch in batches:
                 batch.values, batch.made = _at(values, batch.values), _at(made, batch.values)
         return batches, sorted(failures.items())
@@ -154,7 +156,7 @@ def _at(values: Sequence[Any], positions: Sequence[int]) -> Any:
     return [values[position] for position in positions]
 
 
-def _dealer(plan: Plan, link: Link, first: int, here: int, schema: Schema) -> _Dealer:
+def _grouper(plan: Plan, link: Link, first: int, here: int, schema: Schema) -> _Grouper:
     grouping, tasks = link.grouping, plan.deputies_of(link.consumer)
     where = f"{link.producer}.{link.stream} -> {link.consumer}"
     match grouping.kind:
@@ -192,7 +194,7 @@ class _Copy:
     def choose(self, values: list[Any], failures: dict[int, Exception]) -> None:  # noqa: ARG002 - nothing to choose
         return None
 
-    def deal(
+    def distribute(
         self,
         batches: list[Batch],
         choices: None,  # noqa: ARG002 - nothing was chosen
@@ -210,7 +212,7 @@ class _Shuffle(_Copy):
         super().__init__(tasks)
         self._turn = first % len(self._tasks)
 
-    def deal(
+    def distribute(
         self,
         batches: list[Batch],
         choices: None,  # noqa: ARG002 - nothing was chosen
@@ -298,7 +300,7 @@ class _Keyed(ABC):
         return self._choice(key)
 
     def choose(self, values: list[Any], failures: dict[int, Exception]) -> list[Any] | None:
-        """See `_Dealer.choose`."""
+        """See `_Grouper.choose`."""
         if all(exact.issuperset(map(type, map(get, values))) for get, exact in self._strict):
             try:
                 if len(self._tasks) == 1:  # nothing to choose, but invalid keys are to be found
@@ -350,7 +352,7 @@ class _Fields(_Keyed):
         """The task that a choice stands for."""
         return self._tasks[choice]
 
-    def deal(
+    def distribute(
         self, batches: list[Batch], choices: list[int] | None, values: list[Any], roots: list[Root], ends: list[int]
     ) -> None:
         _scatter(batches, self._tasks, choices, values, roots, ends)
@@ -373,7 +375,7 @@ class _PartialKey(_Keyed):
         first = hashed % width
         return first, (first + 1 + mix64(hashed) % (width - 1)) % width if width > 1 else first
 
-    def deal(
+    def distribute(
         self,
         batches: list[Batch],
         choices: list[tuple[int, int]] | None,
@@ -422,7 +424,7 @@ class _Custom:
                 )
         return indexes
 
-    def deal(
+    def distribute(
         self,
         batches: list[Batch],
         choices: list[tuple[int, ...]],

@@ -53,7 +53,7 @@ class Emitter:
         """
         if isinstance(output, ColumnOutput):
             return self._send_columns(output, out)
-        batches, refused = self._deal(output)
+        batches, refused = self._distribute(output)
         for batch, edge in zip(batches, self._edges(len(batches))):
             out.frames.append(
                 Frame(
@@ -85,7 +85,7 @@ class Emitter:
         Returns:
             (XOR of first edges, roots) for every root that went to a task, and the tuples that could not be routed.
         """
-        batches, refused = self._deal(output)
+        batches, refused = self._distribute(output)
         while True:
             edges = self._edges(len(batches))
             first = combined((edge, batch.roots) for edge, batch in zip(edges, batches))
@@ -100,7 +100,7 @@ class Emitter:
     def _edges(self, count: int) -> list[int]:
         return draw_edges(count, self._random_bits)
 
-    def _deal(self, output: Output) -> tuple[list[Batch], list[Refused]]:
+    def _distribute(self, output: Output) -> tuple[list[Batch], list[Refused]]:
         router = self._routers[output.stream]
         values, roots, ends, made = output.values, output.roots, output.ends, output.made
         if output.direct_task is not None:

@@ -133,7 +133,7 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[
     cells: dict[int, ValueCell[Any]] = {}
     for name, state in snapshot.components.items():
         if state.keys:
-            _deal(plan.spec.components[name], state, plan, file, wall_s, cells)
+            _distribute(plan.spec.components[name], state, plan, file, wall_s, cells)
     return cells
 
 
@@ -171,7 +171,7 @@ def _misfits(snapshot: _Snapshot, plan: Plan) -> list[Finding]:
     return findings
 
 
-def _deal(
+def _distribute(
     component: ComponentSpec,
     state: _ComponentState,
     plan: Plan,

@@ -209,7 +209,6 @@ class Incarnation:
             self._settling,
             Callbacks(self.spouts, intake, accounts, outages, parts.clock, retold),
             self._replays,
-            TickSchedule(settings.spec, parts.options, parts.clock.monotonic()),
             recovered,
             events(self),
             active=active,

@@ -66,7 +66,7 @@ class Loop:
         intake: pulls messages and cuts epochs.
         settling: settles them.
         callbacks: tells the spouts.
-        replays, ticking: more that epochs are cut for.
+        replays: more that epochs are cut for.
         recovered: epochs that were logged but not settled by an earlier start, and the number of the next one.
         events: what others hear of.
         active: whether the spouts are active.
@@ -81,7 +81,6 @@ class Loop:
         settling: Settling,
         callbacks: Callbacks,
         replays: Replays,
-        ticking: TickSchedule,
         recovered: Recovered,
         events: LoopEvents,
         *,
@@ -92,7 +91,7 @@ class Loop:
         self._settling = settling
         self._callbacks = callbacks
         self._replays = replays
-        self._ticking = ticking
+        self._ticking = TickSchedule(parts.plan.spec, parts.options, parts.clock.monotonic())
         self._records = {record.epoch: record for record in recovered.records}
         self._next_epoch = recovered.next_epoch
         self._events = events

@@ -113,6 +113,8 @@ def run_stage(
 class StageRun:
     """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
 
+    # More than twelve attributes: what all tasks of the stage share here, from what came in to what is reported.
+
     def __init__(
         self, program: Program, control: EpochControl, index: int, partition: int, attempt: int, marker: CrashMarker
     ) -> None:
