@@ -417,3 +417,19 @@ def test_state_expires_some_time_after_the_call_that_changed_it_last(seconds: fl
     t.bolt("remember", remember).fields(t.spout("jobs", Paced()), "key")
     testing.run(t)
     assert seen == [("a", ["x"]), ("a", ["x"]), ("b", ["y"]), ("a", []), ("b", [])]
+
+
+def test_calls_that_end_together_and_emit_much_all_count_and_one_that_fails_takes_nothing_with_it() -> None:
+    @bolt(concurrency=20)
+    async def many(job: Job) -> AsyncIterator[Done]:
+        await asyncio.sleep(1.0)
+        for number in range(100):
+            yield Done(job.key, number)
+        if job.note == "bad":
+            raise ValueError(job.key)
+
+    run = run_jobs(many, [Job(f"{one}", note="bad" if one == 7 else "") for one in range(20)])
+    counted = sorted((one.key, one.count) for one in run.outputs["out"])
+    assert counted == sorted((f"{one}", number) for one in range(20) if one != 7 for number in range(100))
+    assert errors_of(run) == ["ValueError"]
+    assert run.seconds == pytest.approx(1.0)

@@ -199,6 +199,11 @@ class CollectorCall:
         finally:
             self._worked = self._place.root = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much was emitted within `several` that it goes out before further calls are made."""
+        return len(self._emitted) >= CHECK
+
     def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
         """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled."""
         try:

@@ -276,19 +276,23 @@ class AsyncBoltMachine(EmittingMachine):
         """Settle the tuples of calls that ended, and start further calls."""
         self._begin(now)
         self._renew(out)
-        worked = Worked()
-        with self._calls.several(worked):  # what ended together goes out together: a frame for each costs as much again
-            for one in mail:
-                if isinstance(one, Drop) and self._orphan_check is not None:
-                    self._orphan_check.receive(one)
-                    continue
-                if not isinstance(one, Finished):
-                    raise InternalError("an async bolt got mail that is not for bolts", got=type(one).__name__)
-                if one.call == OPENING:
-                    self._note_opened(one.error, worked, out)
-                elif one.call in self._running:
-                    self._note_ended(one.call, self._running.pop(one.call), one.error, worked, out)
-        self._go_on(worked, out)
+        left = deque(mail)
+        while left:
+            worked = Worked()
+            with self._calls.several(worked):  # what ended together goes out together: a frame for each costs more
+                while left and not self._calls.is_full:
+                    self._hear(left.popleft(), worked, out)
+            self._go_on(worked, out)
+
+    def _hear(self, one: Mail, worked: Worked, out: Outbox) -> None:
+        if isinstance(one, Drop) and self._orphan_check is not None:
+            self._orphan_check.receive(one)
+        elif not isinstance(one, Finished):
+            raise InternalError("an async bolt got mail that is not for bolts", got=type(one).__name__)
+        elif one.call == OPENING:
+            self._note_opened(one.error, worked, out)
+        elif one.call in self._running:
+            self._note_ended(one.call, self._running.pop(one.call), one.error, worked, out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Reset the timeouts that calls have reset, and those of tuples that wait; try again what met an outage."""
