@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tupletree.errors import ConfigError
+from tupletree.errors import ConfigError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from tupletree.routes.document.spec import PipelineSpec
 
-__all__ = ["LedgerUrl", "PipelineName", "Places", "StoreUrl", "existing", "find_places", "were_run_here"]
+__all__ = [
+    "LedgerUrl",
+    "PipelineName",
+    "Places",
+    "StoreUrl",
+    "existing",
+    "find_places",
+    "require_packages",
+    "were_run_here",
+]
 
 HOME = Path(".tupletree") / "routes"
 QUEUE_FILE = "pipeline.db"
@@ -57,12 +67,29 @@ class Places:
     spec: PipelineSpec | None = None
 
 
+def require_packages() -> None:
+    """Every command of routes calls it first: what is missing is named, and how to get it.
+
+    Raises:
+        RuntimeUnavailableError: a package of the extra `routes` is not installed.
+    """
+    missing = [name for name in ("pydantic", "yaml", "sqlalchemy") if find_spec(name) is None]
+    if missing:
+        raise RuntimeUnavailableError(
+            "the packages of routes are not installed",
+            got=f"no {', '.join(missing)}",
+            next_step="pip install 'tupletree[routes]'",
+        )
+
+
 def find_places(pipeline: str | None = None, *, store: str | None = None, ledger: str | None = None) -> list[Places]:
     """The pipelines that a command is about: the named one, or all that were run below the current folder.
 
     Raises:
         ConfigError: there is none.
+        RuntimeUnavailableError: see `require_packages`.
     """
+    require_packages()
     if store or ledger:
         from tupletree.routes.lineage import store_beside
 

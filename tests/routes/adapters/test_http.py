@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import logging
 import socket
 import threading
+import traceback
 from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
@@ -38,7 +41,7 @@ def service() -> Iterator[Service]:
 def failed(service: Service, answer: Answer, **config: Any) -> BaseException:
     service.answer = lambda asked: answer
     with pytest.raises((ProcessingError, ConnectorError)) as caught:
-        run(called("http_request", {}, url=f"{service.url}/a", **config))
+        run(called("http_request", {}, **{"url": f"{service.url}/a", **config}))
     return caught.value
 
 
@@ -247,3 +250,22 @@ def test_a_cancelled_request_leaves_the_client_usable(service: Service) -> None:
         run(work())
     finally:
         release.set()
+
+
+def test_a_login_in_an_address_is_used_and_shown_nowhere(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    host = service.url.removeprefix("http://")
+    run(called("http_request", {}, url=f"http://me:hunter2@{host}/a"))
+    assert service.asked[0].headers["authorization"] == "Basic " + base64.b64encode(b"me:hunter2").decode()
+    errors = [failed(service, Answer(500, b"why"), url=f"http://me:hunter2@{host}/a")]
+    for url in ("http://me:hunter2@127.0.0.1:1/", "http://me:hun/ter2@host", "http://me:hunter2@host:port/"):
+        with pytest.raises((ProcessingError, ConnectorError)) as caught:
+            run(called("http_request", {"url": url}, url="{{ payload.url | safe }}", allowed_hosts=["127.0.0.1"]))
+        errors.append(caught.value)
+    with pytest.raises(ValidationError) as refused:
+        find("http_request").Config.model_validate({"url": "http://me:hunter2@{{ payload.host }}/"})
+    texts = [str(refused.value.errors()[0]["msg"]), caplog.text]
+    texts += ["".join(traceback.format_exception(one)) for one in errors]
+    for text in texts:
+        assert "hunter2" not in text
+        assert "ter2" not in text

@@ -98,7 +98,7 @@ def test_dead_letters_are_tried_again_by_message_or_by_execution(commands: Comma
     assert "none of these is dead" in commands.run("replay", dead.id, "--route", "split", code=2)
     copied = commands.json("replay", dead.id, "--into", "judged.yaml", "--json")
     assert copied["replayed"] == 1
-    assert "1 messages" in commands.run("status", copied["executions"][0])
+    assert "running, 1 message, 1 open" in commands.run("status", copied["executions"][0])
 
 
 def test_mistakes_are_named(commands: Commands) -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.routes.running.pipelines import Config, adapter
+from tests.routes.running.pipelines import Asked, Config, adapter
 from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states, until
+from tupletree.errors import ConnectorError
+from tupletree.queues import Delivery
 from tupletree.queues.sqlite import SqliteBroker
-from tupletree.routes import Adapter, AdapterResult, PipelineContext
+from tupletree.routes import Adapter, AdapterResult, PipelineContext, Work
+from tupletree.routes.running.queue_spout import QueueSpout
 
 
 class Slow(Adapter[Config]):
@@ -62,3 +65,36 @@ def test_leases_are_extended_again_after_an_unexpected_error(tmp_path: Path, mon
         until(lambda: len(calls) > 1)
         Slow.may_end.set()
         assert begun.wait(HANG_S).state == "completed"
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_lease_that_is_cancelled_while_it_fails_is_cancelled_and_no_error_of_its_broker(
+    tmp_path: Path, away: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    p = pipeline(tmp_path, route("one", adapter(Asked)))
+    leasing, may_end = threading.Event(), threading.Event()
+
+    def lease(*_: object) -> tuple[list[Work], dict[str, Delivery]]:
+        leasing.set()
+        may_end.wait(HANG_S)
+        if away:
+            raise ConnectorError("away")
+        return [], {}
+
+    with p.open() as run:
+        spout = QueueSpout(run._run, "one")
+        monkeypatch.setattr(type(run.services), "lease", lease)
+
+        async def cancelled() -> bool:
+            await spout.open(None)  # type: ignore[arg-type]  # it does not look at it
+            task = asyncio.ensure_future(spout.next())
+            await asyncio.to_thread(leasing.wait, HANG_S)
+            task.cancel()
+            await asyncio.sleep(0)
+            may_end.set()
+            await asyncio.wait([task])
+            await spout.close()
+            return task.cancelled()
+
+        assert asyncio.run(cancelled())
+    assert ("a lease that was cancelled is not given back: away" in caplog.text) == away

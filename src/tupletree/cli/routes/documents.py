@@ -11,7 +11,8 @@ import typer
 
 from tupletree.cli.arguments import Json
 from tupletree.cli.graph import GraphFormat
-from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.cli.pipelines import require_packages
+from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ Pipelines = Annotated[list[str], typer.Argument(metavar="PIPELINE…", help="Pat
 @app.command("validate")
 def validate_command(pipelines: Pipelines, as_json: Json = False) -> None:
     """Find every fault of documents, and run nothing. Exit code 0 if there is none, 2 otherwise."""
-    _require_packages()
+    require_packages()
     from tupletree.routes.document import DocumentError, notes, read
 
     found = []
@@ -100,7 +101,7 @@ def schema_command(
     ] = None,
 ) -> None:
     """Print the JSON Schema of documents, for editors, with the settings of all installed adapters."""
-    _require_packages()
+    require_packages()
     from tupletree.routes.adapters import registry
     from tupletree.routes.document import document_schema
 
@@ -128,7 +129,7 @@ def new_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline and its folder, as in word-count.")],
 ) -> None:
     """Make a folder NAME with a pipeline, an adapter, its test and a README."""
-    _require_packages()
+    require_packages()
     from tupletree.cli.target import check_module_name
     from tupletree.routes.document import sample_files
     from tupletree.topology.check import name_fault
@@ -148,18 +149,8 @@ def new_command(
     print(f"next: cd {shlex.quote(name)} && tupletree routes validate pipeline.yaml")
 
 
-def _require_packages() -> None:
-    try:
-        import pydantic  # noqa: F401 - whether it is there
-        import yaml  # noqa: F401 - the same
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            "the packages of routes are not installed", got=str(error), next_step="pip install 'tupletree[routes]'"
-        ) from error
-
-
 def _read(pipeline: str) -> Document:
-    _require_packages()
+    require_packages()
     from tupletree.routes.document import read
 
     return read(Path(pipeline))

@@ -236,7 +236,8 @@ def replay_command(
     if as_json:
         print(json.dumps({"replayed": replayed, "executions": executions, "in_outbox": left}))
         return
-    print(f"{replayed:,} messages are tried again" + "".join(f", in execution {one}" for one in executions))
+    count = "1 message is" if replayed == 1 else f"{replayed:,} messages are"
+    print(f"{count} tried again" + "".join(f", in execution {one}" for one in executions))
     if left:
         print(f"  {left:,} are for other brokers: the next start of a run of the pipeline publishes them")
 

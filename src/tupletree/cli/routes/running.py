@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tupletree.cli.arguments import Option
+from tupletree.cli.pipelines import require_packages
 from tupletree.cli.routes.documents import app
 from tupletree.cli.run import EXIT_DEAD_LETTERS, EXIT_INTERRUPTED, Interruption, RuntimeName, SummaryFormat, real_stdout
 from tupletree.errors import ConfigError
@@ -63,6 +64,7 @@ def run_command(
     Exit code: 0 the execution is complete; 3 with dead letters, or failed; 2 usage or document error; 1 runtime
     failure; 130 interrupted.
     """
+    require_packages()
     from tupletree.cli.routes.progress import RouteProgress
     from tupletree.cli.settings import options_of
     from tupletree.routes.pipeline import Pipeline
@@ -171,7 +173,7 @@ def execution_json(one: Execution) -> dict[str, Any]:
 def execution_text(one: Execution) -> str:
     """An execution, in a line."""
     state = one.state.replace("_", " ") + (", paused" if one.paused else "")
-    numbers = [f"{one.total:,} messages"]
+    numbers = [f"{one.total:,} message{'s' * (one.total != 1)}"]
     numbers += [f"{one.open:,} open"] if one.open else []
     numbers += [f"{one.dead:,} dead"] if one.dead else []
     seconds = (one.ended_s or time.time()) - one.created_s

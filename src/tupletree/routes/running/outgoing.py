@@ -1,4 +1,4 @@
-"""What goes to brokers after the ledger has it: messages of the outbox, and what brokers are told of deliveries.
+"""What goes to brokers after the ledger has it: messages of the outbox, and acks, failures and dead letters.
 
 Owns that a broker which is away holds up nothing else: what is for it waits, in the outbox or here, until a thread
 reaches it; and that a message which its broker refuses is dead, and holds up nothing either. Nothing is lost if the

@@ -134,8 +134,11 @@ class QueueSpout(AsyncSpout[Work]):
             taken = await asyncio.shield(leasing)
         except asyncio.CancelledError:
             # The thread leases all the same; without this, what it gets would come back only when the leases end.
-            if taken := await leasing:
-                await self._give_back(taken[0])
+            try:
+                if taken := await leasing:
+                    await self._give_back(taken[0])
+            except Exception as error:  # noqa: BLE001 - raised here, it would hide that this is cancelled
+                logger.warning("route %s: a lease that was cancelled is not given back: %s", self._route.name, error)
             raise
         if taken is None:
             return None

@@ -372,11 +372,12 @@ class Services:
         """These executions are complete: it is logged, and listeners hear of it."""
         for one in completed:
             logger.info(
-                "execution %s of %s is %s: %d messages, %d dead, %.1f s",
+                "execution %s of %s is %s: %d message%s, %d dead, %.1f s",
                 one.execution,
                 one.pipeline,
                 one.state.replace("_", " "),
                 one.total,
+                "s" * (one.total != 1),
                 one.dead,
                 one.ended_s - one.created_s,
             )

@@ -7,6 +7,7 @@ asked for, or no use in trying again. It refuses to send anything to a host that
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ MAX_REDIRECTS = 5
 STATUS_HEADER = "http-status"
 _WORTH_A_RETRY = frozenset({408, 425, 429})
 _FIXED = re.compile(r"(?P<origin>https?://[^/?#{}\s\\]+)(?=[/?#]|$)")
+
+_LOGIN = re.compile(r"""//(?:[^\s/?#'"]*|[^\s/?#'"]*:[^\s?#'"]*)@""")
+"""Of an address; a password may hold a slash."""
 
 
 class HttpConfig(AdapterConfig):
@@ -76,9 +80,8 @@ class HttpConfig(AdapterConfig):
     @model_validator(mode="after")
     def _has_a_host(self) -> HttpConfig:
         if not self.allowed_hosts and not _FIXED.match(self.url):
-            raise ValueError(
-                f"the host of {self.url!r} depends on the message; expected https://host/… or allowed_hosts"
-            )
+            shown = repr(_without_login(self.url))
+            raise ValueError(f"the host of {shown} depends on the message; expected https://host/… or allowed_hosts")
         return self
 
 
@@ -141,6 +144,11 @@ class HttpRequest(Adapter[HttpConfig]):
             headers = {"Content-Type": kind, **headers} if kind else headers
         try:
             url = httpx.URL(text)
+            if url.userinfo:  # httpx logs the addresses that it asks
+                login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
+                if not any(name.lower() == "authorization" for name in headers):
+                    headers["Authorization"] = f"Basic {login}"
+                url = url.copy_with(userinfo=b"")
             params = {name: text.render(context) for name, text in self._params.items()}
             assert self._client is not None, "opened before it is called"
             request = self._client.build_request(
@@ -148,8 +156,10 @@ class HttpRequest(Adapter[HttpConfig]):
             )
         except (httpx.InvalidURL, UnicodeError, ValueError) as error:
             raise PermanentError(
-                "this request cannot be made", got=str(error), where=text.partition("?")[0][:200]
-            ) from error
+                "this request cannot be made",
+                got="an address that cannot be read" if "@" in text else str(error),
+                where=_without_login(text.partition("?")[0])[:200],
+            ) from None  # what it quotes may be a part of a password
         if request.url.scheme not in {"http", "https"} or not self._may_ask(request.url):
             raise PermanentError(
                 "this host is not one of the adapter's",
@@ -196,7 +206,7 @@ class HttpRequest(Adapter[HttpConfig]):
         return b"".join(parts)
 
     def _transport_fault(self, error: httpx.HTTPError, where: str) -> Exception:
-        text = f"{type(error).__name__}: {error}"
+        text = _without_login(f"{type(error).__name__}: {error}")
         if isinstance(error, httpx.UnsupportedProtocol):
             return PermanentError("this request cannot be made", where=where, got=text)
         away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
@@ -234,6 +244,11 @@ class HttpRequest(Adapter[HttpConfig]):
 
 def _escaped(value: Any) -> str:
     return value if isinstance(value, Markup) else quote(str(value), safe="")
+
+
+def _without_login(text: str) -> str:
+    """Text in which addresses show no user and password."""
+    return _LOGIN.sub("//***@", text)
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:
