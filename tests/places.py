@@ -23,6 +23,7 @@ class Place:
     message_ids: tuple[MessageId, ...] = ()
     source_component: str = ""
     source_stream: str = ""
+    source_task: int = -1
     epoch_time_s: float = 0.0
 
     def tasks_of(self, component: str) -> tuple[int, ...]:

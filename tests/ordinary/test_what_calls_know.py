@@ -15,6 +15,7 @@ from tests.tasks.streams import Line, Script, Word
 from tupletree import (
     Bolt,
     Collector,
+    KeyedState,
     Sink,
     SinkBatch,
     TaskContext,
@@ -210,3 +211,68 @@ def test_a_batch_is_gone_through_row_by_row(tmp_path: Path) -> None:
     run_locally(t, tmp_path)
     assert rows == [Word("a"), Word("b"), Word("c")]
     assert len(SinkBatch("id", rows)) == 3
+
+
+@bolt
+def first(line: Line, context: TaskContext) -> Word:
+    note_source("first", context)
+    return Word(line.text)
+
+
+@bolt(concurrency=4)
+async def second(word: Word, context: TaskContext) -> Word:
+    await asyncio.sleep(0)
+    note_source("second", context)
+    return word
+
+
+@bolt(state=int)
+def third(word: Word, total: KeyedState[int], context: TaskContext) -> Word:
+    total.value += 1
+    note_source("third", context)
+    return word
+
+
+@arrow_bolt(inputs=Word, outputs=Word)
+def fourth(batch: pa.RecordBatch, context: TaskContext) -> pa.RecordBatch:
+    note_source("fourth", context)
+    return batch
+
+
+@batch_bolt(size=2)
+def fifth(batch: list[Word], context: TaskContext) -> list[Word]:
+    note_source("fifth", context)
+    return batch
+
+
+SOURCES: set[tuple[str, str, int, tuple[int, ...]]] = set()
+"""(bolt, source component, source task, tasks of that component)."""
+
+
+def note_source(name: str, context: TaskContext) -> None:
+    component = context.source_component
+    tasks = tuple(context.tasks_of(component)) if component else ()
+    SOURCES.add((name, component, context.source_task, tasks))
+
+
+def test_a_call_knows_the_task_that_its_tuple_comes_from(tmp_path: Path, in_process: InProcess) -> None:
+    t = Topology("sources")
+    lines = t.spout("lines", items([Line(text) for text in "abcdefgh"]), parallelism=2)
+    words = t.bolt("first", first, parallelism=2).fields(lines, "text")
+    words = t.bolt("second", second, parallelism=2).fields(words, "word")
+    words = t.bolt("third", third, parallelism=2).fields(words, "word")
+    words = t.bolt("fourth", fourth, parallelism=2).fields(words, "word")
+    t.sink("out", foreach(lambda _: None)).shuffle(t.bolt("fifth", fifth).shuffle(words))
+    for name, run in (("local", run_locally), ("spark", in_process)):
+        SOURCES.clear()
+        assert run(t, tmp_path / name).acked == 8
+        assert {one[:3] for one in SOURCES if one[0] == "fifth"} == {("fifth", "", -1)}
+        known = {one for one in SOURCES if one[0] != "fifth"}
+        assert {one[:2] for one in known} == {
+            ("first", "lines"),
+            ("second", "first"),
+            ("third", "second"),
+            ("fourth", "third"),
+        }
+        assert all(task in tasks for _, _, task, tasks in known), known
+        assert len({task for bolt_name, _, task, _ in known if bolt_name == "first"}) == 2

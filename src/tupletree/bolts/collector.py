@@ -543,7 +543,7 @@ class Delivery:
     frame_id: int
     unsettled: dict[int, int]
     open: bool = True
-    source: tuple[str, str] = ("", "")  # component and stream
+    source: tuple[str, str, int] = ("", "", -1)  # component, stream and task
 
     def settle(self, done: dict[int, list[Root]]) -> None:
         """Close it, and add to `done` (by frame id) the roots that have no open tuple left in its frame."""
@@ -566,7 +566,7 @@ def deliveries_of(frame: Frame) -> list[Delivery]:
     """
     unsettled: dict[int, int] = {}
     deliveries: list[Delivery] = []
-    source = frame.component, frame.stream
+    source = frame.component, frame.stream, frame.source
     for root, values in frame.segments():
         for one in roots_of(root):
             unsettled[one] = unsettled.get(one, 0) + len(values)

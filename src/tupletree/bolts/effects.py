@@ -255,6 +255,11 @@ class TaskPlace:
         """See `TaskContext.source_stream`."""
         return self.frame.stream if self.source_component and self.frame is not None else ""
 
+    @property
+    def source_task(self) -> int:
+        """See `TaskContext.source_task`."""
+        return self.frame.source if self.source_component and self.frame is not None else -1
+
     def takes_as_outage(self, error: BaseException) -> bool:
         """Whether what the component raised is an outage, and no failure of a message."""
         return is_outage(error) if self.retry is None else self.retry.takes_as_outage(error)

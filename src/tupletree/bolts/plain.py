@@ -332,7 +332,7 @@ class BoltTask:
         kept = [piece for piece in pieces if not all_failed(piece[0], worked.failures)]
         both, roots, ends = join_segments(kept)
         values = [value for value, _ in both]
-        frame = Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id)
+        frame = Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id, None, frame.source)
         return frame, [key for _, key in both]
 
     def _run_stateless(self, frame: Frame, worked: Worked) -> None:

@@ -58,6 +58,7 @@ class Frame:
         id: the edge id, unsigned 64-bit, nonzero.
         made: for each tuple its number in the order of making (`topology.ordering`); None where the stream carries
         none.
+        source: id of the emitting task; -1 where it is not known.
     """
 
     task: int
@@ -68,6 +69,7 @@ class Frame:
     ends: list[int]
     id: int
     made: Sequence[int] | None = None
+    source: int = -1
 
     @property
     def size(self) -> int:
@@ -126,8 +128,9 @@ class LaidOut:
 class ColumnFrame(LaidOut, Frame):
     """A frame whose tuples are columns."""
 
-    def __init__(self, task: int, component: str, stream: str, columns: Columns, edge: int) -> None:
+    def __init__(self, task: int, component: str, stream: str, columns: Columns, edge: int, source: int = -1) -> None:
         self.task, self.component, self.stream, self.columns, self.id = task, component, stream, columns, edge
+        self.source = source
         self.made = None
 
     @property
@@ -214,7 +217,9 @@ def apart(frame: Frame) -> Frame:
         roots.extend([root] * len(cuts))
         ends.extend(cuts)
         start = end
-    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id, frame.made)
+    return Frame(
+        frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id, frame.made, frame.source
+    )
 
 
 def rest_of(frame: Frame, end: int, index: int) -> tuple[Frame, list[Root]]:
@@ -231,6 +236,7 @@ def rest_of(frame: Frame, end: int, index: int) -> tuple[Frame, list[Root]]:
     at = bisect_left(frame.ends, end)
     roots, ends = frame.roots[at:], [one - index for one in frame.ends[at:]]
     rest = Frame(frame.task, frame.component, frame.stream, frame.values[index:], roots, ends, frame.id)
+    rest.source = frame.source
     rest.made = None if frame.made is None else frame.made[index:]
     ahead = {one for root in roots for one in roots_of(root)}
     before = dict.fromkeys(one for root in frame.roots[:at] for one in roots_of(root))
@@ -243,7 +249,7 @@ def without(frame: Frame, failed: Mapping[int, object] | set[int]) -> Frame:
         columns = frame.columns.without(failed)
         if columns is None:
             return Frame(frame.task, frame.component, frame.stream, [], [], [], frame.id)
-        return ColumnFrame(frame.task, frame.component, frame.stream, columns, frame.id)
+        return ColumnFrame(frame.task, frame.component, frame.stream, columns, frame.id, frame.source)
     if not any(all_failed(root, failed) for root in frame.roots):
         return frame
     return picked(frame, [not all_failed(root, failed) for root in frame.roots])
@@ -261,7 +267,7 @@ def picked(frame: Frame, keep: Sequence[bool]) -> Frame:
             if wanted:
                 made += frame.made[start:end]
             start = end
-    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id, made)
+    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id, made, frame.source)
 
 
 def join_segments(pieces: list[tuple[Root, list[Any]]]) -> tuple[list[Any], list[Root], list[int]]:
@@ -325,6 +331,7 @@ def cut(frame: Frame, tuples: int) -> tuple[Frame, Frame, set[int]]:
     )
     ends = [end - tuples for end in frame.ends[first:]]
     rest = Frame(frame.task, frame.component, frame.stream, frame.values[tuples:], rest_roots, ends, frame.id)
+    head.source = rest.source = frame.source
     if frame.made is not None:
         head.made, rest.made = frame.made[:tuples], frame.made[tuples:]
     early = {one for root in head_roots for one in roots_of(root)}

@@ -105,6 +105,12 @@ class CallPlace(TaskPlace):
         call = _call_of(self)
         return call.delivery.source[1] if call is not None else ""
 
+    @property
+    def source_task(self) -> int:
+        """See `TaskContext.source_task`."""
+        call = _call_of(self)
+        return call.delivery.source[2] if call is not None else -1
+
 
 class CallState:
     """The `KeyedState` of an async bolt's task.

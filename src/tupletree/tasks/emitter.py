@@ -40,7 +40,7 @@ class Emitter:
 
     def __init__(self, plan: Plan, task: Task, random_bits: RandomBits) -> None:
         self.ordering = Ordering(plan, task.component, Numbers())
-        self._component = task.component
+        self._component, self._task = task.component, task.task_id
         streams = plan.spec.components[task.component].outputs
         self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in streams}
         self._random_bits = random_bits
@@ -57,7 +57,15 @@ class Emitter:
         for batch, edge in zip(batches, self._edges(len(batches))):
             out.frames.append(
                 Frame(
-                    batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge, batch.made
+                    batch.task,
+                    self._component,
+                    output.stream,
+                    batch.values,
+                    batch.roots,
+                    batch.ends,
+                    edge,
+                    batch.made,
+                    self._task,
                 )
             )
             if sent is None:
@@ -71,7 +79,7 @@ class Emitter:
 
         batches, errors = route_columns(self._routers[output.stream], output.columns)
         for (task, columns), edge in zip(batches, self._edges(len(batches))):
-            frame = ColumnFrame(task, self._component, output.stream, columns, edge)
+            frame = ColumnFrame(task, self._component, output.stream, columns, edge, self._task)
             out.frames.append(frame)
             out.add_delta(edge, frame.roots)
         if not errors:
@@ -92,8 +100,8 @@ class Emitter:
             if all(value for value, _ in first):  # else the edges of some tuples would cancel out: draw again
                 break
         out.frames += [
-            Frame(batch.task, self._component, output.stream, batch.values, batch.roots, batch.ends, edge, batch.made)
-            for batch, edge in zip(batches, edges)
+            Frame(one.task, self._component, output.stream, one.values, one.roots, one.ends, edge, one.made, self._task)
+            for one, edge in zip(batches, edges)
         ]
         return first, refused
 

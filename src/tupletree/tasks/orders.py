@@ -126,7 +126,8 @@ def carried(frame: Frame) -> Frame:
     for root, end in zip(frame.roots, frame.ends, strict=True):
         roots += [carrier(root, number) for number in made[start:end]]
         start = end
-    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, [*range(1, start + 1)], frame.id)
+    each = [*range(1, start + 1)]
+    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, each, frame.id, None, frame.source)
 
 
 def released(frame: Frame) -> Frame:
@@ -134,7 +135,7 @@ def released(frame: Frame) -> Frame:
     if not frame.roots or made_of(frame.roots[0]) is None:
         return frame
     roots, ends, made = _unladen(frame.roots, frame.ends, None)
-    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id, made)
+    return Frame(frame.task, frame.component, frame.stream, frame.values, roots, ends, frame.id, made, frame.source)
 
 
 def _with_values(output: Output) -> Output:

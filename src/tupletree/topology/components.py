@@ -380,6 +380,10 @@ class TaskContext(Protocol):
     def source_stream(self) -> str:
         """The stream on which it was emitted; "" where `source_component` is."""
 
+    @property
+    def source_task(self) -> int:
+        """Id of the task that emitted it, which `emit_direct` takes; -1 where `source_component` is ""."""
+
     def tasks_of(self, component: str) -> Sequence[int]:
         """Ids of the tasks of a component, by index: whom `Collector.emit_direct` can name. Raises KeyError."""
 

@@ -246,7 +246,7 @@ class Simulation:
         self.note(f"to task {frame.task} {machine.task.component}", frame)
         if isinstance(machine, SinkMachine):
             self.oracle.took(frame.task, frame)
-        fields = frame.roots, frame.ends, frame.id, frame.made
+        fields = frame.roots, frame.ends, frame.id, frame.made, frame.source
         copy = Frame(frame.task, frame.component, frame.stream, [*frame.values], *fields)
         if machine.pace is not None and len(copy.values) > 1 and self.random.random() < CUT_SHARE:
             copy, rest = machine.cut(copy, self.random.randrange(1, len(copy.values)), self.out)

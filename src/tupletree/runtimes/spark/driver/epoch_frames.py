@@ -195,6 +195,7 @@ class EpochFrameMaker:
                         piece.ends,
                         edge,
                         piece.made,
+                        spout.task.task_id,
                     )
                 )
         return frames

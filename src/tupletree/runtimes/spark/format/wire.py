@@ -241,7 +241,7 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
     middle = frame.size // 2
     if isinstance(frame, ColumnFrame):
         parts = [frame.columns.slice(0, middle), frame.columns.slice(middle, frame.size)]
-        left, right = (ColumnFrame(frame.task, frame.component, frame.stream, part, 0) for part in parts)
+        left, right = (ColumnFrame(frame.task, frame.component, frame.stream, part, 0, frame.source) for part in parts)
         return left, right
     cut = bisect_left(frame.ends, middle)
     is_cut_within = frame.ends[cut] != middle
@@ -250,6 +250,7 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
     rest = [end - middle for end in frame.ends[later:]]
     first = Frame(frame.task, frame.component, frame.stream, frame.values[:middle], frame.roots[: cut + 1], ends, 0)
     second = Frame(frame.task, frame.component, frame.stream, frame.values[middle:], frame.roots[later:], rest, 0)
+    first.source = second.source = frame.source
     if frame.made is not None:
         first.made, second.made = frame.made[:middle], frame.made[middle:]
     return first, second
@@ -384,13 +385,13 @@ def decode_frame(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> Frame:
     roots, ends = unpack_layout(head.roots, head.ends, head.widths)
     values = codec.decode(body)
     made = _unpack_made(head.made, len(values))
-    return Frame(head.task, head.component, head.stream, values, roots, ends, head.id, made)
+    return Frame(head.task, head.component, head.stream, values, roots, ends, head.id, made, head.source)
 
 
 def decode_columns(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> ColumnFrame:
     """A row back as a frame of columns."""
     columns = ArrowColumns(codec.unpack(body), codec, unpack_anchors(head.roots, head.ends, head.widths))
-    return ColumnFrame(head.task, head.component, head.stream, columns, head.id)
+    return ColumnFrame(head.task, head.component, head.stream, columns, head.id, head.source)
 
 
 def pack_roots(roots: Iterable[int]) -> bytes:

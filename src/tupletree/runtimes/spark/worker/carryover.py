@@ -321,7 +321,7 @@ def _split(frame: Frame, gone: Collection[int], parked: Collection[int]) -> tupl
 
 def _with(frame: Frame, pieces: list[tuple[Root, list[Any]]]) -> Frame:
     values, roots, ends = join_segments(pieces)
-    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id)
+    return Frame(frame.task, frame.component, frame.stream, values, roots, ends, frame.id, None, frame.source)
 
 
 def _joined(frame: Frame, other: Frame) -> Frame:

@@ -167,10 +167,10 @@ class Sender:
     def _route(self, output: Output) -> tuple[list[Frame], list[tuple[Root, Any, Exception]]]:
         """(frames without an id, what could not be routed). A tuple that fails for one target goes to none."""
         router = self._routers[output.stream]
-        source = self._component, output.stream
+        source, sender = (self._component, output.stream), self._task.task_id
         if isinstance(output, ColumnOutput):
             parts, errors = route_columns(router, output.columns)
-            frames: list[Frame] = [ColumnFrame(task, *source, columns, 0) for task, columns in parts]
+            frames: list[Frame] = [ColumnFrame(task, *source, columns, 0, sender) for task, columns in parts]
         else:
             values, roots, ends, made = output.values, output.roots, output.ends, output.made
             if output.direct_task is not None:
@@ -180,7 +180,7 @@ class Sender:
                     return [], [(root, part[0], error) for root, part in segments_of(values, roots, ends)]
             else:
                 batches, errors = router.route(values, roots, ends, made)
-            frames = [Frame(one.task, *source, one.values, one.roots, one.ends, 0, one.made) for one in batches]
+            frames = [Frame(one.task, *source, one.values, one.roots, one.ends, 0, one.made, sender) for one in batches]
         if not errors:
             return frames, []
         owners = [root for root, part in segments_of(output.values, output.roots, output.ends) for _ in part]
