@@ -54,6 +54,7 @@ FAULTS = Faults(
 """Without what only a message timeout finds, as pipelines have none. `crash` is per call of a broker or a ledger, and
 `drain`, a stop after which the process begins again, per step."""
 
+IDLE = ("take", "lease", "arrive")
 IDLE_SHARE = 0.03
 """Of the crashes: how many strike a look at a queue, of which there are many, mostly empty."""
 
@@ -62,7 +63,8 @@ LATE_S = 20.0
 
 MOST_STEPS = 20_000
 BROKER_CALLS = ("take", "publish", "ack", "fail", "dead_letter", "extend")
-LEDGER_CALLS = ("arrive", "settle", "published", "told", "outbox", "_finish")  # the last within its transaction
+LEDGER_CALLS = ("lease", "arrive", "settle", "published", "told", "outbox", "hold", "_finish")
+"""The last is within its transaction."""
 
 
 class Crash(BaseException):
@@ -309,7 +311,7 @@ class _Services(Services):
         process, world = self._process, self._world
         assert process is not None
 
-        likelihood = IDLE_SHARE if name == "take" else 1.0
+        likelihood = IDLE_SHARE if name in IDLE else 1.0
 
         def maybe_die(when: str) -> None:
             if not process.is_dead and world.random.random() < world.faults.crash * likelihood:

@@ -153,5 +153,5 @@ def test_a_thousand_pipelines_do(tmp_path: Path, block: int) -> None:
     for seed in range(1000 + 100 * block, 1100 + 100 * block):
         died += check(seed, tmp_path / str(seed))
     where = {point.partition(" ")[2] for point in died}
-    assert where >= {f"Ledger.{call}" for call in ("arrive", "_finish", "settle", "published", "told")}
+    assert where >= {f"Ledger.{call}" for call in ("lease", "arrive", "_finish", "settle", "published", "told")}
     assert where >= {f"SqliteBroker.{call}" for call in ("take", "publish", "ack", "fail", "dead_letter", "extend")}
