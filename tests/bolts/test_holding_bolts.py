@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tupletree import ConnectorError, Held, HoldingBolt, Release, TaskContext, Topology, TopologyError, testing
+from tupletree import ConnectorError, Held, HoldingBolt, Release, Retry, TaskContext, Topology, TopologyError, testing
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.held import Holder
@@ -59,7 +59,7 @@ class Pairs(HoldingBolt[Item]):
         self.forgotten += [one.value.number for one in tuples]
 
 
-def a_task(made: list[Pairs] | None = None) -> tuple[Holder, TaskPlace]:
+def a_task(made: list[Pairs] | None = None, retry: Retry | None = None) -> tuple[Holder, TaskPlace]:
     def make() -> Pairs:
         bolt = Pairs()
         if made is not None:
@@ -67,8 +67,8 @@ def a_task(made: list[Pairs] | None = None) -> tuple[Holder, TaskPlace]:
         return bolt
 
     t = Topology("held")
-    t.bolt("pairs", make, unconsumed=Total).shuffle(t.spout("items", items([Item(0)])))
-    place = TaskPlace("held", "pairs", 5, 0, 1)
+    t.bolt("pairs", make, retry=retry, unconsumed=Total).shuffle(t.spout("items", items([Item(0)])))
+    place = TaskPlace("held", "pairs", 5, 0, 1, retry=retry)
     place.waits = True
     task = holder_of(t.build().components["pairs"], place)
     assert task is not None
@@ -115,6 +115,16 @@ def test_what_a_check_raises_fails_all_that_is_kept_and_the_bolt_forgets_it() ->
     assert worked.failures.keys() == {1}
     assert not task.is_holding
     assert (made[-1].forgotten, made[-1].kept) == ([15], [])
+
+
+def test_a_policy_says_which_exceptions_are_outages_and_how_failures_are_tried_again() -> None:
+    task, _ = a_task(retry=Retry(on={ValueError: Retry.OUTAGE}))
+    worked = task.work(frame(8, (1, [13])))
+    assert (type(worked.outage), worked.failures) == (ValueError, {})
+    task, _ = a_task(retry=Retry(attempts=8))
+    rule = task.work(frame(8, (1, [13]))).failures[1].retry
+    assert rule is not None
+    assert rule.attempts == 8
 
 
 def test_an_outage_lets_the_tuples_wait_and_the_call_is_made_again() -> None:

@@ -10,26 +10,22 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tupletree.bolts.calls import HolderCalls
-from tupletree.bolts.effects import Output, TaskPlace, Worked
-from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
-from tupletree.data.frames import Frame, Root, all_failed, join_segments, roots_of
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.held import ClockHolder, HeldFrame, Member, Pieces, put_out, together, waits_for
+from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["BatchTask"]
 
-Pieces = dict[str, list[tuple[Root, list[Any]]]]
-"""Stream → (root, values) of what was emitted on it."""
 
-
-class BatchTask:
+class BatchTask(ClockHolder):
     """One task of a batch bolt: a `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        super().__init__(place)
         spec: BoltSpec = component.body
         self._size = spec.batch_size or 1
         self._max_age_s = spec.batch_max_age_s
-        self._place = place
-        self._holdings = Holdings()
         self._members: list[Member] = []
         self._is_left = False  # an outage has left some
         self._calls = HolderCalls(component, place, self._holdings)
@@ -39,16 +35,6 @@ class BatchTask:
     def is_holding(self) -> bool:
         """See `Holder`."""
         return bool(self._members)
-
-    @property
-    def watermark_us(self) -> int | None:
-        """See `Holder`."""
-        return None
-
-    @property
-    def goes_by_event_time(self) -> bool:
-        """See `Holder`."""
-        return False
 
     @property
     def held_count(self) -> int:
@@ -78,10 +64,6 @@ class BatchTask:
 
     def close(self) -> None:
         """Nothing to close."""
-
-    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like BoltTask
-        """Batch bolts have no ticks."""
-        return Worked()
 
     def work(self, frame: Frame) -> Worked:
         """Hold the tuples, and work every batch that they make full."""
@@ -114,10 +96,6 @@ class BatchTask:
         """See `Holder`."""
         return [root for member in self._members for root in roots_of(member.root)]
 
-    def held(self) -> list[HeldFrame]:
-        """See `Holder`."""
-        return self._holdings.held()
-
     def memory(self) -> Any:
         """Whether an outage has left the tuples: see `Holder`."""
         return True if self._is_left and self._members else None
@@ -139,10 +117,7 @@ class BatchTask:
             try:
                 results = self._results(batch)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                if self._meets(error):
-                    worked.outage, left = error, 0
-                else:
-                    left = self._one_by_one(batch, error, pieces, worked)
+                left = 0 if self._meets(error, worked) else self._one_by_one(batch, error, pieces, worked)
                 if worked.outage is not None:
                     self._is_left = True
                     self._members = members[start + left :] + self._members
@@ -151,16 +126,8 @@ class BatchTask:
             else:
                 self._emit(results, pieces)
         self._place.root = None
-        for stream, emitted in pieces.items():
-            kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
-            values, roots, ends = join_segments(kept)
-            if values:
-                worked.outputs.append(Output(stream, values, roots, ends))
+        put_out(pieces, worked)
         self._holdings.settle(members, worked)
-
-    def _meets(self, error: BaseException) -> bool:
-        """Whether a call met an outage, so that its members wait."""
-        return self._place.waits and self._place.takes_as_outage(error)
 
     def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> int:
         """After a failed batch; how many members were worked until there was an outage."""
@@ -171,8 +138,7 @@ class BatchTask:
             try:
                 results = self._results([member])
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
-                if self._meets(failed):
-                    worked.outage = failed
+                if self._meets(failed, worked):
                     return index
                 self._calls.fail.blame(worked, member.root, member.value, failed)
             else:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from tupletree.bolts.call_retry import retrying_call
-from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, BY_RUN, BY_WALL, Hold, Watermark, micros, seconds, timestamp_function
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
+from tupletree.bolts.held import HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
 from tupletree.bolts.timers import Timers
-from tupletree.data.frames import Root, all_failed, join_segments, roots_of
+from tupletree.data.frames import Root, roots_of
 from tupletree.errors import PermanentError
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, Late, WindowSpec
@@ -81,7 +81,7 @@ class CallSession:
     def __init__(self, calls: HolderCalls) -> None:
         self.worked = Worked()
         self._calls = calls
-        self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
+        self._pieces: Pieces = {}
         self._settled: list[Member] = []
         self._failing = False
 
@@ -137,11 +137,7 @@ class CallSession:
         """All that came of it. What was emitted for messages that failed in this turn is left out."""
         worked = self.worked
         self._calls.holdings.settle(self._settled, worked)
-        for stream, emitted in self._pieces.items():
-            kept = [one for one in emitted if not all_failed(one[0], worked.failures)]
-            values, roots, ends = join_segments(kept)
-            if values:
-                worked.outputs.append(Output(stream, values, roots, ends))
+        put_out(self._pieces, worked)
         return worked
 
     def _blame(self, root: Root, shown: object, error: BaseException) -> None:

@@ -18,10 +18,24 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tupletree.bolts.effects import Worked
-from tupletree.data.frames import UNTRACKED, Frame, Root, carrier, fewer, join_segments, made_of, plain_root, roots_of
+from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.data.frames import (
+    UNTRACKED,
+    Frame,
+    Root,
+    all_failed,
+    carrier,
+    fewer,
+    join_segments,
+    made_of,
+    plain_root,
+    roots_of,
+)
 
-__all__ = ["HeldFrame", "Holder", "Holdings", "Member", "together", "waits_for"]
+__all__ = ["ClockHolder", "HeldFrame", "Holder", "Holdings", "Member", "Pieces", "put_out", "together", "waits_for"]
+
+Pieces = dict[str, list[tuple[Root, list[Any]]]]
+"""Stream → (root, values) of what was emitted on it."""
 
 
 @dataclass(slots=True)
@@ -135,6 +149,54 @@ class Holder(Protocol):
 
         What is held for others too is held for these others only from now on. Roots that are not held are harmless.
         """
+
+
+class ClockHolder:
+    """What holders have in common that go by the clock and have no ticks, nor anything to open."""
+
+    def __init__(self, place: TaskPlace) -> None:
+        self._place = place
+        self._holdings = Holdings()
+
+    @property
+    def watermark_us(self) -> int | None:
+        """See `Holder`."""
+        return None
+
+    @property
+    def goes_by_event_time(self) -> bool:
+        """See `Holder`."""
+        return False
+
+    @property
+    def is_holding(self) -> bool:
+        """See `Holder`."""
+        return len(self._holdings) > 0
+
+    @property
+    def held_count(self) -> int:
+        """See `Holder`."""
+        return len(self._holdings)
+
+    @property
+    def put_off_since_s(self) -> float | None:
+        """See `Holder`."""
+        return min((member.since_s for member in self._holdings.members()), default=None)
+
+    def held(self) -> list[HeldFrame]:
+        """See `Holder`."""
+        return self._holdings.held()
+
+    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - see `Holder`
+        """No ticks: see `due_s`."""
+        return Worked()
+
+    def _meets(self, error: BaseException, worked: Worked) -> bool:
+        """Whether a call met an outage, so that its tuples wait; it is noted then."""
+        if not (self._place.waits and self._place.takes_as_outage(error)):
+            return False
+        worked.outage = error
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -282,3 +344,11 @@ def together(members: Iterable[Member]) -> Root:
 def _frame_of(origin: _Origin) -> Frame:
     values, roots, ends = join_segments([(member.root, [member.value]) for member in origin.members])
     return Frame(origin.task, origin.component, origin.stream, values, roots, ends, origin.id)
+
+
+def put_out(pieces: Pieces, worked: Worked) -> None:
+    """Add what was emitted to the outputs, without what is anchored to failed messages only."""
+    for stream, emitted in pieces.items():
+        values, roots, ends = join_segments([one for one in emitted if not all_failed(one[0], worked.failures)])
+        if values:
+            worked.outputs.append(Output(stream, values, roots, ends))

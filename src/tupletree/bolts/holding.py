@@ -9,27 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import HeldFrame, Holdings, Member, together, waits_for
-from tupletree.data.frames import Frame, Root, all_failed, join_segments, roots_of
-from tupletree.errors import ProcessingError, is_outage
+from tupletree.bolts.held import ClockHolder, HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
+from tupletree.data.frames import Frame, roots_of
+from tupletree.errors import ProcessingError
 from tupletree.topology.components import HoldingBolt, Release
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 __all__ = ["HoldingTask"]
 
 
-class HoldingTask:
+class HoldingTask(ClockHolder):
     """One task of a `HoldingBolt`: a `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
+        super().__init__(place)
         spec: BoltSpec = component.body
         self._make: Callable[[], HoldingBolt[Any]] = spec.target
-        self._place = place
         self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
-        self._fail = FailureMaker(component.name, place.task_id)
-        self._holdings = Holdings()
+        self._fail = FailureMaker(component.name, place.task_id, component.retry)
         self._bolt: HoldingBolt[Any] | None = None
         self._new: list[Member] = []  # not given to the bolt yet: restored, or left by an outage
         self._must_flush = False  # an outage was met by `flush`
@@ -38,34 +37,9 @@ class HoldingTask:
 
     # --- questions --------------------------------------------------------------------------------------------
 
-    @property
-    def is_holding(self) -> bool:
-        """See `Holder`."""
-        return len(self._holdings) > 0
-
-    @property
-    def watermark_us(self) -> int | None:
-        """See `Holder`."""
-        return None
-
-    @property
-    def goes_by_event_time(self) -> bool:
-        """See `Holder`."""
-        return False
-
-    @property
-    def held_count(self) -> int:
-        """See `Holder`."""
-        return len(self._holdings)
-
     def until_s(self, root: int | None = None) -> float | None:
         """See `Holder`. Only the bolt knows, and it is asked on its own thread."""
         return None if root is None else self.due_s
-
-    @property
-    def put_off_since_s(self) -> float | None:
-        """See `Holder`."""
-        return min((member.since_s for member in self._holdings.members()), default=None)
 
     @property
     def due_s(self) -> float | None:
@@ -96,10 +70,6 @@ class HoldingTask:
             finally:
                 bolt.close()
 
-    def held(self) -> list[HeldFrame]:
-        """See `Holder`."""
-        return self._holdings.held()
-
     def memory(self) -> Any:
         """See `Holder`: nothing but the tuples."""
         return None
@@ -120,10 +90,6 @@ class HoldingTask:
             self._bolt.forget(known)
 
     # --- work -------------------------------------------------------------------------------------------------
-
-    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like `Holder`
-        """It has no ticks: see `due_s`."""
-        return Worked()
 
     def work(self, frame: Frame) -> Worked:
         """Give the tuples to the bolt."""
@@ -156,7 +122,7 @@ class HoldingTask:
                 turn.release(call(self._place.epoch_time_s))
                 self._must_flush = False
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                if not self._meets(error, turn):
+                if not self._meets(error, turn.worked):
                     failed = self._everything()
                     turn.blame(failed, error)
                     bolt.forget(failed)
@@ -169,7 +135,7 @@ class HoldingTask:
         try:
             turn.release(bolt.take(new))
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            if self._meets(error, turn):
+            if self._meets(error, turn.worked):
                 return new
             if len(new) == 1:
                 turn.blame(new, error)
@@ -186,12 +152,6 @@ class HoldingTask:
     def _everything(self) -> list[Member]:
         return [*self._holdings.members()]
 
-    def _meets(self, error: BaseException, turn: _Turn) -> bool:
-        if not (self._place.waits and is_outage(error)):
-            return False
-        turn.worked.outage = error
-        return True
-
 
 class _Turn:
     """What one call of the task comes to."""
@@ -201,7 +161,7 @@ class _Turn:
         self._streams = streams
         self._holdings = holdings
         self._fail = fail
-        self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}
+        self._pieces: Pieces = {}
         self._settled: list[Member] = []
 
     def release(self, releases: Iterable[Release]) -> None:
@@ -238,9 +198,6 @@ class _Turn:
     def end(self) -> Worked:
         """All that came of it."""
         worked = self.worked
-        for stream, emitted in self._pieces.items():
-            values, roots, ends = join_segments([one for one in emitted if not all_failed(one[0], worked.failures)])
-            if values:
-                worked.outputs.append(Output(stream, values, roots, ends))
+        put_out(self._pieces, worked)
         self._holdings.settle(self._settled, worked)
         return worked
