@@ -9,11 +9,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
+
+# How long an example takes depends on what runs beside it.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 SESSION = {"spark", "start_topology", "run_topology"}
 """Fixtures of tests that share a Spark session, if they are marked `spark`."""
