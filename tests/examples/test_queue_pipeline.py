@@ -76,7 +76,7 @@ def test_killed_three_times_on_spark_every_good_order_of_10_000_is_sold_exactly_
             time.sleep(0.05)
         assert process.poll() is None, process.communicate()[1].decode()[-2000:]
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 3, ended.stderr[-2000:]  # there are dead letters
     check(tmp_path, broker, {f"order-{number}" for number in range(count) if number % 100 != 99})
