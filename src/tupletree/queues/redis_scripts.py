@@ -88,7 +88,7 @@ local function delay(q, fields, due_ms)
   redis.call('HSET', q.ids, id, 'late')
 end
 
-local function bury(q, fields, reason)
+local function end_as_dead(q, fields, reason)
   local id = get(fields, 'id')
   redis.call('ZADD', q.dead, redis.call('HINCRBY', q.meta, 'dead', 1), id)
   redis.call('HSET', q.letters, id, cmsgpack.pack({fields, reason, tostring(NOW)}))
@@ -126,7 +126,7 @@ end
 -- A delivered message whose body somebody else has deleted: it is not lost without a word.
 local function lose(q, entry, held)
   drop(q, entry)
-  bury(q, {'id', held.id, 'n', held.n}, 'its body is gone: the stream was trimmed, or the entry deleted')
+  end_as_dead(q, {'id', held.id, 'n', held.n}, 'its body is gone: the stream was trimmed, or the entry deleted')
 end
 
 -- The message of a lease that holds; nil where it does not.
@@ -366,7 +366,7 @@ for i = 1, #ARGV, 3 do
   else
     drop(Q, entry)
     set(fields, 'n', tostring(held.n))
-    bury(Q, fields, ARGV[i + 2])
+    end_as_dead(Q, fields, ARGV[i + 2])
   end
 end
 return refused
