@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -89,6 +89,11 @@ class ChainBolt(Bolt[Work]):
 
 def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
     """What the adapters of a run see."""
+    enter: Callable[[Work, int, float, str], None] | None = None
+    if run.spec.lineage.spans:
+        from tupletree.routes.lineage.interop.opentelemetry import enter_call
+
+        enter = enter_call
     return Surroundings(
         settings=run.spec.settings,
         resources=resources,
@@ -96,6 +101,7 @@ def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
         is_cancelled=InProcess(run.key).is_cancelled,
         records=run.spec.lineage.needs_records,
         note=partial(tell_pending, run.spec.name),
+        enter=enter,
     )
 
 

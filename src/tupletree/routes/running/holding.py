@@ -124,7 +124,7 @@ class AdapterBolt(HoldingBolt[Work]):
         assert self._loop is not None, "a task is opened before it works"
         return self._loop.run_until_complete(awaitable)
 
-    def _limited(self, members: Sequence[Member], function: Callable[..., Any], *arguments: Any) -> Any:
+    def _limited(self, members: Sequence[Member], batch: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call of the adapter with these messages, that may take as long as the route allows.
 
         Raises:
@@ -134,6 +134,9 @@ class AdapterBolt(HoldingBolt[Work]):
         is_async = inspect.iscoroutinefunction(function)
 
         async def limited() -> Any:
+            if self._surroundings.enter is not None:
+                work = members[0].work
+                self._surroundings.enter(work, self._position, members[0].started_s, batch or work.batch)
             call = function(*arguments) if is_async else self._threads.run(function, *arguments)
             task = asyncio.ensure_future(call)
             done, _ = await asyncio.wait({task}, timeout=min(chain.LOOK_S, limit_s))

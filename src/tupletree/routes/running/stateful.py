@@ -123,7 +123,7 @@ class BatchBolt(AdapterBolt):
 
     def _call(self, members: Sequence[Member], batch: str) -> list[Release]:
         contexts = [member.context for member in members]
-        result = self._limited(members, self._batches.process_batch, contexts)
+        result = self._limited(members, batch, self._batches.process_batch, contexts)
         if isinstance(result, AdapterResult):
             return [self._released(members, result, batch)]
         results = [*result] if result is not None else []
@@ -194,7 +194,7 @@ class StatefulBolt(AdapterBolt):
         released += ended
         for member in members:
             try:
-                result = self._limited([member], self._stateful.process, member.context)
+                result = self._limited([member], "", self._stateful.process, member.context)
                 if isinstance(result, AdapterResult) and not result.continue_pipeline:
                     self._members[member.ids[0]] = member
                 else:

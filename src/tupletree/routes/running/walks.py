@@ -46,6 +46,8 @@ class Surroundings:
         is_cancelled: whether an execution was cancelled.
         records: whether calls are recorded.
         note: is told, in any thread, of calls that are longer than LOOK_S while they go on, and never waits.
+        enter: is called in the context of each call before it begins: with the work, the adapter's position, when the
+            call begins (Unix time), and the id of its batch, if any.
         grace_s: how long a cancelled call may take to end before it is left behind.
         threads: name → where plain functions run. Tests have their own.
         new_loop: makes the event loop of an adapter that holds messages. Tests have loops on virtual time.
@@ -57,6 +59,7 @@ class Surroundings:
     is_cancelled: Callable[[str], bool] = lambda _: False
     records: bool = True
     note: Callable[[Sequence[CallRecord]], None] = lambda _: None
+    enter: Callable[[Work, int, float, str], None] | None = None
     grace_s: float = GRACE_S
     threads: Callable[[str], DaemonThreads] = DaemonThreads
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -162,6 +165,8 @@ class Walk:
             self._started_s = self._surroundings.now_s()
             self._input = payload_hash(self.message.payload) if self._output is None else self._output
             self._output = None
+            if self._surroundings.enter is not None:
+                self._surroundings.enter(self.work, step.position, self._started_s, self.work.batch)
 
     def take(self, step: Step, result: object) -> bool:
         """What a call gave; whether the walk goes on.

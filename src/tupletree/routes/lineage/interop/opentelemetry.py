@@ -17,20 +17,30 @@ from typing import Any
 
 from tupletree.errors import ConnectorError, RuntimeUnavailableError
 from tupletree.routes.lineage.interop.traces import Context, delivery_context, parse, span_of, trace_of
-from tupletree.routes.messages import CallRecord
+from tupletree.routes.messages import CallRecord, Work
 
 try:
+    from opentelemetry.context import attach
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+    from opentelemetry.trace import (
+        Link,
+        NonRecordingSpan,
+        SpanContext,
+        SpanKind,
+        Status,
+        StatusCode,
+        TraceFlags,
+        set_span_in_context,
+    )
 except ImportError as error:
     raise RuntimeUnavailableError(
         "spans need the OpenTelemetry SDK", got=str(error), next_step="pip install 'tupletree[otel]'"
     ) from error
 
-__all__ = ["SpanStore"]
+__all__ = ["SpanStore", "enter_call"]
 
 GRACE_S = 5.0
 MAX_OPEN = 10_000
@@ -271,6 +281,18 @@ class SpanStore:
             start_time=min(_ns(record.started_s) for record in records),
             end_time=end_ns,
         )
+
+
+def enter_call(work: Work, position: int, started_s: float, batch: str) -> None:
+    """A call begins in this context, a task's or a thread's own: spans that it makes are below the span of the call.
+
+    That span is made of the call's record when it has ended; its id is known before, as it is derived.
+    """
+    first = work.messages[0]
+    span = span_of("call", batch or first.id, position, first.attempt, str(started_s))
+    execution = first.executions[0] if first.executions else ""
+    trace = trace_of(batch) if batch else delivery_context(first.id, first.attempt, execution, work.trace).trace
+    attach(set_span_in_context(NonRecordingSpan(_sdk_context(Context(trace, span)))))
 
 
 def _own_context(record: CallRecord) -> Context:
