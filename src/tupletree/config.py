@@ -196,8 +196,8 @@ class Options:
     processing_timeout_s: float | None = _option(
         60.0,
         "seconds",
-        "a bolt's call that takes longer is named with its stack, and on Spark it is interrupted and fails its tuple; "
-        "none lets it take for ever",
+        "a bolt's call that takes longer fails its tuple: on Spark it is interrupted, an async one is cancelled on "
+        "both runtimes; locally a plain one cannot be ended and is named with its stack; none lets it take for ever",
         above=0,
     )
     history_max_bytes: int = _option(

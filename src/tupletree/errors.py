@@ -226,7 +226,7 @@ class InternalError(TupletreeError):
 
 
 class ProcessingTimeoutError(BaseException):
-    """Raised within a bolt's call that takes longer than `processing_timeout_s`, on runtimes that can interrupt it.
+    """Raised within a bolt's call that takes longer than `processing_timeout_s`, where it can be interrupted.
 
     It fails the tuple. No `Exception`, so that a loop that catches those does not go on for ever.
     """

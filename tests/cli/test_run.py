@@ -168,7 +168,7 @@ def test_the_summary_for_people_says_where_the_dead_letters_are() -> None:
 def test_other_output_does_not_mix_with_the_results() -> None:
     program = """\
 import os, subprocess, threading
-from tupletree.cli.run import real_stdout
+from tupletree.cli.summary import real_stdout
 print("before", flush=True)
 with real_stdout(diverted=True) as results:
     print("a bolt prints without a line end", end="")

@@ -29,6 +29,7 @@ LONG_FILES: dict[str, str] = {
     "src/tupletree/bolts/plain.py": "one class with four hot loops, each of which says what an error leaves behind",
     "src/tupletree/tracking/pending.py": "one state machine over one set of dictionaries",
     "src/tupletree/tasks/spout.py": "one machine: what a spout task may emit and what becomes of it is one state",
+    "src/tupletree/tasks/async_bolt.py": "one machine: tuples that wait and calls that run are one state",
     "src/tupletree/runtimes/local/executor.py": "one loop: its parts share the outbox, the queue and the clock",
     "src/tupletree/bolts/collector.py": "the rules of verdicts are one class, over the tuples in one task's hands",
     "src/tupletree/routes/ledger/ledger.py": "one ledger: its operations share how a transaction is written and told",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, MutableMapping
 from types import CodeType, TracebackType
 from typing import Any
 
 from tupletree.bolts.effects import MAX_STRAYS_KEPT, Worked
+from tupletree.bolts.forks import leave_if_forked
 from tupletree.data.frames import Root, roots_of
 from tupletree.errors import PermanentError, ProcessingTimeoutError, RetryAfter, TupletreeError
 from tupletree.texts import encodable
@@ -112,10 +114,13 @@ class FailureMaker:
         self._component = component
         self._task_id = task_id
         self._retry = retry
+        self._process = os.getpid()
 
     def of(self, value: object, error: BaseException | str | None, kind: FailureKind = FailureKind.ERROR) -> Failure:
         """A failure of the tuple `value`, from an exception or a reason in words."""
         raised = error if isinstance(error, BaseException) else None
+        if isinstance(raised, SystemExit):
+            leave_if_forked(self._process, raised.code)
         return Failure(
             kind=FailureKind.TIMEOUT if isinstance(raised, ProcessingTimeoutError) else kind,
             component=self._component,

@@ -30,6 +30,7 @@ from tupletree.cli import (
     version,
     why,
 )
+from tupletree.cli.summary import discard_output, open_standard_streams
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape_block
 
@@ -81,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; `sys.argv` by default.
     """
+    open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that a terminal or a pipe cannot show is escaped
             stream.reconfigure(errors="backslashreplace")
@@ -95,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TupletreeError as error:
         _print_error(str(error), debug=debug)
         return error.exit_code
+    except BrokenPipeError:  # `| head` has read enough
+        discard_output()
+        return 1
     except Exception as error:  # noqa: BLE001 - the edge: whatever is left is shown as one block too
         hint = "" if debug else "\n  next: run it again with --debug to see where"
         _print_error(escape_block(f"unexpected {type(error).__name__}: {error}") + hint, debug=debug)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
@@ -90,6 +91,13 @@ def _others(progress: Progress) -> list[tuple[str, str]]:
     return [(name, f"{number:,}") for name, number in numbers if number]
 
 
+class StderrConsole(Console):
+    """Writes to a stream; a pipe that nobody reads any more is no reason to end the process, as rich has it."""
+
+    def on_broken_pipe(self) -> None:
+        """Called within the handling of a BrokenPipeError: go on."""
+
+
 class ProgressDisplay:
     """Shows the latest progress while it is entered, and leaves the terminal as it was.
 
@@ -101,12 +109,12 @@ class ProgressDisplay:
 
     def __init__(self, topology: str, runtime: str, console: Console | None = None, *, as_json: bool = False) -> None:
         self._as_json = as_json
-        self._console = console or Console(stderr=True)
+        self._console = console or StderrConsole(stderr=True)
         self._foreign: ForeignLines | None = None
         if console is None and not as_json and self._console.is_terminal and os.isatty(2):
             # A live table and another writer would overwrite each other on one terminal.
             self._foreign = ForeignLines(self._show_foreign)
-            self._console = Console(file=self._foreign.terminal)
+            self._console = StderrConsole(file=self._foreign.terminal)
         self._title = f"{topology} on {runtime}"
         self._live: Live | None = None
         self._next_line_s = 0.0
@@ -128,25 +136,28 @@ class ProgressDisplay:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError, ValueError):
+                self._live.stop()
         if self._foreign is not None:
             self._foreign.close()
 
     def show(self, progress: Progress) -> None:
         """Show these numbers; without a terminal only when the last line is a few seconds old."""
         if self._live is not None:
-            self._live.update(self._table(progress), refresh=True)
+            with suppress(OSError, ValueError):
+                self._live.update(self._table(progress), refresh=True)
         elif time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
             self.say(progress_line(progress), progress)
 
     def say(self, text: str, progress: Progress | None = None) -> None:
-        """Print a line that stays."""
-        if self._as_json:
-            numbers: dict[str, Any] = {} if progress is None else {"progress": asdict(progress)}
-            print(json_line(text, **numbers), file=sys.stderr, flush=True)
-            return
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """Print a line that stays; it is dropped where nobody can read it, as in a terminal that was closed."""
+        with suppress(OSError, ValueError):
+            if self._as_json:
+                numbers: dict[str, Any] = {} if progress is None else {"progress": asdict(progress)}
+                print(json_line(text, **numbers), file=sys.stderr, flush=True)
+            else:
+                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show_foreign(self, line: str) -> None:
         if not line.startswith(_CHATTER):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from tupletree.cli.arguments import Option, Set, SettingsFile, Target
+from tupletree.cli.summary import print_result, real_stdout
 
 if TYPE_CHECKING:
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.runtimes.api import RunHandle, Summary
 
-__all__ = ["Interruption", "RuntimeName", "SummaryFormat", "real_stdout", "run_command", "wait_for"]
+__all__ = ["Interruption", "RuntimeName", "SummaryFormat", "run_command", "wait_for"]
 
 POLL_S = 0.25
 """How soon a signal or new numbers are noticed."""
@@ -126,7 +126,7 @@ def run_command(
                 if ended.open:
                     display.say(open_text(ended))
         render = summary_json if summary is SummaryFormat.JSON else summary_text
-        print(render(ended), file=results, flush=True)
+        print_result(render(ended), results)
     raise typer.Exit(exit_code_of(ended, interrupted=interruption.count > 0))
 
 
@@ -154,7 +154,8 @@ def _metrics(
 class Interruption:
     """Counts SIGINT, SIGTERM and SIGHUP while it is entered; the second one raises KeyboardInterrupt in the program.
 
-    SIGHUP (a terminal was closed) stays ignored where it is ignored, as under nohup.
+    SIGHUP (a terminal was closed) stays ignored where it is ignored, as under nohup. In a process that a bolt forks
+    these signals do what they did before: otherwise nobody, `multiprocessing.Pool` for instance, could end it.
     """
 
     def __init__(self) -> None:
@@ -166,9 +167,21 @@ class Interruption:
             number = getattr(signal, name, None)  # Windows has no SIGHUP
             if number is not None and (name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN):
                 self._before[number] = signal.signal(number, self._note)
+        _entered.append(self)
+        _watch_forks()
         return self
 
     def __exit__(self, *_: object) -> None:
+        _entered.remove(self)
+        self.undo()
+
+    @property
+    def signals(self) -> list[signal.Signals]:
+        """Those that it counts."""
+        return [*self._before]
+
+    def undo(self) -> None:
+        """Let the signals do what they did before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -177,6 +190,33 @@ class Interruption:
         self.count += 1
         if self.count > 1:
             raise KeyboardInterrupt
+
+
+_entered: list[Interruption] = []
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Undo interruptions in forked processes; what arrives before that is done waits, or Python would forget it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold_signals, after_in_child=_undo_in_child, after_in_parent=_let_signals_in)
+
+
+def _hold_signals() -> None:
+    for one in _entered:
+        signal.pthread_sigmask(signal.SIG_BLOCK, one.signals)
+
+
+def _let_signals_in() -> None:
+    for one in _entered:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, one.signals)
+
+
+def _undo_in_child() -> None:
+    for one in reversed(_entered):
+        one.undo()
+    _let_signals_in()
+    _entered.clear()
 
 
 def wait_for(
@@ -194,38 +234,6 @@ def wait_for(
         display.say("interrupted again: stopping at once; what is open counts as not processed")
         handle.stop(0.0)
     return handle.wait()
-
-
-@contextlib.contextmanager
-def real_stdout(*, diverted: bool) -> Iterator[TextIO]:
-    """Yield the stream for results; if `diverted`, everything else that is printed goes to stderr from now on.
-
-    Also for child processes and libraries that write to the descriptor: they must not break the last line. The
-    diversion lasts until the process ends, because a late thread may still print.
-    """
-    standard = sys.stdout
-    if not diverted:
-        yield standard
-        return
-    standard.flush()
-    if _descriptor_of(standard) != 1:  # replaced, as in a test or a notebook: only this process can print to it
-        sys.stdout = sys.stderr
-        try:
-            yield standard
-        finally:
-            sys.stdout = standard
-        return
-    with os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace") as kept:
-        os.dup2(2, 1)
-        yield kept
-
-
-def _descriptor_of(stream: TextIO) -> int | None:
-    fileno: Callable[[], int] | None = getattr(stream, "fileno", None)
-    try:
-        return fileno() if fileno else None
-    except OSError:
-        return None
 
 
 def _log_to_stderr(level: str, style: LogStyle) -> None:

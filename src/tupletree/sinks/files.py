@@ -23,7 +23,7 @@ import msgspec
 
 from tupletree.durable import create_new, replace_file, sync_directory, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
-from tupletree.topology.components import Sink, SinkBatch
+from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import TopologySpec
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "FileSink",
     "RowError",
     "SinkRowsError",
+    "check_claimed",
     "claim_directories",
     "claim_directory",
     "directories_of",
@@ -106,6 +107,7 @@ class FileSink(Sink[Any]):
         self.directory = Path(directory)
         self.message_type = message_type
         self.ordered = made
+        self._claimed: tuple[int, int] | None = None  # device and inode of the folder, once it was seen to be claimed
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.directory)!r})"
@@ -132,23 +134,66 @@ class FileSink(Sink[Any]):
             ConnectorError: the file could not be written.
         """
 
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - it needs none
+        """Note which folder a run has claimed, so that no other one is taken for it."""
+        if (self.directory / MARKER_NAME).exists():
+            self._claimed = _identity(self.directory)
+
     def write(self, batch: SinkBatch[Any]) -> None:
         """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing.
 
         Raises:
             SinkRowsError: as `write_candidate`.
-            ConnectorError: the operating system refuses it, as on a full disk.
+            ConnectorError: the operating system refuses it, as on a full disk, or the folder that a run claimed is not
+                there any more.
         """
         if not batch.rows:
             return
         name = f"batch-{quote(batch.id, safe='')}{self.suffix}"
         candidate = self.directory / f"{CANDIDATE_PREFIX}{name}"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self._find_folder()
             self.write_candidate(candidate, batch.rows, batch.made)
             publish(candidate, self.directory / name)
         except OSError as error:
             raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(candidate)) from error
+
+    def _find_folder(self) -> None:
+        """Make the folder, or see that it still is the one that was claimed: an empty mount point is another one."""
+        if (self.directory / MARKER_NAME).exists():
+            self._claimed = _identity(self.directory)
+        elif self._claimed is None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        elif _identity(self.directory) != self._claimed:
+            check_claimed(self.directory)
+
+
+def check_claimed(directory: Path) -> None:
+    """See that a folder still is one that a run claimed.
+
+    A folder that was moved away or deleted, or whose file system was unmounted, is not made again: what would be
+    written there is not where the rest is, and is hidden when that comes back.
+
+    Raises:
+        ConnectorError: it is not there, or has no marker.
+    """
+    if not (directory / MARKER_NAME).exists():
+        raise ConnectorError(
+            "the sink's folder is not there any more, or is another one",
+            where=str(directory),
+            got=f"no {MARKER_NAME} in it" if directory.exists() else "no such folder",
+            expected="the folder that the run began with",
+            next_step="bring it back (mount it, or move it to its place); to begin another one, stop the run and start "
+            "it again",
+        )
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    try:
+        found = directory.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def publish(candidate: Path, final: Path) -> None:
@@ -158,6 +203,7 @@ def publish(candidate: Path, final: Path) -> None:
 
     Raises:
         CheckpointError: neither file exists, or `final` exists with other content.
+        ConnectorError: the folder is not there any more.
     """
     if final.exists():
         if not candidate.exists():
@@ -177,6 +223,7 @@ def publish(candidate: Path, final: Path) -> None:
     except FileNotFoundError as error:
         if final.exists():  # another process of this run was faster
             return
+        check_claimed(final.parent)
         raise CheckpointError(
             "neither the candidate nor the published file exists",
             where=str(final),

@@ -7,6 +7,7 @@ in the outbox, and gets their results as mail. All code of the user runs in such
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections import deque
@@ -24,7 +25,7 @@ from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
-from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, own_copy
+from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, CallWatch, own_copy
 from tupletree.tasks.bolt import RENEWALS
 from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.machine import EmittingMachine
@@ -59,6 +60,7 @@ class AsyncBoltMachine(EmittingMachine):
             the value's place if the call succeeds.
         timeout_s: the message timeout.
         outage_limit_s: how long an outage may last; None: without limit.
+        processing_timeout_s: how long a call may take; None: without limit.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class AsyncBoltMachine(EmittingMachine):
         cell: StateCell | None = None,
         timeout_s: float | None = None,
         outage_limit_s: float | None = None,
+        processing_timeout_s: float | None = None,
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
@@ -94,6 +97,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._running: dict[int, CallContext] = {}
         self._started = OPENING
         self._looked_s = 0.0
+        self._watch = CallWatch(timeout_s, processing_timeout_s)
         self.wait = OutageWait(task.component, outage_limit_s)
         self._now_s = 0.0
         self._probe = 0  # the call that probes whether an outage is over
@@ -175,7 +179,9 @@ class AsyncBoltMachine(EmittingMachine):
 
     def next_due_s(self) -> float | None:
         """When to look whether a call reset a timeout, or whether a message is over."""
-        dues = [self._looked_s + LOOK_S] if self._running and self._spec.can_collect else []
+        dues = [self._watch.due_s] if self._running else []
+        if self._running and self._spec.can_collect:
+            dues.append(self._looked_s + LOOK_S)
         if self._orphan_check is not None:
             dues.append(self._orphan_check.due_s)
         if self.wait.current is not None:
@@ -297,6 +303,8 @@ class AsyncBoltMachine(EmittingMachine):
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Reset the timeouts that calls have reset, and those of tuples that wait; try again what met an outage."""
         self._looked_s = now.monotonic_s
+        if self._running and self._watch.due_s <= now.monotonic_s:
+            self._look_at_calls(now, out)
         is_limited = self._limit is not None and bool(self._ready)
         if self.wait.current is not None or is_limited:
             self._begin(now)
@@ -308,6 +316,22 @@ class AsyncBoltMachine(EmittingMachine):
                 self._go_on(Worked(), out)
         asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
         return self._renew(out) or asked
+
+    def _look_at_calls(self, now: Now, out: Outbox) -> None:
+        """Have calls cancelled that take too long or for which nobody waits; a call that goes on even so is let go."""
+        to_cancel, given_up = self._watch.look(self._running, self.live, now.monotonic_s)
+        if len(self._running) >= self._spec.concurrency and self._watch.all_take_long(self._running, now.monotonic_s):
+            out.extend(self._waiting_roots())
+        if to_cancel:
+            out.cancels.append((self.task.task_id, to_cancel))
+        if not given_up:
+            return
+        self._begin(now)
+        worked = Worked()
+        for number in given_up:
+            self._note_ended(number, self._running.pop(number), asyncio.CancelledError(), worked, out)
+        self._note(f"{len(given_up)} calls go on although they were cancelled; their results are dropped", out)
+        self._go_on(worked, out)
 
     def _renew(self, out: Outbox) -> bool:
         count = len(self._renewals)
@@ -396,6 +420,7 @@ class AsyncBoltMachine(EmittingMachine):
                 self._next_in_line(key)
                 return
         call.begun_s = self.place.epoch_time_s
+        call.started_s = self._now_s
         self._calls.hold(delivery)
         self._started += 1
         self._running[self._started] = call
@@ -443,6 +468,7 @@ class AsyncBoltMachine(EmittingMachine):
     def _note_ended(
         self, number: int, call: CallContext, error: BaseException | None, worked: Worked, out: Outbox
     ) -> None:
+        error = self._watch.error_of(call, error, self._now_s)
         if (
             error is not None
             and self.place.takes_as_outage(error)

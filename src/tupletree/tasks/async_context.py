@@ -8,8 +8,9 @@ until it ends. It refuses to carry that out: the task's machine does, when the c
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -18,13 +19,27 @@ from typing import TYPE_CHECKING, Any
 from tupletree.bolts.collector import CollectorCall, Delivery
 from tupletree.bolts.effects import IN_HAND, TaskPlace
 from tupletree.data.frames import Root
-from tupletree.errors import ProcessingError
+from tupletree.errors import ProcessingError, ProcessingTimeoutError
 from tupletree.state.cells import is_immutable
+from tupletree.tasks.live_roots import LiveRoots
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["CallCollector", "CallContext", "CallPlace", "CallState"]
+__all__ = ["CallCollector", "CallContext", "CallPlace", "CallState", "CallWatch"]
+
+
+PATIENCE_S = 5.0
+"""How long a cancelled call may take to end."""
+
+LOOKS = 8
+"""Looks within the shortest time that counts."""
+
+LONG_SHARE = 0.25
+"""A call that has run for this share of the message timeout takes long."""
+
+LONGEST_S, SHORTEST_S = 1.0, 0.05
+"""Seconds between two looks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +57,8 @@ class CallContext:
         settled: it asked for a verdict on its own tuple.
         over: it has ended, and no further requests are accepted.
         begun_s: when it was asked for, since the Unix epoch.
+        started_s, cancelled_s: when it was asked for, and when to end it (monotonic).
+        asked_for_time: it has reset its timeout since its task last looked.
     """
 
     place: TaskPlace
@@ -55,6 +72,9 @@ class CallContext:
     settled: bool = False
     over: bool = False
     begun_s: float = 0.0
+    started_s: float = 0.0
+    cancelled_s: float | None = None
+    asked_for_time: bool = False
 
     def begin(self) -> None:
         """Make this the call in hand, for the code that runs from here on, and for what it logs."""
@@ -194,6 +214,7 @@ class CallCollector:
         call = self._call("a reset_timeout")
         if value is call.delivery.value:
             self._renewals.append(call.delivery.root)
+            call.asked_for_time = True
         else:
             call.requests.append(partial(self._calls.extend, value))
 
@@ -215,6 +236,60 @@ class CallCollector:
         if call is None:
             raise self._calls.out_of_call(action)
         return call
+
+
+class CallWatch:
+    """Says which running calls of a task are to be cancelled, and which are given up; it looks from time to time.
+
+    A call is cancelled when all messages of its tuple are over, because nobody waits for its result and it would keep
+    its place among the `concurrency` calls for ever, and when it takes longer than `processing_timeout_s` without a
+    `reset_timeout`. A call that goes on although it was cancelled is given up after a while. Tuples that wait while
+    every call takes long do not time out, or one call that never returns would cost those behind it an attempt.
+
+    Args:
+        timeout_s: the message timeout; None: messages never expire.
+        limit_s: `processing_timeout_s`; None: calls may take for ever.
+    """
+
+    def __init__(self, timeout_s: float | None, limit_s: float | None) -> None:
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self._long_s = math.inf if timeout_s is None else LONG_SHARE * timeout_s
+        shortest_s = min(self._limit_s, self._long_s / LONG_SHARE)
+        self._period_s = min(LONGEST_S, max(SHORTEST_S, shortest_s / LOOKS))
+        self.due_s = 0.0
+
+    def look(
+        self, running: Mapping[int, CallContext], live: LiveRoots | None, now_s: float
+    ) -> tuple[list[int], list[int]]:
+        """The numbers of the calls that are to be cancelled now, and of those that are given up."""
+        if now_s < self.due_s:
+            return [], []
+        self.due_s = now_s + self._period_s
+        to_cancel, given_up = [], []
+        for number, call in running.items():
+            if call.asked_for_time:
+                call.asked_for_time, call.started_s = False, now_s
+            if call.cancelled_s is not None:
+                if now_s - call.cancelled_s >= PATIENCE_S:
+                    given_up.append(number)
+            elif now_s - call.started_s >= self._limit_s or (live is not None and live.is_over(call.delivery.root)):
+                call.cancelled_s = now_s
+                to_cancel.append(number)
+        return to_cancel, given_up
+
+    def all_take_long(self, running: Mapping[int, CallContext], now_s: float) -> bool:
+        """Whether each of these calls has run for a good part of the message timeout."""
+        return all(now_s - call.started_s >= self._long_s for call in running.values())
+
+    def error_of(self, call: CallContext, error: BaseException | None, now_s: float) -> BaseException | None:
+        """What a call that ended with `error` fails of: one that was cancelled says why."""
+        if error is None or call.cancelled_s is None:
+            return error
+        if call.cancelled_s - call.started_s >= self._limit_s:
+            what = f"took longer than processing_timeout_s ({self._limit_s:g} s) and was cancelled"
+        else:
+            what = f"ran for {now_s - call.started_s:.1f} s and was cancelled, for its message was over"
+        return ProcessingTimeoutError(f"the call {what}").with_traceback(error.__traceback__)
 
 
 def own_copy(value: Any) -> Any:

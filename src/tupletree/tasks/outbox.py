@@ -48,6 +48,7 @@ class Outbox:
         ticks: tasks whose tick is due.
         timed: tasks that may have something due from now on; see `Machine.is_timed`.
         calls: (task, number, coroutine function) to run; its end is to come back as `Finished` mail.
+        cancels: (task, numbers) of calls to cancel; their ends come back as `Finished` mail like any other.
         endings: (task, numbers, coroutine function): the last request of a task. The calls with these numbers are
             to be cancelled, and it is to run when all calls of the task have ended; its result is not reported.
         has_tracks: whether there are changes to trees.
@@ -61,6 +62,7 @@ class Outbox:
         "_openings",
         "acked",
         "calls",
+        "cancels",
         "died",
         "endings",
         "facts",
@@ -88,6 +90,7 @@ class Outbox:
         self.ticks: list[int] = []
         self.timed: list[int] = []
         self.calls: list[tuple[int, int, AsyncCall]] = []
+        self.cancels: list[tuple[int, list[int]]] = []
         self.endings: list[tuple[int, list[int], AsyncCall]] = []
 
     @property

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tupletree.cli.progress import StderrConsole
 from tupletree.escaping import escape
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class RouteProgress:
 
     def __init__(self, title: str, console: Console | None = None) -> None:
         self._title = title
-        self._console = console or Console(stderr=True)
+        self._console = console or StderrConsole(stderr=True)
         self._live: Live | None = None
         self._started_s = time.monotonic()
         self._next_line_s = self._started_s + PLAIN_INTERVAL_S

@@ -12,7 +12,8 @@ import typer
 from tupletree.cli.arguments import Option
 from tupletree.cli.pipelines import require_packages
 from tupletree.cli.routes.documents import app
-from tupletree.cli.run import EXIT_DEAD_LETTERS, EXIT_INTERRUPTED, Interruption, RuntimeName, SummaryFormat, real_stdout
+from tupletree.cli.run import EXIT_DEAD_LETTERS, EXIT_INTERRUPTED, Interruption, RuntimeName, SummaryFormat
+from tupletree.cli.summary import print_result, real_stdout
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape
 
@@ -89,7 +90,7 @@ def run_command(
             if ended is None and begun is not None:
                 ended = begun.status()
         text = _summary(loaded.spec.name, ended, as_json=summary is SummaryFormat.JSON)
-        print(text, file=results, flush=True)
+        print_result(text, results)
     raise typer.Exit(_exit_code(ended, interrupted=interruption.count > 0))
 
 

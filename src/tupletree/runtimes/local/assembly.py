@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import Any
 
@@ -206,7 +206,7 @@ class _Maker:
         # A generator per machine: several threads on one generator would need a lock.
         own = Random(self._random.getrandbits(128))
         machine = AsyncSpoutMachine if isinstance(component.body, AsyncSpout) else SpoutMachine
-        return machine(
+        made: Machine = machine(
             self._plan,
             task,
             own_instance(component, shared=self._plan.parallelism(task.component) == 1),
@@ -219,6 +219,7 @@ class _Maker:
             active=self._carried_over.active,
             was_open=self._carried_over.starts > 1,
         )
+        return made
 
     def _acker(self, task: Task) -> Machine:
         options = self._options
@@ -239,8 +240,9 @@ class _Maker:
         cell = None
         if component.body.state is not None:
             cell = self._carried_over.cells.setdefault(task.task_id, cell_of(component.body.state))
-        machine = AsyncBoltMachine if component.body.is_async else BoltMachine
-        return machine(
+        of_async: dict[str, Any] = {"processing_timeout_s": self._options.processing_timeout_s}
+        machine: Any = partial(AsyncBoltMachine, **of_async) if component.body.is_async else BoltMachine
+        made: Machine = machine(
             self._plan,
             task,
             random_bits=bits,
@@ -249,3 +251,4 @@ class _Maker:
             timeout_s=self._options.message_timeout_s,
             outage_limit_s=self._options.outage_limit_s,
         )
+        return made

@@ -48,6 +48,10 @@ class CallRunner:
         """Run a call; `tell` is called with its result, on the loop's thread."""
         self._submit(self._run(task, number, call, tell))
 
+    def cancel(self, task: int, numbers: Sequence[int]) -> None:
+        """Cancel these calls of a task; each tells its end as ever."""
+        self._submit(self._cancel(task, numbers))
+
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         """Cancel these calls of a task, and run the ending when all of them have ended. See `Outbox.endings`."""
         self._submit(self._end(task, numbers, call))
@@ -140,6 +144,12 @@ class CallRunner:
         if self._running[task].get(number) is mine:
             del self._running[task][number]
         tell(finished)
+
+    async def _cancel(self, task: int, numbers: Sequence[int]) -> None:
+        running = self._running.get(task, {})
+        for number in numbers:
+            if number in running:
+                running[number].cancel()
 
     async def _end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         mine = _this_task()

@@ -8,6 +8,7 @@ and is reported to the supervising thread.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
+from tupletree.bolts.forks import leave_if_forked
 from tupletree.clock import Clock
 from tupletree.data.frames import Frame, roots_of
 from tupletree.runtimes.local.frame_queue import FrameQueue
@@ -76,6 +78,9 @@ class Hub(Protocol):
     def call(self, task: int, number: int, call: AsyncCall) -> None:
         """Run an async call; its result comes back as mail."""
 
+    def cancel(self, task: int, numbers: Sequence[int]) -> None:
+        """See `Outbox.cancels`."""
+
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         """See `Outbox.endings`."""
 
@@ -127,6 +132,7 @@ class Executor:
         self._rings: Sequence[Ring] = ()
         self._out = Outbox(acker_tasks)
         self._clock = clock
+        self._process = os.getpid()
         self._hub = hub
         self._idle_s = idle_s
         self._nap_s = SHORTEST_NAP_S
@@ -395,6 +401,7 @@ class Executor:
         if frame.values and frame.task not in self._closed:
             self.in_hand = frame.task
             machine.work(frame, now, out)
+            leave_if_forked(self._process)
         else:
             machine.skip(frame)
         if out.frames:
@@ -464,6 +471,7 @@ class Executor:
         return flushed
 
     def _carry_out(self, now: Now) -> None:
+        leave_if_forked(self._process)
         out, owners = self._out, self._owners
         if out.has_tracks:
             for task, track in out.take_tracks():
@@ -477,7 +485,7 @@ class Executor:
             ticks, out.ticks = out.ticks, []
             for task in ticks:
                 owners[task].ring.send((task, TICK))
-        if out.calls or out.endings:
+        if out.calls or out.cancels or out.endings:
             self._start_calls()
         if out.acked:
             for acked in out.acked:
@@ -504,6 +512,9 @@ class Executor:
         calls, out.calls = out.calls, []
         for task, number, call in calls:
             self._hub.call(task, number, call)
+        cancels, out.cancels = out.cancels, []
+        for task, numbers in cancels:
+            self._hub.cancel(task, numbers)
         endings, out.endings = out.endings, []
         for task, numbers, call in endings:
             self._hub.end(task, numbers, call)

@@ -324,6 +324,10 @@ class LocalRun(RunHandle):
 
         self._calls.run(task, number, call, tell)
 
+    def cancel(self, task: int, numbers: Sequence[int]) -> None:
+        """See `Hub.cancel`."""
+        self._calls.cancel(task, numbers)
+
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         """See `Hub.end`."""
         self._calls.end(task, numbers, call)

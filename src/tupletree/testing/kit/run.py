@@ -183,10 +183,12 @@ class _Driver:
         self._queue += out.take_frames()
         self._queue += out.take_mail()
         self._queue += [(task, Call(number, function)) for task, number, function in out.calls]
+        for task, numbers in out.cancels:
+            self._calls.cancel(task, numbers)
         ticks, died = out.ticks[:], out.died[:]
         self.recorder.notes += [f"{note.component}: {note.text}" for note in out.notes]
         self.recorder.told_facts(out.facts)
-        for effects in (out.calls, out.ticks, out.died, out.acked, out.notes, out.facts):
+        for effects in (out.calls, out.cancels, out.ticks, out.died, out.acked, out.notes, out.facts):
             effects.clear()
         self.recorder.died += died
         for one in died:

@@ -328,6 +328,9 @@ class Simulation:
             self._carry_out()
 
     def _end_calls(self) -> None:
+        cancels, self.out.cancels = self.out.cancels, []
+        for task, numbers in cancels:
+            self._calls.cancel(task, numbers)
         endings, self.out.endings = self.out.endings, []
         for task, numbers, call in endings:
             self._calls.end(task, numbers, call)

@@ -135,6 +135,13 @@ class VirtualCalls:
             one.cancel()
             self._fresh = True
 
+    def cancel(self, task: int, numbers: Collection[int]) -> None:
+        """Cancel these calls of a task; their ends are reported. See `Outbox.cancels`."""
+        for one, (whose, number) in self._running.items():
+            if whose == task and number in numbers:
+                one.cancel()
+                self._fresh = True
+
     def end(self, task: int, numbers: Collection[int], call: AsyncCall) -> None:
         """Cancel these calls of a task, and run the ending when all of them have ended. See `Outbox.endings`.
 

@@ -7,6 +7,7 @@ in which order, is for the test kit and the simulator to say.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -159,8 +160,9 @@ class MachineSet:
         cell = None
         if component.body.state is not None:
             cell = self._cells.setdefault(task.task_id, cell_of(component.body.state))
-        kind = ProbedAsyncBolt if component.body.is_async else ProbedBolt
-        machine = kind(
+        of_async: dict[str, Any] = {"processing_timeout_s": self._options.processing_timeout_s}
+        kind: Any = partial(ProbedAsyncBolt, **of_async) if component.body.is_async else ProbedBolt
+        machine: ProbedAsyncBolt | ProbedBolt = kind(
             self._plan,
             task,
             random_bits=bits,

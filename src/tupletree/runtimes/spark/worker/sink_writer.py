@@ -16,7 +16,7 @@ from tupletree.runtimes.spark.format.sidecars import part_text, sidecar_of, writ
 from tupletree.runtimes.spark.format.spool import Spool
 from tupletree.runtimes.spark.format.wire import FailRoot
 from tupletree.runtimes.spark.worker.inbox import weight_of
-from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
+from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError, check_claimed
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
@@ -98,7 +98,12 @@ class SinkTask:
         self._ends.extend([offset + end for end in frame.ends] if offset else frame.ends)
 
     def write(self, task_index: int, fail: FailRoot) -> wire.OutputReport | None:
-        """Write the candidate; rows that the format refuses fail their roots. None if no row is left."""
+        """Write the candidate; rows that the format refuses fail their roots. None if no row is left.
+
+        Raises ConnectorError if that is not possible now, or the folder is not there any more.
+        """
+        if not isinstance(self._sink, Spool):
+            check_claimed(self.directory)
         path = self.directory / self._candidate
         if self._columns and isinstance(self._sink, ParquetSink) and self._sink.write_batches(path, self._batches()):
             layout = wire.pack_anchors(Anchors.joined([one.anchors for one in self._columns]))

@@ -10,6 +10,7 @@ leaves this module is a fault of the infrastructure, never of a message.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
@@ -23,6 +24,7 @@ import numpy as np
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.failures import FailureMaker, rule_of, safe_text
+from tupletree.bolts.forks import leave_if_forked
 from tupletree.bolts.held import HeldFrame, Holder
 from tupletree.data.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.durable import sync_directory
@@ -124,6 +126,7 @@ class StageRun:
         self._stage = self._plan.stages[index]
         self._partition = partition
         self._attempt = attempt
+        self._process = os.getpid()
         self._spill_buffer = SpillBuffer(control.stage_memory_bytes)
         self._inbox = Inbox(self._spill_buffer, self._decoder)
         self._outgoing = Outgoing(self._spill_buffer)
@@ -406,6 +409,7 @@ class StageRun:
         while True:
             outage: BaseException | None = None
             for part in parts:
+                leave_if_forked(self._process)
                 self._carry_out(part, component, sender)
                 outage = part.outage
                 yield
