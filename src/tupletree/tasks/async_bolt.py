@@ -7,7 +7,6 @@ in the outbox, and gets their results as mail. All code of the user runs in such
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 from collections import deque
@@ -20,7 +19,7 @@ from tupletree.bolts.collector import CollectorCall, Delivery, deliveries_of
 from tupletree.bolts.effects import StateCell, Worked
 from tupletree.bolts.failures import safe_text
 from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, roots_of
-from tupletree.errors import InternalError
+from tupletree.errors import InternalError, ProcessingTimeoutError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
@@ -329,7 +328,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         worked = Worked()
         for number in given_up:
-            self._note_ended(number, self._running.pop(number), asyncio.CancelledError(), worked, out)
+            self._note_ended(number, self._running.pop(number), ProcessingTimeoutError(), worked, out)
         self._note(f"{len(given_up)} calls go on although they were cancelled; their results are dropped", out)
         self._go_on(worked, out)
 
