@@ -38,6 +38,9 @@ class HolderCalls:
         component: the bolt.
         place: its context object.
         holdings: what the task holds.
+
+    Attributes:
+        is_away: a call met an outage, and the calls that were put off because of it have not been made.
     """
 
     def __init__(self, component: ComponentSpec, place: TaskPlace, holdings: Holdings) -> None:
@@ -47,6 +50,7 @@ class HolderCalls:
         self.fail = FailureMaker(component.name, place.task_id, component.retry)
         self.streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
         self.returns_many = spec.returns == "many"
+        self.is_away = False
         injected: dict[str, object] = {
             name: place if what == "context" else component.resources[what.removeprefix("resource:")]
             for name, what in spec.inject.items()
@@ -85,6 +89,10 @@ class CallSession:
         self._settled: list[Member] = []
         self._failing = False
 
+    def met_outage(self) -> bool:
+        """Whether a call met an outage, in this turn or before; until it is over none is made but those put off."""
+        return self._calls.is_away
+
     def take_failing(self) -> bool:
         """Whether any message failed since this was asked last."""
         failing, self._failing = self._failing, False
@@ -92,6 +100,8 @@ class CallSession:
 
     def call(self, members: Sequence[Member], shown: object, function: Callable[..., Any], *values: Any) -> bool:
         """Call the function; what it gives is anchored to the members. False if it raised, and so failed them all.
+
+        A call that meets an outage fails nobody: `met_outage` is true then, and the caller puts the call off.
 
         Args:
             members: the tuples that the call is about.
@@ -105,6 +115,9 @@ class CallSession:
             results = calls.results(function, *values)
             calls.check(results)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            if calls.place.waits and calls.place.takes_as_outage(error):
+                self.worked.outage, calls.is_away = error, True
+                return True
             self._blame(whole, shown, error)
             return False
         finally:
@@ -194,12 +207,20 @@ class CallingHolder(ABC):
         return Worked()
 
     def resume(self) -> Worked:
-        """See `Holder`; no call of theirs waits."""
-        return Worked()
+        """See `Holder`: the calls that were put off because of an outage."""
+        session = CallSession(self._calls)
+        self._call_put_off(session)
+        return session.end()
 
     def waiting(self) -> list[int]:
-        """See `Holder`; no call of theirs waits."""
-        return []
+        """See `Holder`: all that is held, for windows and pairs are made of it."""
+        if not self._calls.is_away:
+            return []
+        return [one for held in self._holdings.held() for root in held.frame.roots for one in roots_of(root)]
+
+    @abstractmethod
+    def _call_put_off(self, session: CallSession) -> None:
+        """Make the calls that were put off and need not wait any more; put them off again where there is an outage."""
 
     def held(self) -> list[HeldFrame]:
         """See `Holder`."""
@@ -250,6 +271,8 @@ class CallingHolder(ABC):
 
     def _due_at(self, due_us: int | None) -> float | None:
         """When to be called, for this or to renew timeouts."""
+        if self._calls.is_away:
+            return self._place.epoch_time_s
         due_s = None if due_us is None else seconds(due_us)
         if self._place.message_timeout_s is None or not self.is_holding:
             return due_s

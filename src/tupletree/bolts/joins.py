@@ -184,15 +184,20 @@ class JoinTask(TimedHolder):
     def _call_put_off(self, session: CallSession) -> None:
         """Call the function for the pairs of which none waits any more."""
         pairs, self._pairs_put_off = self._pairs_put_off, []
+        self._calls.is_away = False
         for pair in pairs:
             for one in pair:
                 one.pairs_put_off -= 1
             left, right = pair[LEFT].member, pair[RIGHT].member
             if not (left.open and right.open):
                 continue  # the other one died
-            if self._waits((left, right)):
+            if session.met_outage() or self._waits((left, right)):
                 self._put_pair_off(*pair)
-            elif session.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+                continue
+            succeeded = session.call((left, right), (left.value, right.value), self._call, left.value, right.value)
+            if session.met_outage():
+                self._put_pair_off(*pair)
+            elif succeeded:
                 pair[LEFT].matched = pair[RIGHT].matched = True
             else:
                 session.settle((left, right))
@@ -218,10 +223,14 @@ class JoinTask(TimedHolder):
         for other in others[first : bisect_right(times, entry.time_us + self._within_us)]:
             pair = (entry, other) if side == LEFT else (other, entry)
             left, right = pair[LEFT].member, pair[RIGHT].member
-            if self._waiting and self._waits((left, right)):
+            if session.met_outage() or (self._waiting and self._waits((left, right))):
                 self._put_pair_off(*pair)
                 self._spare(session, (left, right))
-            elif session.call((left, right), (left.value, right.value), self._call, left.value, right.value):
+                continue
+            succeeded = session.call((left, right), (left.value, right.value), self._call, left.value, right.value)
+            if session.met_outage():
+                self._put_pair_off(*pair)
+            elif succeeded:
                 entry.matched = other.matched = True
             else:
                 session.settle((left, right))
@@ -237,6 +246,8 @@ class JoinTask(TimedHolder):
             self._let_go(session, key, self._groups[key], reached_us or 0)
         self._purge(session)
         while (next_us := self._ends.next_us) is not None and (reached_us is None or next_us <= reached_us):
+            if session.met_outage():
+                break  # what takes part in calls that are put off stays
             due_us, keys = self._ends.take_next()
             for key in keys:
                 group = self._groups[key]
@@ -264,17 +275,29 @@ class JoinTask(TimedHolder):
             if self._waiting:
                 self._exits_put_off += [one for one in gone if self._must_stay(one)]
                 gone = [one for one in gone if not self._must_stay(one)]
-            for entry in gone:
-                if self._spec.optional[1 - side] and not entry.matched:
-                    value = entry.member.value
-                    session.call(
-                        (entry.member,), value, self._call, *((value, None) if side == LEFT else (None, value))
-                    )
-            session.settle([entry.member for entry in gone])
+            done = self._call_alone(session, side, gone)
+            if len(done) < len(gone):
+                back = sorted([*gone[len(done) :], *entries[: len(stay)]], key=lambda one: one.time_us)
+                times[: len(stay)], entries[: len(stay)] = [one.time_us for one in back], back
+                self._again.add(key)
+                due_us = reached_us + 1
+            session.settle([entry.member for entry in done])
         oldest = min((times[0] for times in group.times if times), default=None)
         if oldest is not None:
             self._ends.put(key, max(due_us, oldest + self._within_us + 1))
         self._drop_if_empty(key, group)
+
+    def _call_alone(self, session: CallSession, side: int, gone: list[_Entry]) -> list[_Entry]:
+        """Call the function for those that nothing has matched, where it wants them; gives those before an outage."""
+        for number, entry in enumerate(gone):
+            if session.met_outage():
+                return gone[:number]
+            if self._spec.optional[1 - side] and not entry.matched:
+                value = entry.member.value
+                session.call((entry.member,), value, self._call, *((value, None) if side == LEFT else (None, value)))
+                if session.met_outage():
+                    return gone[:number]
+        return gone
 
     def _must_stay(self, entry: _Entry) -> bool:
         return entry.pairs_put_off > 0 or self._waits((entry.member,))

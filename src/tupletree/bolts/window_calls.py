@@ -57,12 +57,17 @@ class WindowCalls(CallingHolder):
         return None if self._keys is None else self._keys[member.source]([member.value])[0]
 
     def _call_or_put_off(self, session: CallSession, over: WindowCall) -> bool:
-        """Call the function for a window, or put that off, as `Holder.restore` says; False if it raised."""
-        if self._waiting and self._waits(over.members):
-            self._put_window_off(over)
-            self._spare(session, over.members)
-            return True
-        return self._called(session, over)
+        """Call the function for a window, or put that off; False if it raised.
+
+        It is put off as `Holder.restore` says, and where the call, or one before it, meets an outage.
+        """
+        if not (session.met_outage() or (self._waiting and self._waits(over.members))):
+            succeeded = self._called(session, over)
+            if not session.met_outage():
+                return succeeded
+        self._put_window_off(over)
+        self._spare(session, over.members)
+        return True
 
     def _called(self, session: CallSession, over: WindowCall) -> bool:
         window = Window(
@@ -106,6 +111,7 @@ class WindowCalls(CallingHolder):
             at_once: windows that are called again do not wait for others that may come to them.
         """
         windows, self._windows_put_off = self._windows_put_off, []
+        self._calls.is_away = False
         for over in windows:
             for member in over.members:
                 self._calls_put_off[member] -= 1
@@ -114,10 +120,13 @@ class WindowCalls(CallingHolder):
             left = _of_open(over)
             if not left.members:
                 continue  # all of them died
-            if self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
+            if session.met_outage() or self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
                 self._put_window_off(left)
                 continue
-            if self._called(session, left):
+            succeeded = self._called(session, left)
+            if session.met_outage():
+                self._put_window_off(left)
+            elif succeeded:
                 done = [member for member in left.members if member not in self._calls_put_off]
                 session.settle([member for member in done if member in self._expired])
             else:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 from tupletree.durable import DRAFT_NAME, missing
-from tupletree.errors import ForeignCheckpointError
+from tupletree.errors import ConfigError, ForeignCheckpointError
 
 __all__ = ["IDENTITY", "prepare_state_folder"]
 
@@ -31,14 +31,23 @@ def prepare_state_folder(path: Path) -> Path:
         ForeignCheckpointError: the folder is another user's, other users may write to it, or it is none of ours and
             holds something.
         CheckpointError: it is that of a run, whose identity is gone.
-        OSError: it cannot be made or read.
+        ConfigError: it cannot be made.
+        OSError: it cannot be read.
     """
     path = path.absolute()
-    for parent in reversed([one for one in path.parents if not one.exists()]):
-        parent.mkdir(
-            mode=0o755, exist_ok=True
-        )  # not as the umask says: a user who may write there may replace the folder
-    path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        for parent in reversed([one for one in path.parents if not one.exists()]):
+            # Not as the umask says: a user who may write there may replace the folder.
+            parent.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            "the state directory cannot be made",
+            where=str(path),
+            got=error.strerror or str(error),
+            expected="a folder that this user may write to",
+            next_step="name another one by --state-dir (from Python: state_dir=)",
+        ) from error
     status = path.stat()
     if status.st_uid not in {os.getuid(), 0}:  # root may do anything in any case, and owns volumes that are mounted
         raise ForeignCheckpointError(

@@ -29,7 +29,7 @@ from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
-from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, reason
+from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session_lost, reason
 from tupletree.tracking.retry import RestartPolicy
 
 __all__ = ["SparkRun", "start"]
@@ -258,6 +258,14 @@ class SparkRun(RunHandle):
             self._run(self._backend.open())
         except BaseException as error:  # noqa: BLE001 - it comes out, or is the reason of a restart
             fault = reason(error, self._directory.path)  # also of what a worker raised
+            if self._was_up and self._stop_at_s is not None and is_session_lost(error):
+                logger.warning(
+                    "%s: the Spark session ended while the run was stopping, as by a signal to all processes of a "
+                    "service; what was in hand stays open: %s",
+                    self._spec.name,
+                    fault,
+                )
+                return True
             if not self._was_up or isinstance(fault, BEYOND_RESTARTS) or self._stop_at_s is not None:
                 raise fault from fault.__cause__
             outage = outage_in(error)

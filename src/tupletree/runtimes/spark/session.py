@@ -86,7 +86,6 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
 
 
 def _start(name: str, master: str, chosen: Mapping[str, str]) -> Any:
-    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"tupletree: {name}").master(_with_attempts(master))
@@ -96,9 +95,25 @@ def _start(name: str, master: str, chosen: Mapping[str, str]) -> Any:
     if master.startswith("local-cluster") and chosen.get("spark.authenticate") == "true":
         # With plain local masters the JVM makes a secret itself. Settings that are there when the JVM starts are
         # on its command line, which every user can read; later ones are not.
-        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(chosen.items())))  # noqa: SLF001 - no public word
+        _start_jvm(chosen)
         builder = builder.config("spark.authenticate.secret", secrets.token_hex(32))
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _start_jvm({**chosen, "spark.app.name": f"tupletree: {name}", "spark.master": _with_attempts(master)})
     return builder.getOrCreate()
+
+
+def _start_jvm(chosen: Mapping[str, str]) -> None:
+    """Start the JVM, if there is none, in a session of the operating system of its own.
+
+    A signal to all processes of a terminal or a job (it was closed; `timeout`; `kill -- -PID`) must not end it before
+    the run has settled what is in hand. It ends when this process does, for it reads from it.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:  # noqa: SLF001 - pyspark has no public word for it
+        gateway = launch_gateway(SparkConf().setAll(list(chosen.items())), {"start_new_session": True})
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
 
 
 def _local_options(master: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tupletree.errors import (
     UnavailableAtStartError,
 )
 
-__all__ = ["BEYOND_RESTARTS", "Closing", "first_line", "is_final", "reason"]
+__all__ = ["BEYOND_RESTARTS", "Closing", "first_line", "is_final", "is_session_lost", "reason"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -56,6 +56,16 @@ _IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?: 
 
 class Closing(Exception):  # noqa: N818 - a signal to the settling thread, not an error
     """The run ends: the present epoch is not committed, and runs again at the next start."""
+
+
+def is_session_lost(error: BaseException) -> bool:
+    """Whether the Spark session, or the connection to it, has ended."""
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, ConnectionError | EOFError) or type(one).__module__.startswith("py4j."):
+            return True
+        one = one.__cause__
+    return False
 
 
 def reason(error: BaseException, state_dir: Path) -> TupletreeError:
