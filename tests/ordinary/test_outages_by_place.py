@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import pytest
 
 from tests.local.running import HANG_S, begin
@@ -22,9 +21,7 @@ from tupletree import (
     TaskContext,
     Topology,
     bolt,
-    join_bolt,
     testing,
-    window_bolt,
 )
 from tupletree.clock import ManualClock
 from tupletree.errors import TupletreeError
@@ -33,34 +30,6 @@ from tupletree.sources import items
 from tupletree.topology.components import Sink, SinkBatch
 
 AWAY_S = 20.0
-
-
-class Pair(msgspec.Struct, frozen=True):
-    text: str
-
-
-@window_bolt(count=2)
-def window_asks(lines: list[Line]) -> Word:
-    raise ConnectorError("the service is away")
-
-
-@join_bolt(within_s=5.0)
-def join_asks(line: Line, word: Word) -> Pair:
-    raise ConnectorError("the service is away")
-
-
-def test_what_a_window_or_join_meets_fails_its_messages_as_any_exception_does() -> None:
-    t = Topology("windows", options={"max_attempts": 2})
-    windows = t.bolt("window", window_asks).shuffle(t.spout("lines", items([Line("a"), Line("b")])))
-    t.sink("out", foreach(lambda _: None)).shuffle(windows)
-    ended = testing.run(t)
-    assert [(one.dead, one.attempts) for one in ended.messages["lines"]] == [(True, 2)] * 2
-    t = Topology("joins", options={"max_attempts": 2})
-    join = t.bolt("join", join_asks).fields(t.spout("lines", items([Line("a")])), "text")
-    join = join.fields(t.spout("words", items([Word("a")])), "word")
-    t.sink("out", foreach(lambda _: None)).shuffle(join)
-    ended = testing.run(t)
-    assert [one.dead for name in ("lines", "words") for one in ended.messages[name]] == [True, True]
 
 
 @bolt

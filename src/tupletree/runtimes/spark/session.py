@@ -112,7 +112,8 @@ def _start_jvm(chosen: Mapping[str, str]) -> None:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001 - pyspark has no public word for it
-        gateway = launch_gateway(SparkConf().setAll(list(chosen.items())), {"start_new_session": True})
+        launch: Callable[..., Any] = launch_gateway
+        gateway = launch(SparkConf().setAll(list(chosen.items())), {"start_new_session": True})
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
 
 
