@@ -84,13 +84,3 @@ def test_a_signal_to_the_group_drains_on_spark(tmp_path: Path, write_target: Wri
     assert (process.returncode, summary["dead"]) == (130, 0), err
     assert summary["acked"] == len([*read_rows(tmp_path / "out")])
     assert "Traceback" not in err
-
-
-def test_a_state_directory_that_cannot_be_made_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    from tupletree.errors import ConfigError
-    from tupletree.runtimes.statefolder import prepare_state_folder
-
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="state directory cannot be made") as failed:
-        prepare_state_folder(tmp_path / "file" / "state")
-    assert "name another one by --state-dir" in str(failed.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def doctor_command(as_json: Json = False) -> None:
 
 def examine() -> list[Check]:
     """Look at everything; starts each Java it finds once or twice, changes nothing else."""
-    return [*_packages(), _java(), *_extras(), *_machine()]
+    return [*_packages(), _java(), *_surroundings(), *_extras(), *_machine()]
 
 
 def _packages() -> list[Check]:
@@ -104,6 +105,27 @@ def _java() -> Check:
             "Java", "warning", f"{found}; JAVA_HOME is ignored: {java.java_home_fault}", "17 or newer", next_step
         )
     return Check("Java", "ok", found, "17 or newer")
+
+
+def _surroundings() -> list[Check]:
+    """What around this process keeps Spark from starting, and whether the Python of PYSPARK_PYTHON has the packages."""
+    from tupletree.runtimes.java import check_surroundings
+
+    found = check_surroundings()
+    checks = [Check(one.where, "missing", f"{one.what}: {one.got}", one.expected, one.next_step) for one in found]
+    python = os.environ.get("PYSPARK_PYTHON", "")
+    if python and "PYSPARK_PYTHON" not in {one.where for one in found}:
+        line = [python, "-c", "import msgspec, pyarrow, pyspark, tupletree, xxhash"]
+        tried = subprocess.run(line, capture_output=True, text=True, check=False)
+        if tried.returncode:
+            fault = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+            next_step = "unset PYSPARK_PYTHON: workers run this Python then, or install Tupletree there"
+            checks.append(
+                Check("PYSPARK_PYTHON", "missing", f"{python}: {fault}", "a Python with Tupletree", next_step)
+            )
+        else:
+            checks.append(Check("PYSPARK_PYTHON", "ok", python))
+    return checks
 
 
 def _extras() -> list[Check]:

@@ -12,10 +12,12 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import pwd
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -199,6 +201,54 @@ def check_packages(installed: Callable[[str], str | None] = installed_version) -
         for status in inspect_packages(installed)
         if not status.suited
     ]
+
+
+def check_surroundings(environment: Mapping[str, str] = os.environ, user: int | None = None) -> list[Finding]:
+    """One finding for each thing around this process with which Spark would not start.
+
+    Args:
+        environment: variables.
+        user: the id of the user; this process's by default.
+    """
+    findings = []
+    home = environment.get("SPARK_HOME", "")
+    if home and not (Path(home) / "bin" / "spark-submit").is_file():
+        findings.append(
+            Finding(
+                "SPARK_HOME leads nowhere",
+                where="SPARK_HOME",
+                got=f"{home} has no bin/spark-submit",
+                expected="the folder of a Spark installation, or nothing: PySpark brings its own",
+                next_step="unset SPARK_HOME",
+            )
+        )
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        python = environment.get(name, "")
+        if python and shutil.which(python, path=environment.get("PATH", os.defpath)) is None:
+            findings.append(
+                Finding(
+                    "the Python of Spark's workers is not there",
+                    where=name,
+                    got=python,
+                    expected="a Python that has Tupletree and its packages",
+                    next_step=f"unset {name}: workers run this Python then, {sys.executable}",
+                )
+            )
+    number = os.getuid() if user is None else user
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        findings.append(
+            Finding(
+                "this user has no name, and Spark's login needs one",
+                where="user",
+                got=f"id {number} without an entry in /etc/passwd",
+                expected="an entry",
+                next_step=f"in a container: echo 'spark:x:{number}:0::/tmp:/bin/false' >> /etc/passwd while its image "
+                "is made, or run as a user that it knows",
+            )
+        )
+    return findings
 
 
 def _from_java_home(environment: Mapping[str, str]) -> Path:

@@ -10,9 +10,9 @@ import stat
 from pathlib import Path
 
 from tupletree.durable import DRAFT_NAME, missing
-from tupletree.errors import ConfigError, ForeignCheckpointError
+from tupletree.errors import CheckpointError, ForeignCheckpointError
 
-__all__ = ["IDENTITY", "prepare_state_folder"]
+__all__ = ["IDENTITY", "prepare_state_folder", "unusable"]
 
 IDENTITY = "tupletree.json"
 """The file by which a folder is a state directory."""
@@ -31,23 +31,14 @@ def prepare_state_folder(path: Path) -> Path:
         ForeignCheckpointError: the folder is another user's, other users may write to it, or it is none of ours and
             holds something.
         CheckpointError: it is that of a run, whose identity is gone.
-        ConfigError: it cannot be made.
-        OSError: it cannot be read.
+        OSError: it cannot be made or read.
     """
     path = path.absolute()
-    try:
-        for parent in reversed([one for one in path.parents if not one.exists()]):
-            # Not as the umask says: a user who may write there may replace the folder.
-            parent.mkdir(mode=0o755, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            "the state directory cannot be made",
-            where=str(path),
-            got=error.strerror or str(error),
-            expected="a folder that this user may write to",
-            next_step="name another one by --state-dir (from Python: state_dir=)",
-        ) from error
+    for parent in reversed([one for one in path.parents if not one.exists()]):
+        parent.mkdir(
+            mode=0o755, exist_ok=True
+        )  # not as the umask says: a user who may write there may replace the folder
+    path.mkdir(mode=0o700, exist_ok=True)
     status = path.stat()
     if status.st_uid not in {os.getuid(), 0}:  # root may do anything in any case, and owns volumes that are mounted
         raise ForeignCheckpointError(
@@ -73,6 +64,17 @@ def prepare_state_folder(path: Path) -> Path:
             next_step="check that nothing in it is another user's, then run chmod 700 on it",
         )
     return path
+
+
+def unusable(path: Path, error: OSError) -> CheckpointError:
+    """The error to raise when the disk refuses what a start needs."""
+    return CheckpointError(
+        "the state directory cannot be used",
+        where=str(path),
+        got=str(error),
+        expected="a folder that this user may write to, on a disk with room",
+        next_step="fix that and start it again, or name another --state-dir: nothing is lost",
+    )
 
 
 def _refuse_filled(path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tupletree.durable import DECODE_ERRORS, private_folder, read_file, write_once
 from tupletree.errors import ForeignCheckpointError
-from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, unusable
 
 __all__ = ["LocalStateDirectory"]
 
@@ -49,10 +49,18 @@ class LocalStateDirectory:
 
         Raises:
             ForeignCheckpointError: a run used this folder before, locally or on Spark, or it is not a state directory.
+            CheckpointError: it cannot be made or written.
         """
         if path is None:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             path = Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+        try:
+            return cls._made(path, topology)
+        except OSError as error:
+            raise unusable(path.absolute(), error) from error
+
+    @classmethod
+    def _made(cls, path: Path, topology: str) -> LocalStateDirectory:
         path = prepare_state_folder(path)
         file = path / IDENTITY
         identity = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), "local")

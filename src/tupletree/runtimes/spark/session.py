@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tupletree.errors import Finding, RuntimeUnavailableError
-from tupletree.runtimes.java import check_packages, find_java
+from tupletree.runtimes.java import check_packages, check_surroundings, find_java
 from tupletree.runtimes.spark.scratch import LOCAL_DIRS, configured_parents, scratch_folders
 
 __all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
@@ -70,6 +70,9 @@ def open_session(name: str, master: str, settings: dict[str, str] | None = None)
         return active, False
     submitted = _submitted()
     if not submitted:
+        faults = check_surroundings()
+        if faults:
+            raise RuntimeUnavailableError("Spark cannot start here", findings=faults)
         os.environ["JAVA_HOME"] = str(find_java().home)
     master = submitted.get("spark.master", master)
     # Workers must run this Python: another one has other packages.

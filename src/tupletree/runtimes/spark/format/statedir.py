@@ -23,10 +23,10 @@ import xxhash
 from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, read_file, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash_points import crash_point
-from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, unusable
 from tupletree.topology.fingerprint import differences
 
-__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "unusable"]
+__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks"]
 
 FORMAT = 3
 
@@ -144,17 +144,6 @@ class StateDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def unusable(path: Path, error: OSError) -> CheckpointError:
-    """The error to raise when the disk refuses what a start needs."""
-    return CheckpointError(
-        "the state directory cannot be used",
-        where=str(path),
-        got=str(error),
-        expected="a folder that this user may write to, on a disk with room",
-        next_step="fix that and start it again, or name another --state-dir: nothing is lost",
-    )
 
 
 def spout_tasks(path: Path) -> dict[int, str]:
