@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -108,6 +109,28 @@ def test_entries_that_other_programs_add_to_the_stream_are_messages(server: Redi
         queue.fail([_given_back(messages[second.decode()].handle)])
         [again] = queue.lease(10)
         assert (again.message, again.deliveries) == (messages[second.decode()].message, 2)
+
+
+def test_fields_of_other_programs_with_names_of_ours_are_theirs(server: RedisServer) -> None:
+    with open_queue(f"{server.url}?queue=named&remembers_acked_s=0.001") as queue:
+        client = redis.Redis(port=server.port)
+        client.xadd("tupletree:{named}:stream", {"id": "theirs", "n": "many", "body": "x"})
+        assert [one.message.id for one in queue.peek()] == ["theirs"]
+        [leased] = queue.lease(10)
+        assert (leased.message.id, leased.deliveries) == ("theirs", 1)
+        assert queue.find(["theirs"]) == {"theirs"}
+        queue.ack([leased.handle])
+        assert queue.find(["theirs"]) == set()
+
+
+def test_ids_of_acked_messages_are_forgotten_although_only_other_programs_publish(server: RedisServer) -> None:
+    with open_queue(f"{server.url}?queue=forgotten&remembers_acked_s=0.001") as queue:
+        client = redis.Redis(port=server.port)
+        for _ in range(5):
+            client.xadd("tupletree:{forgotten}:stream", {"body": "x"})
+            queue.ack([one.handle for one in queue.lease(1, wait_s=5)])
+            time.sleep(0.005)
+        assert client.zcard("tupletree:{forgotten}:acked") <= 1
 
 
 def test_a_password_with_every_sign_is_taken_and_never_shown() -> None:

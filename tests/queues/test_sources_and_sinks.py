@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tupletree import ConfigError, ConnectorError, Options, Topology, bolt
+from tupletree import ConfigError, ConnectorError, Emit, Options, Topology, bolt
+from tupletree.bolts.effects import TaskPlace
 from tupletree.config import resolve_options
 from tupletree.errors import PermanentError, TupletreeError
-from tupletree.queues import Message, Queue, open_queue
+from tupletree.queues import Failure, Message, Queue, open_queue
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunRequest, Summary
@@ -22,6 +24,8 @@ from tupletree.runtimes.run import run
 from tupletree.sinks import queue_sink
 from tupletree.sources import items, queue
 from tupletree.testing.in_process import start_in_process
+from tupletree.tracking.outcomes import Failure as Verdict
+from tupletree.tracking.outcomes import FailureKind
 
 HANG_S = 60.0
 
@@ -181,6 +185,65 @@ def test_a_broker_that_is_away_for_acks_and_leases_pauses_the_spout_and_no_messa
     assert set(invoices_of(tmp_path)) == {number for number in range(60) if number not in {3, 5}}
     with open_queue(url_of(tmp_path, "orders")) as orders:
         assert (orders.depth().open, orders.depth().dead) == (0, 2)
+
+
+CONTEXT = TaskPlace("pricing", "orders", 0, 0, 1, attempts={})
+
+
+def test_an_outage_in_the_function_that_reads_bodies_holds_up_messages_and_loses_none(tmp_path: Path) -> None:
+    publish(tmp_path, 3)
+    away = {"order-1"}
+
+    def read(message: Message) -> Order:
+        if message.id in away:
+            raise ConnectorError("the registry of schemas is away")
+        return msgspec.json.decode(message.body, type=Order)
+
+    async def lease() -> None:
+        spout = queue(url_of(tmp_path, "orders"), Order, body=read)
+        await spout.open(CONTEXT)
+        assert ids_of(await spout.next()) == ["order-0"]
+        with pytest.raises(ConnectorError, match="registry"):
+            await spout.next()
+        away.clear()
+        assert ids_of(await spout.next()) == ["order-1", "order-2"]
+        await spout.close()
+
+    asyncio.run(lease())
+
+
+@pytest.mark.parametrize("is_acked", [True, False], ids=["acked", "dead"])
+def test_a_message_whose_lease_ended_before_the_broker_was_told_its_outcome_is_not_worked_again(
+    tmp_path: Path, is_acked: bool
+) -> None:
+    publish(tmp_path, 1)
+
+    async def settle() -> None:
+        spout = queue(url_of(tmp_path, "orders"), Order)
+        await spout.open(CONTEXT)
+        assert ids_of(await spout.next()) == ["order-0"]
+        handle = spout._out["order-0"].handle
+        if is_acked:
+            spout.ack("order-0")
+        else:
+            spout.fail("order-0", Verdict(kind=FailureKind.ERROR, error="no pears", permanent=True))
+        with open_queue(url_of(tmp_path, "orders")) as orders:
+            orders.fail([Failure(handle=handle, counts=False)])  # as if its lease had ended
+            assert await spout.next() is None
+            assert (orders.depth().open, orders.depth().dead) == (0, 0 if is_acked else 1)
+            # Nothing is remembered of it: a message of the same id is a new one.
+            orders.move("orders", state="dead")
+        if not is_acked:
+            assert ids_of(await spout.next()) == ["order-0"]
+        await spout.close()
+
+    asyncio.run(settle())
+
+
+def ids_of(given: object) -> list[object]:
+    assert isinstance(given, list)
+    assert all(isinstance(one, Emit) for one in given)
+    return [one.message_id for one in given]
 
 
 def test_what_is_out_at_a_stop_goes_back_and_is_no_delivery_that_counts(tmp_path: Path) -> None:

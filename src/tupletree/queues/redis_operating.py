@@ -25,7 +25,7 @@ local state, count, seen = ARGV[1], tonumber(ARGV[2]), {}
 local function see(fields, n, due_ms, reason)
   if #seen < count and fields then
     reason = reason or redis.call('HGET', Q.reasons, get(fields, 'id')) or ''
-    seen[#seen + 1] = {fields, tonumber(n or '0'), tostring(due_ms), reason}
+    seen[#seen + 1] = {fields, tonumber(n or '0') or 0, tostring(due_ms), reason}
   end
 end
 

@@ -250,11 +250,9 @@ while count < limit and not is_full do
   if not answer then break end
   for _, one in ipairs(answer[1][2]) do
     local entry, fields = one[1], one[2]
-    if not get(fields, 'id') then
-      set(fields, 'id', entry)
-      redis.call('HSET', Q.ids, entry, entry)
-    end
-    local n = tonumber(get(fields, 'n') or '0')
+    if not get(fields, 'id') then set(fields, 'id', entry) end
+    if not get(fields, 'head') then redis.call('HSETNX', Q.ids, get(fields, 'id'), entry) end  -- another program's
+    local n = tonumber(get(fields, 'n') or '0') or 0  -- others may have such a field, too
     if is_full or not has_room(fields) then
       is_full = true  -- as if its lease had ended: the next consumer gets it
       redis.call('ZADD', Q.leases, 0, entry)
@@ -310,6 +308,7 @@ if #entries > 0 then
       known[#known + 1] = id
     end
     redis.call('ZADD', Q.acked, unpack(known))
+    redis.call('ZREMRANGEBYSCORE', Q.acked, '-inf', NOW)  -- where others publish, nothing else forgets them
   end
 end
 return refused

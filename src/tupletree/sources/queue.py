@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast, overload
+
+from msgspec.structs import replace
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput, Finding
 from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
@@ -168,6 +171,8 @@ class BrokerSpout(AsyncSpout[T]):
         # One thread may wait in a lease while the other one settles.
         self._threads = ThreadPoolExecutor(2, f"tupletree-queue-{context.component}")
         self._component = context.component
+        self._telling = asyncio.Lock()
+        self._leased: deque[Delivery] = deque()  # and not given yet
         self._out: dict[str, Delivery] = {}
         self._acks: dict[str, str] = {}  # message → handle, until `flush`
         self._failures: dict[str, Failure] = {}
@@ -200,17 +205,22 @@ class BrokerSpout(AsyncSpout[T]):
                 await self._keeper
         if self._leasing is not None:
             await asyncio.wait([self._leasing])
-        self._out |= {delivery.message.id: delivery for delivery in self._leased_ahead()}
+        for delivery in self._not_given():
+            if not self._is_ended(delivery):
+                self._out[delivery.message.id] = delivery
+        self._leasing = None
         for message_id, delivery in self._out.items():
             self._failures[message_id] = self._given_back(delivery)
         self._out.clear()
         try:
-            await self._in_thread(partial(self._flush, queue))
+            await self._tell_broker(queue)
         except ConnectorError as error:
             logger.warning("%s: what is out comes back when its leases end: %s", self._component, error.what)
         finally:
-            await self._in_thread(queue.close)
-            self._threads.shutdown(wait=False)
+            try:
+                await self._in_thread(queue.close)
+            finally:
+                self._threads.shutdown(wait=False)
 
     def faults(self) -> Sequence[Finding]:
         """For `tupletree check`: nothing is opened for it."""
@@ -221,36 +231,54 @@ class BrokerSpout(AsyncSpout[T]):
     async def next(self) -> Sequence[Emit[T] | Reject] | None:
         """Lease messages, and wait a moment for the first. While a full batch is worked the next one is leased."""
         queue = self._connected()
-        if self._leasing is None:
-            self._lease_ahead(queue)
-        assert self._leasing is not None
-        # A thread that leases does so to its end: cancelled here, `close` gives back what it gets.
-        leasing = self._leasing
-        try:
-            deliveries = await asyncio.shield(leasing)
-        finally:
-            if leasing.done():
-                self._leasing = None
-        if len(deliveries) >= self._prefetch:
-            self._lease_ahead(queue)
-        messages = [emit for delivery in deliveries if (emit := self._emit(delivery)) is not None]
+        if not self._leased:
+            self._leased += await self._lease_next(queue)
+        has_leased = bool(self._leased)
+        messages: list[Emit[T] | Reject] = []
+        while self._leased:
+            try:
+                emit = self._emit(self._leased[0])
+            except ConnectorError:
+                if not messages:
+                    raise
+                break  # the same one is tried again by the next call
+            self._leased.popleft()
+            if emit is not None:
+                messages.append(emit)
         if messages:
             return messages
-        if deliveries:
+        if has_leased:
             await self.flush()
         elif not self._follow and await self._in_thread(partial(self._is_empty, queue)):
             raise EndOfInput
         return None
 
+    async def _lease_next(self, queue: Queue) -> list[Delivery]:
+        if self._leasing is None:
+            self._lease_ahead(queue)
+        assert self._leasing is not None
+        try:
+            # A thread that leases does so to its end: if this is cancelled, `close` gives back what it gets.
+            deliveries = await asyncio.shield(self._leasing)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._leasing = None
+            raise
+        self._leasing = None
+        if len(deliveries) >= self._prefetch:
+            self._lease_ahead(queue)
+        return deliveries
+
     def _lease_ahead(self, queue: Queue) -> None:
         self._leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
         self._leasing.add_done_callback(_hear)
 
-    def _leased_ahead(self) -> list[Delivery]:
+    def _not_given(self) -> list[Delivery]:
         """What was leased and not given yet."""
         leasing = self._leasing
         is_there = leasing is not None and leasing.done() and not leasing.cancelled() and leasing.exception() is None
-        return leasing.result() if leasing is not None and is_there else []
+        return [*self._leased, *(leasing.result() if leasing is not None and is_there else ())]
 
     def _connected(self) -> Queue:
         if self._queue is None:
@@ -268,8 +296,7 @@ class BrokerSpout(AsyncSpout[T]):
 
     def _emit(self, delivery: Delivery) -> Emit[T] | Reject | None:
         message = delivery.message
-        if message.id in self._settled:
-            self._tell(delivery, self._settled.pop(message.id))
+        if self._is_ended(delivery):
             return None
         is_out = message.id in self._out
         self._out[message.id] = delivery
@@ -291,9 +318,25 @@ class BrokerSpout(AsyncSpout[T]):
         try:
             return Emit(self._decode(message), message.id)
         except ConnectorError:
+            del self._out[message.id]
             raise
         except Exception as error:  # noqa: BLE001 - a body that does not fit must not stop the others
             return Reject(message.body, message.id, f"{type(error).__name__}: {error}")
+
+    def _is_ended(self, delivery: Delivery) -> bool:
+        """Whether this message is over. Its lease ended before the broker was told so: it is told with the new one."""
+        message_id = delivery.message.id
+        self._failures.pop(message_id, None)  # it is here again already
+        letter = self._letters.get(message_id)
+        if message_id in self._acks:
+            self._acks[message_id] = delivery.handle
+        elif letter is not None:
+            self._letters[message_id] = replace(letter, handle=delivery.handle)
+        elif message_id in self._settled:
+            self._tell(delivery, self._settled.pop(message_id))
+        else:
+            return False
+        return True
 
     # --- outcomes ---------------------------------------------------------------------------------------------
 
@@ -336,34 +379,27 @@ class BrokerSpout(AsyncSpout[T]):
     async def flush(self) -> None:
         """Tell the broker what became of messages, in one call for each kind of outcome."""
         if self._acks or self._failures or self._letters:
-            await self._in_thread(partial(self._flush, self._connected()))
+            await self._tell_broker(self._connected())
 
-    def _flush(self, queue: Queue) -> None:
-        # What is told is taken out only then; the event loop's thread adds to these meanwhile.
-        acks = dict(self._acks)
-        if acks:
-            self._told(self._acks, acks, queue.ack([*acks.values()]))
-        letters = dict(self._letters)
-        if letters and self._can.dead_letters:
-            self._told(self._letters, letters, queue.dead_letter([*letters.values()]))
-        elif letters:  # they are dead letters of the run
-            self._told(self._letters, letters, queue.ack([letter.handle for letter in letters.values()]))
-        failures = dict(self._failures)
-        if failures:
-            self._told(self._failures, failures, queue.fail([*failures.values()]))
-
-    def _told(self, table: dict[str, Any], told: dict[str, Any], refused: Sequence[str]) -> None:
-        for message_id, one in told.items():
-            if table.get(message_id) is one:  # else it was delivered again meanwhile, and ended
-                del table[message_id]
-        lost = set(refused)
-        if not lost or table is self._failures:
-            return
-        for message_id, one in told.items():
-            # Its lease had ended: it is delivered again, to this consumer or another one.
-            if (one if table is self._acks else one.handle) in lost:
-                failure = None if table is self._acks else _dead(one.reason, self._component)
-                self._remember(message_id, failure)
+    async def _tell_broker(self, queue: Queue) -> None:
+        # One at a time: what is told twice is refused. What is told is taken out only then; others are added meanwhile.
+        async with self._telling:
+            if acks := dict(self._acks):
+                refused = set(await self._in_thread(partial(queue.ack, [*acks.values()])))
+                lost = {id_ for id_, handle in acks.items() if handle in refused}
+                for message_id in _told(self._acks, acks, lost):
+                    self._remember(message_id, None)
+            if letters := dict(self._letters):
+                if self._can.dead_letters:
+                    refused = set(await self._in_thread(partial(queue.dead_letter, [*letters.values()])))
+                else:  # they are dead letters of the run
+                    refused = set(await self._in_thread(partial(queue.ack, [one.handle for one in letters.values()])))
+                lost = {id_ for id_, letter in letters.items() if letter.handle in refused}
+                for message_id in _told(self._letters, letters, lost):
+                    self._remember(message_id, _dead(letters[message_id].reason, self._component))
+            if failures := dict(self._failures):
+                await self._in_thread(partial(queue.fail, [*failures.values()]))
+                _told(self._failures, failures, set())
 
     # --- leases -----------------------------------------------------------------------------------------------
 
@@ -371,8 +407,8 @@ class BrokerSpout(AsyncSpout[T]):
         """Extend the leases of what is out."""
         while True:
             await asyncio.sleep(self._lease_s * KEEP_PART)
-            handles = [delivery.handle for delivery in [*self._out.values(), *self._leased_ahead()]]
-            handles += self._acks.values()
+            handles = [delivery.handle for delivery in [*self._out.values(), *self._not_given()]]
+            handles += [*self._acks.values(), *(letter.handle for letter in self._letters.values())]
             if not handles:
                 continue
             try:
@@ -388,6 +424,17 @@ class BrokerSpout(AsyncSpout[T]):
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[str]:
+    """Take out what was told; the refused messages, which are delivered again, to this consumer or another one."""
+    lost = []
+    for message_id, one in told.items():
+        if table.get(message_id) is one:  # else it was delivered again meanwhile, and is told with its new lease
+            del table[message_id]
+            if message_id in refused:
+                lost.append(message_id)
+    return lost
 
 
 def _hear(leasing: asyncio.Future[list[Delivery]]) -> None:

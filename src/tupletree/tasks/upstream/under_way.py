@@ -147,9 +147,7 @@ class UnderWay:
 
     def judged(self, roots: Iterable[int]) -> None:
         """Spout tasks know that these attempts are over, and have told what waits for another one."""
-        if not self._failing:
-            return
-        with self._lock:
+        with self._lock:  # also when none is failing yet: `failed` may have asked about one of these, and not noted it
             for root in roots:
                 since_s = self._failing.pop(root, None)
                 if since_s is not None:
