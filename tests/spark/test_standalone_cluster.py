@@ -18,7 +18,7 @@ from tupletree.sinks import read_rows
 
 RUN_S = 240.0
 
-pytestmark = pytest.mark.spark  # so that no other test's Spark runs beside it
+pytestmark = pytest.mark.spark  # what it starts are JVMs
 
 
 @pytest.fixture
