@@ -88,7 +88,7 @@ class Command:
         ]  # fmt: skip
         self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def until(self, holds: Callable[[], bool], patience_s: float = 60.0) -> None:
+    def until(self, holds: Callable[[], bool], patience_s: float = 120.0) -> None:
         """Wait for something that its status shows."""
         until_s = time.monotonic() + patience_s
         while not self._shows(holds):
@@ -105,7 +105,7 @@ class Command:
 
     def end(self) -> tuple[int, dict[str, object], str]:
         """Its exit code, its summary and what stood on stderr."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=120)
         return self.process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err
 
     def open_now(self) -> int:
