@@ -29,6 +29,7 @@ _EXTRAS = {
     "otel": (("opentelemetry-sdk",), "spans of routes"),
     "openlineage": (("openlineage-python",), "run events of routes"),
     "cloudevents": (("cloudevents",), "messages of routes as CloudEvents"),
+    "redis": (("redis",), "queues on a Redis server"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 
