@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from tests.cli.conftest import WriteTarget
 from tests.ordinary.conftest import InProcess, begin_in_process
 from tests.ordinary.test_exit_codes import TARGET
 from tests.ordinary.test_slow_work import Done, Job
-from tupletree import Topology, bolt
+from tupletree import ConnectorError, Topology, bolt
+from tupletree.runtimes.spark.settle.shutdown import is_session_lost
 from tupletree.sinks import jsonl
 from tupletree.sinks.reader import read_rows
 from tupletree.sources import items
@@ -52,7 +54,7 @@ def test_a_session_that_ends_during_a_stop_leaves_messages_open_and_is_no_failur
             threading.Thread(target=handles[0].stop).start()
         while handles[0]._stop_at_s is None:
             time.sleep(0.001)
-        raise ConnectionRefusedError(111, "Connection refused")
+        raise Py4JNetworkError("Answer from Java side is empty")
 
     monkeypatch.setattr(spark_in_process.InProcessPlanRunner, "run", run)
     handles.append(begin_in_process(topology_of(tmp_path / "out"), tmp_path / "state", epoch_max_messages=10))
@@ -62,6 +64,20 @@ def test_a_session_that_ends_during_a_stop_leaves_messages_open_and_is_no_failur
     monkeypatch.undo()
     assert in_process(topology_of(tmp_path / "out"), tmp_path / "state").acked == 40
     assert sorted(row["number"] for row in read_rows(tmp_path / "out")) == list(range(40))
+
+
+def test_a_service_that_refuses_a_connection_and_a_job_that_fails_are_no_ends_of_the_session() -> None:
+    refused = ConnectorError("the database is away")
+    refused.__cause__ = ConnectionRefusedError(111, "Connection refused")
+    assert not is_session_lost(refused)
+    failed = Py4JJavaError.__new__(Py4JJavaError)  # what it is made of lives in a JVM
+    assert not is_session_lost(failed)
+    assert is_session_lost(Py4JNetworkError("Answer from Java side is empty"))
+    through_py4j = {"__name__": "py4j.clientserver"}
+    exec("def send(): raise ConnectionResetError(104, 'reset')", through_py4j)
+    with pytest.raises(ConnectionResetError) as reset:
+        through_py4j["send"]()  # type: ignore[operator]
+    assert is_session_lost(reset.value)
 
 
 @pytest.mark.spark

@@ -133,6 +133,23 @@ def test_ids_of_acked_messages_are_forgotten_although_only_other_programs_publis
         assert client.zcard("tupletree:{forgotten}:acked") <= 1
 
 
+def test_a_field_of_others_that_is_called_as_one_of_ours_was_stops_nothing(server: RedisServer) -> None:
+    with open_queue(f"{server.url}?queue=heads") as queue:
+        client = redis.Redis(port=server.port)
+        client.xadd("tupletree:{heads}:stream", {"head": "title", "text": "b"})
+        queue.publish([Message(id="ours", body=b"x")])
+        bodies = {one.message.body for one in queue.lease(10)}
+        assert bodies == {b'{"head":"title","text":"b"}', b"x"}
+
+
+def test_a_batch_of_large_bodies_goes_in_several_calls(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tupletree.queues.redis.CHUNK_BYTES", 1000)
+    sizes = [10, 990, 2000, 10, 10]
+    with open_queue(f"{server.url}?queue=large") as queue:
+        assert queue.publish([Message(id=str(number), body=b"x" * size) for number, size in enumerate(sizes)]) == 5
+        assert [len(one.message.body) for one in queue.lease(10)] == sizes
+
+
 def test_a_password_with_every_sign_is_taken_and_never_shown() -> None:
     with redis_server() as server:
         redis.Redis(port=server.port).config_set("requirepass", "p@ss/w:rd?&")

@@ -35,6 +35,7 @@ def lines_without_the_file(path: Path, content: bytes, **options: Any) -> list[A
         ("a.log", "a\nb\n".encode("utf-16"), {}),
         ("a.log", b"a\nb\n", {"logged": True}),
     ],
+    ids=["followed", "compressed", "UTF-16", "logged"],  # not by content: each process compresses at another time
 )
 def test_followed_compressed_and_utf_16_files_are_read_by_the_driver(
     tmp_path: Path, name: str, content: bytes, options: dict[str, Any]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tupletree.errors import ConfigError, ConnectorError
+from tupletree.errors import ConfigError, ConnectorError, InternalError
 from tupletree.queues import redis_operating as operating
 from tupletree.queues import redis_scripts as scripts
 from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, is_name
@@ -58,10 +57,14 @@ CAPABILITIES = Capabilities(
 CHUNK = 500
 """Messages per script: a script keeps the server from all else."""
 
+CHUNK_BYTES = 16_000_000
+"""Of bodies per script, but for one that is larger: a server drops a client whose call does not fit its buffer."""
+
 NAMES = "tupletree:queues"
 
 # The server is there, and waiting does not help.
 _REFUSALS = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
+_OUTAGE_WORDS = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE", "BUSY")
 _REFUSAL_WORDS = ("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "WRONGTYPE")
 
 _HEAD = msgspec.msgpack.Decoder(tuple[str, str, dict[str, str]])
@@ -124,7 +127,8 @@ class RedisBroker(Broker):
         self.capabilities = msgspec.structs.replace(CAPABILITIES, remembers_acked_s=remembers_acked_s)
         self.where = where
         self._client = client
-        self._consumer = secrets.token_hex(8)
+        # Of all connections: who has a message is known by its lease. One per connection would stay in the group.
+        self._consumer = "tupletree"
         self._remembers_ms = int(remembers_acked_s * 1000)
         self._scripts: dict[str, Any] = {}
         self._is_closed = False
@@ -153,7 +157,7 @@ class RedisBroker(Broker):
         """See `Broker.publish`. Several scripts for many messages: repeat it with the same ids if it fails."""
         check_messages(messages, self.capabilities, self.where)
         new = 0
-        for batch in _chunks(messages):
+        for batch in _by_size(messages):
             arguments: list[Any] = []
             for one in batch:
                 head = _head_of(one.content_type, one.key, one.headers)
@@ -319,6 +323,8 @@ class RedisBroker(Broker):
             text = str(error)
             if "NOQUEUE" in text or "NOTARGET" in text:
                 raise
+            if "user_script" in text and not any(word in text for word in _OUTAGE_WORDS):
+                raise InternalError(f"a script of the Redis broker failed at {self.where}: {text}") from error
             kind = RefusedConnectionError if any(word in text for word in _REFUSAL_WORDS) else ConnectorError
             raise kind(f"{self.where}: {text}") from error
 
@@ -345,6 +351,19 @@ def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK))
 
 
+def _by_size(messages: Sequence[Message]) -> Iterable[Sequence[Message]]:
+    batch: list[Message] = []
+    size = 0
+    for one in messages:
+        if batch and (len(batch) == CHUNK or size + len(one.body) > CHUNK_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += len(one.body)
+    if batch:
+        yield batch
+
+
 def _parts(handle: str) -> tuple[str, str, str]:
     """(token, entry, queue) of a handle."""
     parts = str(handle).split(".", 2)
@@ -364,7 +383,7 @@ def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-OWN = frozenset({b"id", b"n", b"head", b"at"})
+OWN = frozenset({b"id", b"n", b"tupletree", b"at"})
 
 
 def _own_message(name: bytes, body: bytes, head: bytes) -> Message:
@@ -376,7 +395,7 @@ def _own_message(name: bytes, body: bytes, head: bytes) -> Message:
 
 def _message(fields: dict[bytes, bytes]) -> Message:
     """A message of the stream. One that another program added has its field `body`, or all of them as JSON."""
-    head = fields.get(b"head")
+    head = fields.get(b"tupletree")
     if head is not None:
         return _own_message(fields[b"id"], fields[b"body"], head)
     name = fields[b"id"].decode(errors="replace")

@@ -183,7 +183,7 @@ for i = 1, #ARGV, 5 do
   local id = ARGV[i]
   if not knows(Q, id) then
     new = new + 1
-    local fields = {'id', id, 'body', ARGV[i + 1], 'head', ARGV[i + 2], 'at', tostring(NOW), 'n', '0'}
+    local fields = {'id', id, 'body', ARGV[i + 1], 'tupletree', ARGV[i + 2], 'at', tostring(NOW), 'n', '0'}
     local due_ms = math.max(NOW + tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]))
     if due_ms > NOW then delay(Q, fields, due_ms) else add(Q, fields) end
   end
@@ -211,7 +211,7 @@ local function give(entry, fields, n)
   ends[#ends + 1] = entry
   held_by[#held_by + 1] = entry
   held_by[#held_by + 1] = cmsgpack.pack({token, n, get(fields, 'id')})
-  local id, body, head, at = get(fields, 'id'), '', get(fields, 'head'), ''
+  local id, body, head, at = get(fields, 'id'), '', get(fields, 'tupletree'), ''
   if head then body, at = get(fields, 'body'), get(fields, 'at') end
   out[#out + 1] = struct.pack(
     '>BBI4c0BI4c0BI4BI4c0BI4c0BI4c0BI4c0', 0x98, 0xc6, #token, token, 0xc6, #entry, entry, 0xce, n,
@@ -251,7 +251,7 @@ while count < limit and not is_full do
   for _, one in ipairs(answer[1][2]) do
     local entry, fields = one[1], one[2]
     if not get(fields, 'id') then set(fields, 'id', entry) end
-    if not get(fields, 'head') then redis.call('HSETNX', Q.ids, get(fields, 'id'), entry) end  -- another program's
+    if not get(fields, 'tupletree') then redis.call('HSETNX', Q.ids, get(fields, 'id'), entry) end  -- another program's
     local n = tonumber(get(fields, 'n') or '0') or 0  -- others may have such a field, too
     if is_full or not has_room(fields) then
       is_full = true  -- as if its lease had ended: the next consumer gets it

@@ -33,9 +33,10 @@ def queue_sink(
 ) -> QueueSink[T]:
     """Publish each row as a message, once the messages that it comes of are done.
 
-    On Spark a row is in the queue exactly once, whatever crashes, where the broker knows an id again
-    (`idempotent_publish`): a batch that comes again has the same ids. Locally, and with other brokers, at least once:
-    give `id`, and consumers can tell. A row that the broker refuses (too large, say) is a dead letter.
+    On Spark a row is in the queue exactly once where the broker knows an id again (`idempotent_publish`): a batch that
+    comes again has the same ids. A row whose message was acked longer than `remembers_acked_s` before a crashed run is
+    started again may come twice. Locally, and with other brokers, at least once: give `id`, and consumers can tell. A
+    row that the broker refuses (too large, say) is a dead letter.
 
     Args:
         url: such as `sqlite:///shop.db?queue=invoices`; the queue is declared if it is not there.

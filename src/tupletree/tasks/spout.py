@@ -185,9 +185,11 @@ class SpoutMachine(Machine):
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
         """Close the spout."""
         try:
-            if self._is_open:
-                self.spout.flush()
-            self.spout.deactivate()
+            try:
+                if self._is_open:
+                    self.spout.flush()
+            finally:
+                self.spout.deactivate()
         finally:
             self.spout.close()
 

@@ -59,12 +59,28 @@ class Closing(Exception):  # noqa: N818 - a signal to the settling thread, not a
 
 
 def is_session_lost(error: BaseException) -> bool:
-    """Whether the Spark session, or the connection to it, has ended."""
+    """Whether the Spark session, or the connection to it, has ended.
+
+    A job that failed (`Py4JJavaError`) and a service that refuses a connection are no such ends.
+    """
     one: BaseException | None = error
     while one is not None:
-        if isinstance(one, ConnectionError | EOFError) or type(one).__module__.startswith("py4j."):
+        kind = type(one)
+        if kind.__module__.startswith("py4j.") and kind.__name__ != "Py4JJavaError":
+            return True
+        if isinstance(one, ConnectionError | EOFError) and _is_of_spark(one):
             return True
         one = one.__cause__
+    return False
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether an error came up in a call of Spark's own client."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in {"py4j", "pyspark"}:
+            return True
+        trace = trace.tb_next
     return False
 
 
