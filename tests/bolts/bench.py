@@ -15,6 +15,7 @@ from tupletree.data.frames import Frame, roots_of
 from tupletree.sources import items
 from tupletree.state.keys import key_functions
 from tupletree.topology.decorators import FunctionBolt
+from tupletree.tracking.outcomes import Failure
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -68,6 +69,7 @@ class Bench:
         self.acked: list[int] = []
         self.failed: dict[int, str] = {}
         self.strays = 0
+        self.dropped: list[Failure] = []
         self.frames = 0
         self.task = self.made()
 
@@ -119,4 +121,5 @@ class Bench:
             self.acked += [one for root in roots for one in roots_of(root)]
         self.failed.update((root, failure.error) for root, failure in worked.failures.items())
         self.strays += worked.stray_count
+        self.dropped += worked.dropped
         return worked

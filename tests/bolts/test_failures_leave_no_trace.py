@@ -61,7 +61,7 @@ class Story:
 
 
 def windows(story: Story, **settings: Any) -> Bench:
-    @window_bolt(timestamp="at", **settings)
+    @window_bolt(timestamp="at", late="fail", **settings)
     def gather(window: Window[Event]) -> Row:
         story.meet(window.start_s)
         parts = [tuple(one.number for one in part) for part in (window, window.new, window.expiring)]
@@ -92,14 +92,14 @@ def batches(story: Story) -> Bench:
 def joins(story: Story, kind: str, **settings: Any) -> Bench:
     if kind == "inner":
 
-        @join_bolt(timestamp="at", **settings)
+        @join_bolt(timestamp="at", late="fail", **settings)
         def inner(event: Event, other: Other) -> Pair:
             story.meet((event.number, other.number))
             return Pair(event.number, other.number)
 
         return Bench(inner, "key")
 
-    @join_bolt(timestamp="at", **settings)
+    @join_bolt(timestamp="at", late="fail", **settings)
     def outer(event: Event | None, other: Other | None) -> Pair:
         pair = Pair(event.number if event else None, other.number if other else None)
         story.meet(pair.what)

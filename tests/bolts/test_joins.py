@@ -25,6 +25,8 @@ KINDS = ("inner", "left", "right", "full")
 
 
 def join_of(kind: str, **settings: Any) -> Any:
+    if "timestamp" in settings:
+        settings = {"late": "fail", **settings}  # so that it is seen
     if kind == "inner":
 
         @join_bolt(**settings)

@@ -53,12 +53,12 @@ class Paid(msgspec.Struct, frozen=True):
     after_s: float | None
 
 
-@window_bolt(length_s=300, timestamp="at", lag_s=10.0, per_key=True, extend_timeout=True)
+@window_bolt(length_s=300, timestamp="at", late="fail", lag_s=10.0, per_key=True, extend_timeout=True)
 def failures(logins: Window[Login]) -> Failures:
     return Failures(logins.key, logins.start_s, len(logins))
 
 
-@join_bolt(within_s=60, timestamp="at", extend_timeout=True)
+@join_bolt(within_s=60, timestamp="at", late="fail", extend_timeout=True)
 def paid(order: Order, payment: Payment | None) -> Paid:
     return Paid(order.order_id, payment.at - order.at if payment else None)
 

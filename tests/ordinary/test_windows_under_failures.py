@@ -87,7 +87,7 @@ def once(flag: Path) -> bool:
 def joined(t: Topology, folder: Path) -> None:
     """W1: a bolt behind the join raises once; the order waits for its next attempt while payments come."""
 
-    @join_bolt(within_s=30, timestamp="at", lag_s=10, extend_timeout=True)
+    @join_bolt(within_s=30, timestamp="at", late="fail", lag_s=10, extend_timeout=True)
     def join(order: Order, pay: Pay) -> Pair:
         return Pair(order.n, pay.m)
 
@@ -106,7 +106,7 @@ def joined(t: Topology, folder: Path) -> None:
 def joined_outer(t: Topology, folder: Path) -> None:
     """W2: an outer join, whose order fails when it was matched, and is of no more use while it waits."""
 
-    @join_bolt(within_s=2.5, timestamp="at", lag_s=0, retry_hold_s=0.2, extend_timeout=True)
+    @join_bolt(within_s=2.5, timestamp="at", late="fail", lag_s=0, retry_hold_s=0.2, extend_timeout=True)
     def join(order: Order, pay: Pay | None) -> Pair:
         return Pair(order.n, pay.m if pay else None)
 
@@ -125,7 +125,7 @@ def joined_outer(t: Topology, folder: Path) -> None:
 def sliding(t: Topology, folder: Path) -> None:
     """W3: the function of a sliding window raises once."""
 
-    @window_bolt(length_s=60, slide_s=20, timestamp="at", extend_timeout=True)
+    @window_bolt(length_s=60, slide_s=20, timestamp="at", late="fail", extend_timeout=True)
     def gather(window: Window[Event]) -> Held:
         if window.start_s == 20 and once(folder / "w3"):
             raise RuntimeError("once")
@@ -145,7 +145,7 @@ def failing_before(t: Topology, folder: Path) -> None:
             raise RuntimeError("twice")
         return event
 
-    @window_bolt(length_s=5, timestamp="at", retry_hold_s=60, extend_timeout=True)
+    @window_bolt(length_s=5, timestamp="at", late="fail", retry_hold_s=60, extend_timeout=True)
     def gather(window: Window[Event]) -> Held:
         return Held(window.start_s, sorted(one.name for one in window))
 
@@ -158,7 +158,7 @@ def scripted(name: str, count: int, **settings: Any) -> Topology:
     """Events 0.1 s apart, in windows whose function raises `count` times, each for another window."""
     raised: set[float] = set()
 
-    @window_bolt(timestamp="at", extend_timeout=True, **settings)
+    @window_bolt(timestamp="at", late="fail", extend_timeout=True, **settings)
     def gather(window: Window[Event]) -> Held:
         if window.start_s % 700 < 60 and window.start_s not in raised and len(raised) < count:
             raised.add(window.start_s)
@@ -202,7 +202,9 @@ def test_windows_that_raise_lose_no_message_of_many(slide: int) -> None:
 def test_a_failure_behind_a_window_loses_none_of_its_messages(style: str) -> None:
     failed: list[float] = []
 
-    @window_bolt(length_s=60, slide_s=60 if style == "tumbling" else 20, timestamp="at", extend_timeout=True)
+    @window_bolt(
+        length_s=60, slide_s=60 if style == "tumbling" else 20, timestamp="at", late="fail", extend_timeout=True
+    )
     def gather(window: Window[Event]) -> Held:
         return Held(window.start_s, sorted(one.name for one in window))
 
@@ -227,7 +229,7 @@ def test_a_failure_behind_a_window_loses_none_of_its_messages(style: str) -> Non
 def test_failures_behind_a_join_lose_no_pair_on_the_local_runtime() -> None:
     failed: set[tuple[int, int | None]] = set()
 
-    @join_bolt(within_s=7, timestamp="at", extend_timeout=True)
+    @join_bolt(within_s=7, timestamp="at", late="fail", extend_timeout=True)
     def join(order: Order, pay: Pay) -> Pair:
         return Pair(order.n, pay.m)
 
@@ -293,7 +295,7 @@ def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_c
             raise RuntimeError("twice")
         return pay
 
-    @window_bolt(length_s=5, timestamp="at", retry_hold_s=60.0, extend_timeout=True)
+    @window_bolt(length_s=5, timestamp="at", late="fail", retry_hold_s=60.0, extend_timeout=True)
     def gather(window: Window[Pay]) -> Held:
         return Held(window.start_s, [str(one.m) for one in window])
 
@@ -323,7 +325,7 @@ def test_neither_a_stop_in_the_middle_of_retries_nor_a_clock_that_was_set_back_c
 def test_a_drain_on_spark_ends_windows_and_another_parallelism_may_follow(tmp_path: Path) -> None:
     """W7: a stop keeps what windows hold, for the next start; a drain leaves nothing open."""
 
-    @window_bolt(length_s=100, timestamp="at", extend_timeout=True)
+    @window_bolt(length_s=100, timestamp="at", late="fail", extend_timeout=True)
     def gather(window: Window[Pay]) -> Held:
         return Held(window.start_s, [str(one.m) for one in window])
 

@@ -60,7 +60,6 @@ def test_the_numbers_of_a_run_can_be_scraped(tmp_path: Path) -> None:
     assert samples["tupletree_attempts_total", ("what", "retried")] == 1
     assert samples["tupletree_sink_rows_total", ("sink", "out")] == 2
     assert samples["tupletree_open_messages",] == samples["tupletree_open_trees",] == 0
-    assert samples["tupletree_late_tuples",] == 0
     assert samples["tupletree_state", ("state", "stopped")] == 1
     assert samples["tupletree_state", ("state", "processing")] == 0
     assert 0 < samples["tupletree_latency_seconds", ("quantile", "0.5")] < 60

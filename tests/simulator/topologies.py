@@ -245,7 +245,9 @@ class Half(msgspec.Struct, frozen=True):
     value: int
 
 
-@window_bolt(length_s=5.0, timestamp=lambda number: number.value, lag_s=8.0, idle_s=0.3, extend_timeout=True)
+@window_bolt(
+    length_s=5.0, timestamp=lambda number: number.value, late="fail", lag_s=8.0, idle_s=0.3, extend_timeout=True
+)
 def near_values(window: Window[Number]) -> Iterator[Number]:
     """By event time; what is in no window any more is dead."""
     for number in window:

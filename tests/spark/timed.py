@@ -51,13 +51,15 @@ def count(placed: Placed, total: KeyedState[int]) -> PlacedCount:
     return PlacedCount(placed.word, placed.line, placed.position, total.value)
 
 
-@window_bolt(length_s=4, timestamp="line", lag_s=LAG_S, retry_hold_s=HOLD_S, per_key=True, extend_timeout=True)
+@window_bolt(
+    length_s=4, timestamp="line", late="fail", lag_s=LAG_S, retry_hold_s=HOLD_S, per_key=True, extend_timeout=True
+)
 def in_windows(window: Window[PlacedCount]) -> Iterator[PlacedCount]:
     """Holds the counts of a word until four lines are over."""
     yield from window
 
 
-@join_bolt(within_s=1, timestamp="line", lag_s=4 * LAG_S, retry_hold_s=HOLD_S, extend_timeout=True)
+@join_bolt(within_s=1, timestamp="line", late="fail", lag_s=4 * LAG_S, retry_hold_s=HOLD_S, extend_timeout=True)
 def confirm(placed: Placed, counted: PlacedCount) -> Count:
     """Each word with its own count, which comes some windows later."""
     return Count(placed.word, counted.count)

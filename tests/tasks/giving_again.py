@@ -25,7 +25,7 @@ def first_fails(at: At, context: TaskContext) -> At:
     return At(at.second)
 
 
-@window_bolt(length_s=2.0, timestamp="second", extend_timeout=True)
+@window_bolt(length_s=2.0, timestamp="second", late="fail", extend_timeout=True)
 def members(window: Window[At]) -> Members:
     return Members([at.second for at in window])
 

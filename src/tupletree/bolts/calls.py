@@ -12,7 +12,17 @@ from typing import Any
 
 from tupletree.bolts.call_retry import retrying_call
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.event_time import BEFORE_ALL, BY_RUN, BY_WALL, Hold, Watermark, micros, seconds, timestamp_function
+from tupletree.bolts.event_time import (
+    BEFORE_ALL,
+    BY_RUN,
+    BY_WALL,
+    Hold,
+    Watermark,
+    micros,
+    seconds,
+    shown,
+    timestamp_function,
+)
 from tupletree.bolts.failures import FailureMaker, wrong_type
 from tupletree.bolts.held import HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
 from tupletree.bolts.timers import Timers
@@ -26,6 +36,12 @@ __all__ = ["CallSession", "CallingHolder", "HolderCalls", "TimedHolder"]
 RENEW_AFTER = 1 / 3
 """Of the message timeout: when timeouts of held messages that must not expire are reset."""
 
+
+FAR_AHEAD_US = 60_000_000
+"""A timestamp that is so far ahead of the clock is not one of a clock that is a little fast."""
+
+DROPPED_SHOWN = 2
+"""Of so many late tuples of a frame the log may say why."""
 
 LOOK_AGAIN_S = 0.5
 """How often windows that are called again look whether all messages that may be theirs have come again."""
@@ -137,7 +153,8 @@ class CallSession:
         if late == "emit":
             self._emit(member.root, member.value)
         elif late == "drop":
-            self._calls.fail.stray(self.worked, member.value, reason)
+            if len(self.worked.dropped) < DROPPED_SHOWN:
+                self.worked.dropped.append(self._calls.fail.of(member.value, reason))
         else:
             self._blame(member.root, member.value, reason)
         self._settled.append(member)
@@ -310,6 +327,9 @@ class TimedHolder(CallingHolder):
         self._stirred = False  # tuples came since the watermark was looked at
         self._over_us = BEFORE_ALL  # time has come this far
         self._hold_us = micros(spec.retry_hold_s)
+        self._late = spec.late
+        self._lag_us = micros(spec.lag_s)
+        self._max_ahead_us = None if spec.max_ahead_s is None else micros(spec.max_ahead_s)
         self._ends = Timers()  # when something is over
         self._kept_since_s: float | None = None  # when the oldest message went out that is tried again elsewhere
         self._retries_run = False
@@ -363,6 +383,51 @@ class TimedHolder(CallingHolder):
         if reopened_us is None or retrying_us is None:
             return False
         return retrying_us <= reopened_us and self._now_us() - reopened_us < self._hold_us
+
+    def _is_ahead(self, session: CallSession, member: Member, time_us: int) -> bool:
+        """Whether a tuple's timestamp is farther ahead of the clock than it may be; then the tuple is settled."""
+        if self._max_ahead_us is None or time_us - self._now_us() <= self._max_ahead_us:
+            return False
+        reason = PermanentError(
+            "the tuple's timestamp is too far ahead of the clock",
+            where=self._place.component,
+            got=f"a tuple of {shown(time_us)}",
+            expected=f"none after {shown(self._now_us() + self._max_ahead_us)}",
+            next_step="correct the timestamp before the window, or raise max_ahead_s",
+        )
+        session.too_late(member, "emit" if self._late == "emit" else "fail", reason)
+        return True
+
+    def _too_late(self, session: CallSession, member: Member, time_us: int, needed_us: int, what: str) -> None:
+        """A tuple came too late.
+
+        Args:
+            session: the calls in hand.
+            member: the tuple.
+            time_us: its time.
+            needed_us: the watermark at which it would have been in time.
+            what: what it came too late for.
+        """
+        now_us, latest_us = self._now_us(), self._over_us + self._lag_us
+        lag_s = seconds(self._lag_us + self._over_us - needed_us)
+        if latest_us > now_us + FAR_AHEAD_US and self._max_ahead_us is None:
+            advice = (
+                f"a timestamp that is ahead of the clock, {shown(latest_us)}, moved the watermark: set max_ahead_s, "
+                "or correct timestamps before the window"
+            )
+        else:
+            advice = (
+                f"it came {seconds(latest_us - time_us):g} s of event time behind a later one: a lag_s above {lag_s:g} "
+                "would have waited for it; or take late tuples from a stream of their own: late='emit'"
+            )
+        reason = PermanentError(
+            f"the tuple came too late: {what}",
+            where=self._place.component,
+            got=f"a tuple of {shown(time_us)}",
+            expected=f"none before {shown(self._over_us)}, the watermark",
+            next_step=advice,
+        )
+        session.too_late(member, self._late, reason)
 
     def _begin(self, members: Sequence[Member], waiting: Collection[int]) -> None:
         """An epoch begins, with these tuples held."""

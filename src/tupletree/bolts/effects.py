@@ -117,6 +117,7 @@ class Worked:
         extended: roots whose timeout the bolt renewed.
         late_verdicts: second verdicts on a settled tuple; they changed nothing.
         late: tuples that came too late for their window or join.
+        dropped: why the first few of those that came too late, and are dropped, did.
         strays: the first few errors that fail no root: of untracked tuples, of calls whose tuple was settled before
             they raised, and of bolts without `auto_fail`. The runtime logs them, because no verdict does.
         stray_count: how many there were.
@@ -130,6 +131,7 @@ class Worked:
     extended: list[int] = field(default_factory=list)
     late_verdicts: int = 0
     late: int = 0
+    dropped: list[Failure] = field(default_factory=list)
     strays: list[Failure] = field(default_factory=list)
     stray_count: int = 0
     outage: BaseException | None = None

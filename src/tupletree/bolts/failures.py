@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -16,7 +16,7 @@ from tupletree.texts import encodable
 from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
-__all__ = ["OUR_MODULES", "FailureMaker", "rule_of", "safe_text", "wrong_type"]
+__all__ = ["OUR_MODULES", "FailureMaker", "late_text", "rule_of", "safe_text", "wrong_type"]
 
 OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Errors of the operating system that no service or network is the cause of."""
@@ -158,6 +158,12 @@ class FailureMaker:
         worked.stray_count += 1
         if len(worked.strays) < MAX_STRAYS_KEPT:
             worked.strays.append(self.of(value, error))
+
+
+def late_text(count: int, dropped: Sequence[Failure]) -> str:
+    """What the log says of tuples that came too late for a window or join, and are dropped."""
+    some = "; ".join(f"{one.failing_tuple}: {one.error}" for one in dropped)
+    return f"{count:,} tuples came too late and were dropped: they are acked and in no window. Such as {some}"
 
 
 def _reason(words: object) -> object:

@@ -14,12 +14,11 @@ from typing import Any
 
 from tupletree.bolts.calls import CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.event_time import BEFORE_ALL, micros, shown
+from tupletree.bolts.event_time import BEFORE_ALL, micros
 from tupletree.bolts.held import HeldFrame, Member
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
 from tupletree.bolts.windows import KeyFunctions
 from tupletree.data.frames import Frame
-from tupletree.errors import PermanentError
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec
 
@@ -84,10 +83,12 @@ class JoinTask(TimedHolder):
                 session.refuse(member, error)
                 continue
             if self._time_of is not None:
+                if self._is_ahead(session, member, time_us):
+                    continue
                 self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
             if time_us < self._over_us and not self._place.comes_again(member.root):
-                session.too_late(member, self._spec.late, self._reason(time_us))
+                self._too_late(session, member, time_us, time_us, "what it should match may be gone")
             else:
                 entered = self._enter(key, member, time_us)
                 if time_us < self._over_us:
@@ -306,15 +307,6 @@ class JoinTask(TimedHolder):
         if not (group.times[LEFT] or group.times[RIGHT]):
             del self._groups[key]
             self._ends.remove(key)
-
-    def _reason(self, time_us: int) -> PermanentError:
-        return PermanentError(
-            "the tuple came too late: what it should match may be gone",
-            where=self._place.component,
-            got=f"a tuple of {shown(time_us)}",
-            expected=f"none before {shown(self._over_us)}, the watermark",
-            next_step="raise lag_s, or take late tuples from a stream of their own: late='emit'",
-        )
 
 
 def _take_out(group: _Group, side: int, entry: _Entry) -> None:

@@ -16,12 +16,11 @@ from typing import Any
 
 from tupletree.bolts.calls import CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.event_time import BEFORE_ALL, micros, seconds, shown
+from tupletree.bolts.event_time import BEFORE_ALL, micros, seconds
 from tupletree.bolts.held import HeldFrame, Member
 from tupletree.bolts.held_marks import marked, marks
 from tupletree.bolts.window_calls import KeyFunctions, WindowCall, WindowCalls
 from tupletree.data.frames import Frame
-from tupletree.errors import PermanentError
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.windows import WindowSpec
 
@@ -82,13 +81,16 @@ class TimeWindowTask(WindowCalls, TimedHolder):
                 session.refuse(member, error)
                 continue
             if self._time_of is not None:
+                if self._is_ahead(session, member, time_us):
+                    continue
                 self._watermark.saw(member.source, time_us, ran_us)
                 self._stirred = True
             is_behind = self._first_end(time_us) <= over_us
             if is_behind and self._place.comes_again(member.root):
                 self._come_again(key, member, time_us)
             elif is_behind and self._last_end(time_us) <= over_us:
-                session.too_late(member, self._spec.late, self._reason(time_us))
+                what = "every window that would hold it is over"
+                self._too_late(session, member, time_us, self._last_end(time_us), what)
             else:
                 self._enter(key, member, time_us, over_us)
         self._purge(session)
@@ -233,15 +235,6 @@ class TimeWindowTask(WindowCalls, TimedHolder):
     def _end_after(self, time_us: int) -> int:
         """The first end of any window after this time."""
         return time_us - (time_us - self._length_us) % self._slide_us + self._slide_us
-
-    def _reason(self, time_us: int) -> PermanentError:
-        return PermanentError(
-            "the tuple came too late: every window that would hold it is over",
-            where=self._place.component,
-            got=f"a tuple of {shown(time_us)}",
-            expected=f"none before {shown(self._over_us)}, the watermark",
-            next_step="raise lag_s, or take late tuples from a stream of their own: late='emit'",
-        )
 
 
 @dataclass(slots=True)

@@ -57,6 +57,7 @@ class Progress:
         outages: what waits for something outside that is not available, the longest wait first.
         outage_counts: component → outages in this process.
         holds: what open messages and their tuples wait for, by kind and component.
+        late: component → tuples that came too late for its windows or joins, in this process.
         reason: why the run was paused, or is being stopped, by itself: too many dead letters (`max_dead`); else empty.
     """
 
@@ -80,6 +81,7 @@ class Progress:
     joined: int = 0
     reason: str = ""
     holds: Sequence[Hold] = ()
+    late: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

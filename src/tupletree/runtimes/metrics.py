@@ -92,6 +92,10 @@ class RunCollector(Collector):
         for sink, count in progress.outputs.items():
             rows.add_metric([*self._labels.values(), sink], count)
         yield rows
+        late = self._counter("tupletree_late_tuples", "Tuples that were too late, by window or join.", "component")
+        for component, count in progress.late.items():
+            late.add_metric([*self._labels.values(), component], count)
+        yield late
         yield self._gauge("tupletree_open_messages", "Messages without an outcome.", progress.open)
         yield self._gauge(
             "tupletree_acked_per_second", "Messages acked per second, over the last seconds.", progress.rate_per_s
@@ -148,11 +152,6 @@ class RunCollector(Collector):
         yield self._gauge("tupletree_oldest_message_seconds", "Age of the oldest open message.", last.oldest_s or 0.0)
         if last.epoch >= 0:
             yield self._gauge("tupletree_epoch_runs", "Runs that the last epoch took.", last.runs)
-        yield self._gauge(
-            "tupletree_late_tuples",
-            "Tuples that were too late for their window or join, in the last epoch or second.",
-            last.late,
-        )
         for name, text, label, values in (
             (
                 "tupletree_epoch_step_seconds",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.failures import FailureMaker
+from tupletree.bolts.failures import FailureMaker, late_text
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
@@ -160,6 +160,7 @@ class EmittingMachine(Machine):
         )
         self._random_bits = random_bits
         self._kept_frames: KeptFrames | None = None
+        self._late_told = 0  # the log speaks of them when there are ten times as many
         self._since_s = 0.0  # when the oldest message of what is in hand went out, where that is of use
 
     def number_from(self, numbers: Numbers) -> None:
@@ -192,6 +193,9 @@ class EmittingMachine(Machine):
             out.extend(worked.extended)
         self.late_verdicts += worked.late_verdicts
         self.late += worked.late
+        if worked.dropped and self.late >= 10 * self._late_told:
+            self._late_told = self.late
+            out.notes.append(LogNote(self.task.component, late_text(self.late, worked.dropped)))
         if worked.stray_count:
             self.strays += worked.stray_count
             out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))

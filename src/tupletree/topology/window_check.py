@@ -52,11 +52,15 @@ def holding_faults(holding: WindowSpec | JoinSpec, inputs: Sequence[type], outpu
     for name, seconds in (("lag_s", holding.lag_s), ("retry_hold_s", holding.retry_hold_s)):
         if not 0 <= seconds < math.inf:
             yield f"{name} is not right", repr(seconds), "give seconds, 0 or more"
-    if holding.idle_s is not None:
-        yield from _span("idle_s", holding.idle_s)
-    if holding.timestamp is None and (holding.lag_s or holding.idle_s is not None or holding.late != "fail"):
+    for name, limit in (("idle_s", holding.idle_s), ("max_ahead_s", holding.max_ahead_s)):
+        if limit is not None:
+            yield from _span(name, limit)
+    sets_event_time = (
+        holding.lag_s or holding.idle_s is not None or holding.late != "drop" or holding.max_ahead_s is not None
+    )
+    if holding.timestamp is None and sets_event_time:
         yield (
-            "lag_s, idle_s and late are for event time, and nothing says when a tuple happened",
+            "lag_s, idle_s, late and max_ahead_s are for event time, and nothing says when a tuple happened",
             "no timestamp",
             'name the field: timestamp="at"',
         )

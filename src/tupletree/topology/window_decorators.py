@@ -26,7 +26,8 @@ def window_bolt(
     timestamp: Timestamp | None = None,
     lag_s: float = 0.0,
     idle_s: float | None = None,
-    late: Late = "fail",
+    late: Late = "drop",
+    max_ahead_s: float | None = None,
     retry_hold_s: float = 600.0,
     extend_timeout: bool = False,
     outputs: type | tuple[type, ...] = (),
@@ -53,7 +54,10 @@ def window_bolt(
             or a number of seconds since the Unix epoch; a tuple with anything else fails, datetimes without zone too.
         lag_s: how far behind a later one a tuple may come.
         idle_s: after so many seconds without a tuple on an input, the watermark goes on with the clock. None: it waits.
-        late: what happens to a tuple whose windows are all over.
+        late: what happens to a tuple whose windows are all over: by default it is dropped, that is acked, and counted
+            and logged as late.
+        max_ahead_s: how far ahead of the clock a timestamp may be. A tuple beyond that does not move the watermark, and
+            fails for good; with `late="emit"` it goes where late ones go. None: as far as it likes.
         retry_hold_s: how long a message that is under way to the window, or is tried again, holds the watermark back,
             at most. Time in which no process runs does not count. Windows that were over before it came are called
             again, with what comes again.
@@ -83,6 +87,7 @@ def window_bolt(
         idle_s=idle_s,
         retry_hold_s=retry_hold_s,
         late=late,
+        max_ahead_s=max_ahead_s,
         per_key=per_key,
         extend_timeout=extend_timeout,
     )
@@ -95,7 +100,8 @@ def join_bolt(
     timestamp: Timestamp | None = None,
     lag_s: float = 0.0,
     idle_s: float | None = None,
-    late: Late = "fail",
+    late: Late = "drop",
+    max_ahead_s: float | None = None,
     retry_hold_s: float = 600.0,
     extend_timeout: bool = False,
     outputs: type | tuple[type, ...] = (),
@@ -116,7 +122,8 @@ def join_bolt(
         lag_s: as for `window_bolt`.
         idle_s: as for `window_bolt`.
         late: what happens to a tuple that is older than the watermark, because what it should match may have been
-            released.
+            released; as for `window_bolt`.
+        max_ahead_s: as for `window_bolt`.
         retry_hold_s: as for `window_bolt`.
         extend_timeout: as for `window_bolt`.
         outputs: as for `bolt`.
@@ -129,6 +136,7 @@ def join_bolt(
         idle_s=idle_s,
         retry_hold_s=retry_hold_s,
         late=late,
+        max_ahead_s=max_ahead_s,
         extend_timeout=extend_timeout,
     )
     return _decorator("join", join, outputs, blocking=blocking)

@@ -20,8 +20,8 @@ Timestamp: TypeAlias = "str | Callable[[Any], dt.datetime | float]"
 Unix epoch."""
 
 Late: TypeAlias = Literal["fail", "drop", "emit"]
-"""What happens to a tuple whose windows are all over: it fails for good, it is acked and logged, or it is emitted as it
-is, on the stream of its own class."""
+"""What happens to a tuple whose windows are all over: it fails for good, it is acked, counted and logged, or it is
+emitted as it is, on the stream of its own class."""
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -105,7 +105,8 @@ class WindowSpec:
     lag_s: float = 0.0
     idle_s: float | None = None
     retry_hold_s: float = 600.0
-    late: Late = "fail"
+    late: Late = "drop"
+    max_ahead_s: float | None = None
     per_key: bool = False
     extend_timeout: bool = False
     as_list: bool = False
@@ -131,7 +132,8 @@ class JoinSpec:
     lag_s: float = 0.0
     idle_s: float | None = None
     retry_hold_s: float = 600.0
-    late: Late = "fail"
+    late: Late = "drop"
+    max_ahead_s: float | None = None
     extend_timeout: bool = False
     parameters: tuple[str, str] = ("", "")
     sides: tuple[tuple[type, ...], tuple[type, ...]] = ((), ())

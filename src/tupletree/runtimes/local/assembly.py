@@ -51,6 +51,7 @@ class CarriedOver:
         rows: sink → rows written by earlier machines.
         outages: component → outages of earlier machines.
         strays: errors of earlier machines that failed no message.
+        late: component → tuples that came too late for earlier machines.
         active: whether spouts may emit.
         numbers: numbers values in the order in which they were made.
     """
@@ -61,6 +62,7 @@ class CarriedOver:
     rows: dict[str, int] = field(default_factory=dict)
     outages: Counter[str] = field(default_factory=Counter)
     strays: int = 0
+    late: Counter[str] = field(default_factory=Counter)
     active: bool = True
     numbers: Numbers = field(default_factory=lambda: Numbers(guard=threading.Lock()))
 

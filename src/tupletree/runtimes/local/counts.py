@@ -12,6 +12,7 @@ from tupletree.clock import Clock
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.local.whereabouts import all_holds
 from tupletree.runtimes.open_messages import OpenMessages, open_messages
+from tupletree.tasks.machine import EmittingMachine
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage, shown_outages
@@ -80,6 +81,15 @@ class RunCounts:
         assembly = self.assembly
         machines = assembly.machines.values() if assembly else ()
         return self._carried_over.strays + sum(machine.strays for machine in machines)
+
+    def late(self) -> dict[str, int]:
+        """Component → tuples that came too late for it."""
+        counts = Counter(self._carried_over.late)
+        assembly = self.assembly
+        for machine in assembly.machines.values() if assembly else ():
+            if isinstance(machine, EmittingMachine):
+                counts[machine.task.component] += machine.late
+        return {component: count for component, count in counts.items() if count}
 
     def rows(self) -> dict[str, int]:
         """Rows written, by sink."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class SparkRun(RunHandle):
         self._clock = settings.surroundings.clock
         self._outages = settings.outages
         self._rates = Rates(self._clock)
+        self._late: Counter[str] = Counter()
         self._loop: Loop | None = None
         self._stop_at_s: float | None = None
         self._flushes = False  # the stop is a drain
@@ -136,6 +138,7 @@ class SparkRun(RunHandle):
             joined=self._accounts.joined,
             outages=(*outages, *self._delivery.shown()),
             outage_counts=self._outages.counts(),
+            late=dict(self._late),
             reason=self._dead_guard.reason,
             holds=self._accounts.holds(self._clock.monotonic() - self._clock.wall()),
         )
@@ -306,6 +309,8 @@ class SparkRun(RunHandle):
         def told(record: EpochRecord, verdicts: EpochVerdicts) -> None:
             totals = incarnation.parts.accounts.totals
             self._dead_guard.look(totals.acked, totals.dead)
+            for stats in verdicts.reports.stats:
+                self._late.update(stats.late)
             self.reports.report(epochs.of(record, verdicts, self._outages.shown()))
 
         return LoopEvents(lambda one: self._rates.settled(one.acked, one.rows, one.rows_latency_s), told)

@@ -65,7 +65,7 @@ def at_second_try(reading: Reading, context: TaskContext) -> Reading:
     return reading
 
 
-@window_bolt(length_s=20, slide_s=10, timestamp="at", lag_s=LAG_S, per_key=True, extend_timeout=True)
+@window_bolt(length_s=20, slide_s=10, timestamp="at", late="fail", lag_s=LAG_S, per_key=True, extend_timeout=True)
 def sliding(window: Window[Reading]) -> Held:
     """The readings of a sensor in 20 seconds, every 10 seconds."""
     return held(window)
@@ -91,13 +91,13 @@ def refuse_five(one: Held) -> Held:
     return one
 
 
-@join_bolt(within_s=30, timestamp="at", lag_s=LAG_S, extend_timeout=True)
+@join_bolt(within_s=30, timestamp="at", late="fail", lag_s=LAG_S, extend_timeout=True)
 def answered(reading: Reading, reply: Reply) -> Held:
     """Each reading with each reply to it."""
     return Held("both", int(reply.at), [reading.number])
 
 
-@join_bolt(within_s=30, timestamp="at", lag_s=LAG_S, extend_timeout=True)
+@join_bolt(within_s=30, timestamp="at", late="fail", lag_s=LAG_S, extend_timeout=True)
 def perhaps_answered(reading: Reading, reply: Reply | None) -> Held:
     """Each reading, with a reply or without."""
     return Held("both" if reply else "alone", int(reply.at) if reply else 0, [reading.number])

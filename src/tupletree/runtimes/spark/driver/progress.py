@@ -70,7 +70,7 @@ class EpochProgress:
             open_trees=open_trees,
             pending=pending,
             oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
-            late=sum(stats.late for stats in verdicts.reports.stats),
+            late=sum(sum(stats.late.values()) for stats in verdicts.reports.stats),
             watermarks=slowest((self._plan.tasks[task].component, at_us) for task, at_us in self._watermarks.items()),
             outages=[*outages],
             holds=[*accounts.holds(now_s - self._clock.wall())],

@@ -186,7 +186,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         worked: component → tuples worked on.
         late_verdicts: second verdicts on settled tuples.
         extended: roots whose timeout was renewed.
-        late: tuples that came too late for their window or join.
+        late: component → tuples that came too late for its windows or joins.
         watermarks: task → how far event time has come there, microseconds since the Unix epoch.
         read: the splits that were read, by their ordinals.
         strays: tuples of no message that failed.
@@ -196,7 +196,7 @@ class StatsReport(msgspec.Struct, array_like=True):
     worked: dict[str, int]
     late_verdicts: int = 0
     extended: list[int] = []
-    late: int = 0
+    late: dict[str, int] = {}
     watermarks: dict[int, int] = {}
     read: list[int] = []
     strays: int = 0

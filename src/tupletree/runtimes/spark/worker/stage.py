@@ -23,7 +23,7 @@ import numpy as np
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
-from tupletree.bolts.failures import FailureMaker, rule_of, safe_text
+from tupletree.bolts.failures import FailureMaker, late_text, rule_of, safe_text
 from tupletree.bolts.forks import leave_if_forked
 from tupletree.bolts.held import HeldFrame, Holder
 from tupletree.data.frames import UNTRACKED, Frame, Root, roots_of, without
@@ -474,7 +474,10 @@ class StageRun:
         self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts
-        self._stats.late += worked.late
+        if worked.dropped and component.name not in self._stats.late:
+            logger.warning("%s: %s", component.name, late_text(worked.late, worked.dropped))
+        if worked.late:
+            self._stats.late[component.name] = self._stats.late.get(component.name, 0) + worked.late
         self._stats.extended.extend(worked.extended)
         self._stats.strays += _log_strays(worked, component.name)
         for frame_id, roots in worked.done:
