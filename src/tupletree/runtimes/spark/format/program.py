@@ -56,6 +56,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         gone: roots that died while tuples of theirs were kept, packed likewise.
         ticks: components that get a tick.
         drain: nothing else will come for a while: holders flush.
+        first_emitted: root → when its message was first emitted, of those with a later attempt.
         retrying_since_s, kept_retrying, retries_run: see `TaskPlace`.
         ran_s: the run's clock at the epoch.
         timeout_s: the message timeout.
@@ -89,6 +90,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
     gone: bytes = b""
     ticks: list[str] = []
     drain: bool = False
+    first_emitted: dict[int, float] = {}
     retrying_since_s: float | None = None
     kept_retrying: dict[int, float] = {}
     retries_run: bool = False

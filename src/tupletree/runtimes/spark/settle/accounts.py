@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,6 +181,12 @@ class Accounts:
                 found.append(Hold("source", name, self.pending.awaiting_source(task)))
             found += [kept.hold(name) for name, tasks in self.kept.items() for kept in tasks.values()]
         return added_up(found)
+
+    def first_emitted(self, roots: Iterable[int]) -> dict[int, float]:
+        """When the messages of these roots were first emitted, as far as they are in flight."""
+        with self.lock:
+            known = [root for root in roots if root in self.pending.attempts_out]
+            return dict(zip(known, self.pending.first_emitted_s(known), strict=True))
 
     @property
     def joined(self) -> int:

@@ -184,6 +184,7 @@ class EpochRuns:
 
     def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
         accounts, header = self._accounts, record.header
+        attempts = {**accounts.trees.attempts, **record.attempts}
         control = EpochControl(
             run_id=self._directory.run_id,
             epoch=record.epoch,
@@ -191,7 +192,8 @@ class EpochRuns:
             generation=self._directory.generation,
             time_s=header.time_s,
             left_out=wire.pack_roots(settlement.left_out),
-            attempts={**accounts.trees.attempts, **record.attempts},
+            attempts=attempts,
+            first_emitted=accounts.first_emitted(attempts),
             again=frozenset(header.again),
             state=accounts.state,
             checked=sorted(settlement.checked),

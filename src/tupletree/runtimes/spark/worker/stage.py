@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tupletree.bolts.calls import CallingHolder
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.failures import FailureMaker, late_text, rule_of, safe_text
@@ -461,8 +462,16 @@ class StageRun:
 
     def _keep(self, keep: TaskCarryOver, holder: Holder, due_s: float | None, fail: FailureMaker) -> None:
         since_s, mark_us = holder.put_off_since_s, holder.watermark_us
+        if since_s is not None and self._control.first_emitted and not isinstance(holder, CallingHolder):
+            since_s = min([since_s, *self._first_emitted(holder)])
         until = holder.until_s(), holder.goes_by_event_time, None if mark_us is None else mark_us / 1e6
         self._record(keep.update(holder.held(), holder.memory(), due_s, partial(self._fail, fail), since_s, until))
+
+    def _first_emitted(self, holder: Holder) -> Iterator[float]:
+        """When messages with a later attempt were first emitted, of those of which a task holds tuples."""
+        known = self._control.first_emitted
+        roots = (one for held in holder.held() for root in held.frame.roots for one in roots_of(root))
+        return (known[root] for root in roots if root in known)
 
     def _record(self, edges: Iterable[tuple[int, list[int]]]) -> None:
         for frame_id, roots in edges:
