@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.bolts.workbench import Bench, built
@@ -75,6 +75,23 @@ ROWS = st.builds(
 )
 FRAMES = st.lists(st.lists(st.tuples(st.integers(0, 3), ROWS), min_size=1, max_size=8), min_size=1, max_size=4)
 TYPES = Schema.of(Row).fields
+
+
+def weighing(weight: float) -> Row:
+    return Row(
+        "a",
+        1.5,
+        1,
+        None,
+        weight,
+        "",
+        b"",
+        False,
+        Decimal(1),
+        dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        None,
+        dt.timedelta(),
+    )
 
 
 def result_class(keys: tuple[str, ...], kind: Any) -> Any:
@@ -145,6 +162,8 @@ def summed(start: Any, field: str) -> Callable[[list[Row]], Any]:
 )
 @FEW
 @given(frames=FRAMES)
+@example(frames=[[(1, weighing(math.inf)), (2, weighing(-math.inf))]])
+@example(frames=[[(1, weighing(1.7e308)), (2, weighing(1.7e308))]])
 def test_sum_is_a_loop_to_the_last_bit(field: str, start: Any, frames: Any) -> None:
     make = lambda into: sum_by_key(Row, "name", field=field, into=into)  # noqa: E731 - it is handed on
     check(make, type(start), ("name",), frames, summed(start, field))
@@ -179,6 +198,8 @@ def comparable(value: Any) -> Any:
 @pytest.mark.parametrize("field", ["whole", "maybe", "weight"])
 @FEW
 @given(frames=FRAMES)
+@example(frames=[[(1, weighing(math.inf)), (2, weighing(-math.inf))], [(1, weighing(1e308)), (3, weighing(1e308))]])
+@example(frames=[[(1, weighing(1.7e308)), (2, weighing(1.7e308))]])
 def test_mean_is_the_sum_by_the_count(field: str, frames: Any) -> None:
     def mean(rows: list[Row]) -> float | None:
         found = values(field)(rows)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import pytest
 
@@ -209,6 +211,47 @@ def test_a_history_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: p
         history.put([fact_of(number)])
         history.write()
     assert caplog.text.count("the history of messages cannot be written") == 1
+
+
+def test_after_a_line_that_a_full_disk_cut_off_the_next_fact_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = state_folder(tmp_path)
+    history = LocalHistory(place / "history", 1_000_000)
+
+    def write(number: int) -> None:
+        history.put([fact_of(number)])
+        history.write()
+
+    write(0)
+    fdopen = os.fdopen
+    for number in range(1, 2 * FILES):
+        with monkeypatch.context() as full:
+            full.setattr("os.fdopen", lambda fd, _: Full(fdopen(fd, "ab")))
+            write(number)
+    write(2 * FILES)
+    write(2 * FILES + 1)
+    assert [fact.message_id for fact in stored_facts(place)] == [0, 2 * FILES, 2 * FILES + 1]
+
+
+class Full:
+    """A file on a disk that has room for ten bytes more."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: bytes) -> int:
+        self._file.write(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_stop_names_what_it_leaves_open(tmp_path: Path) -> None:

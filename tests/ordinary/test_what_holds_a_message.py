@@ -6,8 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -32,12 +34,16 @@ from tupletree import (
     window_bolt,
 )
 from tupletree.cli.progress import progress_line
+from tupletree.clock import ManualClock
 from tupletree.errors import ConnectorError
 from tupletree.runtimes.local.runtime import LocalRun
+from tupletree.runtimes.local.whereabouts import ANSWER_S, whereabouts
 from tupletree.runtimes.metrics import RunCollector
 from tupletree.runtimes.run import why
 from tupletree.sinks import foreach
 from tupletree.tracking.holds import Hold, added_up
+from tupletree.tracking.outcomes import Outcome
+from tupletree.tracking.records import Standing
 
 HANG_S = 20.0
 FREE = threading.Event()
@@ -255,6 +261,33 @@ def test_who_is_not_open_is_nowhere(tmp_path: Path) -> None:
         assert handle.whereabouts("2.5") == []  # JSON, but no id
         (fact,) = handle.whereabouts("a")
         assert handle.whereabouts(f"{fact.root:016x}")[0].message_id == "a"
+
+
+def test_executors_that_are_stuck_are_waited_for_together() -> None:
+    """Each of two questions takes no longer than one of them: the thread that asks writes the status, too."""
+    clock = ManualClock()
+
+    class Stuck(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            assert timeout is not None
+            clock.advance(timeout)
+            raise TimeoutError
+
+    def executor(answer: Callable[[], Future[Any]]) -> Any:
+        return SimpleNamespace(submit=lambda _: answer(), in_call=lambda root: [Hold("work", f"worker {root}")])
+
+    def standing() -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result([Standing(3, 7, outcome=Outcome.OPEN, attempt=1, root=5, first_emitted_s=0.0)])
+        return answer
+
+    stuck = [executor(Stuck) for _ in range(6)]
+    spouts = [SimpleNamespace(task=SimpleNamespace(task_id=number, component="lines")) for number in range(4)]
+    owners = [*stuck[:3], executor(standing)]
+    assembly: Any = SimpleNamespace(spouts=lambda: spouts, owners=owners, executors=stuck)
+    (fact,) = whereabouts(assembly, "7", clock)
+    assert (fact.message_id, fact.note.count("worker 5")) == (7, 1)
+    assert clock.monotonic() == 2 * ANSWER_S
 
 
 class Kept(Bolt[Line]):

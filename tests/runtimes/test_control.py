@@ -21,7 +21,16 @@ from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
 from tupletree.runtimes import run
 from tupletree.runtimes.api import RunHandle
-from tupletree.runtimes.control import STALE_AFTER_S, RunControl, Status, began, send_request, status_of
+from tupletree.runtimes.control import (
+    ANSWER_KEPT_S,
+    STALE_AFTER_S,
+    RunControl,
+    Status,
+    began,
+    send_request,
+    status_of,
+    where,
+)
 from tupletree.sinks import foreach
 
 HANG_S = 60.0
@@ -241,6 +250,24 @@ def test_a_request_that_fails_or_cannot_be_removed_is_executed_once_and_later_on
         assert asked == ["pause", "pause"]
         assert "no pause" in caplog.text
         assert "executed request of another process cannot be removed" in caplog.text
+    finally:
+        handle.stop(0.0)
+
+
+def test_an_answer_that_nobody_fetched_is_removed_when_another_one_is_written(tmp_path: Path) -> None:
+    handle, _, state_dir = endless(tmp_path)
+    try:
+        answers = state_dir / "answers"
+        answers.mkdir(0o700)
+        old = [answers / "0a.json", answers / "_0b.json.1.abcd"]  # the second one of an asked process that was killed
+        new, other = answers / "0c.json", answers / "0d.txt"
+        for path in (*old, new, other):
+            path.write_text("[]")
+        age_s = time.time() - ANSWER_KEPT_S - 1
+        for path in (*old, other):
+            os.utime(path, (age_s, age_s))
+        assert where(state_dir, "nothing") == []
+        assert sorted(answers.iterdir()) == [new, other]
     finally:
         handle.stop(0.0)
 

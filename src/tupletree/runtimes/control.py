@@ -66,6 +66,9 @@ ControlRequest = Literal["pause", "resume", "drain"]
 
 ANSWERS = "answers"
 ANSWER_MAX_BYTES = 1024 * 1024
+ANSWER_KEPT_S = 60.0
+"""After that no process waits for an answer any more: the one that asked was killed."""
+
 MAX_FACTS = 100
 
 
@@ -198,6 +201,10 @@ class RunControl:
 
     def _answer(self, request_id: str, message: str) -> None:
         folder = private_folder(self._handle.state_dir / ANSWERS)
+        for left in folder.glob("*.json*"):  # also drafts
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > ANSWER_KEPT_S:
+                    left.unlink()
         facts = self._handle.whereabouts(message)
         _replace(folder / f"{request_id}.json", json_bytes(facts[:MAX_FACTS]))
 

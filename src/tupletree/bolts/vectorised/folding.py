@@ -85,9 +85,7 @@ class Folding:
         codes, column = self._column(codes, batch)
         numbers = np.asarray(column)
         if self._kind is float:
-            sums = np.array(held, np.float64)
-            np.add.at(sums, codes, numbers)  # one after the other, as a loop would
-            return _listed(sums)
+            return _listed(_sums(held, codes, numbers))
         if len(numbers) and float(np.abs(numbers.astype(np.float64)).max()) * len(numbers) > SAFE_SUM:
             return self._one_by_one(held, codes, batch, operator.add)
         added = np.zeros(len(held), np.int64)
@@ -96,8 +94,7 @@ class Folding:
 
     def _mean(self, held: list[tuple[float, int]], codes: Codes, batch: pa.RecordBatch) -> list[tuple[float, int]]:
         codes, column = self._column(codes, batch)
-        sums = np.array([total for total, _ in held], np.float64)
-        np.add.at(sums, codes, np.asarray(column).astype(np.float64))
+        sums = _sums([total for total, _ in held], codes, np.asarray(column).astype(np.float64))
         counts = np.bincount(codes, minlength=len(held)).tolist()
         return [(total, number + more) for total, (_, number), more in zip(_listed(sums), held, counts, strict=True)]
 
@@ -191,6 +188,15 @@ def keep_first(batch: pa.RecordBatch, keyed: KeyedBatch[bool]) -> Anchored:
 
 def _itself(value: Any) -> Any:
     return value
+
+
+def _sums(held: list[float], codes: Codes, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Add numbers to the sums of their keys, one after the other, as a loop would."""
+    sums = np.array(held, np.float64)
+    # As in Python: inf - inf is NaN, what is too large is inf, and both without a warning.
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.add.at(sums, codes, numbers)
+    return sums
 
 
 def _listed(numbers: npt.NDArray[np.float64]) -> list[Any]:

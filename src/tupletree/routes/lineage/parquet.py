@@ -113,11 +113,11 @@ class ParquetReader:
         calls = f"FROM read_parquet({_quoted(folder / 'calls-*.parquet')})"
         edges = "SELECT '' AS child, '' AS parent WHERE false"
         by_child = edges
-        kinds = LineageFiles(folder).kinds()
-        if kinds["edges"]:
+        files = LineageFiles(folder)
+        if files.has_edges():
             edges = by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'edges-*.parquet')})"  # noqa: S608 - a quoted path
-        if kinds["parents"] >= kinds["edges"] > 0:  # else some were written before there were such files
-            by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'parents-*.parquet')})"  # noqa: S608 - a quoted path
+            if files.all_by_child():
+                by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'parents-*.parquet')})"  # noqa: S608 - a quoted path
         # A call may be there again, after a crash or in place of a pending one: the latest counts.
         call = "execution, message, position, attempt, started_s"
         for name, statement in (

@@ -3,6 +3,7 @@
 Owns that a reader finds few rows by what files say of their groups, and that no crash leaves a file that cannot be
 read. A batch is up to three files, `KIND-LAST-RANDOM.parquet`, where LAST is the latest end of a call in it, in
 milliseconds of Unix time: `calls` sorted by message, `edges` by parent, and `parents`, which are the edges by child.
+RANDOM of `edges` begins with `p` where their rows are in `parents`, too; earlier versions wrote no `parents`.
 
 Small files of one writer are merged, about eight of a size at a time, so that a row is written three or four times in
 all and a million rows are in some ten files. A merged file is there before those that it is made of go: a crash leaves
@@ -16,7 +17,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,8 +48,9 @@ _CALLS = pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in 
 _EDGES = pa.schema([pa.field(name, pa.string()) for name in Edge._fields])
 _SCHEMAS = {"calls": _CALLS, "edges": _EDGES, "parents": _EDGES}
 _SORTED_BY = {"calls": ("message", "started_s"), "edges": ("parent", "child"), "parents": ("child", "parent")}
-_NAME = re.compile(r"(calls|edges|parents)-(\d+)-\w+\.parquet")
+_NAME = re.compile(r"(calls|edges|parents)-(\d+)-(\w+)\.parquet")
 _ROWS_IN_GROUP = 4_096
+_BY_CHILD_TOO = "p"  # no hexadecimal digit, so no other name has it there
 
 
 class _File(NamedTuple):
@@ -92,7 +94,8 @@ class LineageFiles:
                 self._write(kind, last_ms, pa.Table.from_arrays(arrays, schema=schema))
 
     def _write(self, kind: str, last_ms: int, table: pa.Table) -> None:
-        name = f"{kind}-{last_ms:015d}-{secrets.token_hex(6)}.parquet"
+        mark = _BY_CHILD_TOO if kind == "edges" else ""
+        name = f"{kind}-{last_ms:015d}-{mark}{secrets.token_hex(6)}.parquet"
         unfinished = self._folder / f".{name}.unfinished"
         try:
             with unfinished.open("wb") as file:
@@ -157,10 +160,12 @@ class LineageFiles:
                 removed += 1
         return removed
 
-    def kinds(self) -> Mapping[str, int]:
-        """How many files of each kind there are."""
-        counts = dict.fromkeys(_SCHEMAS, 0)
-        for path in self._folder.glob("*.parquet"):
-            if named := _NAME.fullmatch(path.name):
-                counts[named[1]] += 1
-        return counts
+    def has_edges(self) -> bool:
+        """Whether there are edges."""
+        return any(self._folder.glob("edges-*.parquet"))
+
+    def all_by_child(self) -> bool:
+        """Whether the files of parents have all edges: there are such files, and no edges of an earlier version."""
+        named = [name for path in self._folder.glob("*.parquet") if (name := _NAME.fullmatch(path.name))]
+        unmarked = any(name[1] == "edges" and not name[3].startswith(_BY_CHILD_TOO) for name in named)
+        return not unmarked and any(name[1] == "parents" for name in named)

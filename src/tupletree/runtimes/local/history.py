@@ -1,8 +1,9 @@
 """The history of a local run: facts about messages, in files of its state directory.
 
 `history/N.jsonl` has one fact a line. Facts are written in batches, about every second, and not flushed to the disk: a
-run that is killed loses the last of them. The oldest file is removed when there is too much. Owns the files; refuses
-to hold up a run: what cannot be written is counted and dropped.
+run that is killed loses the last of them. When 1,000 wait before that second is over, the thread that brings the last
+of them, an executor's, writes them, so that memory is limited. The oldest file is removed when there is too much. Owns
+the files; what cannot be written is counted and dropped, so a full disk does not stop a run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FILES = 8
 
 
 class LocalHistory:
-    """Takes facts from any thread.
+    """Takes facts from any thread, which writes them when `WRITE_AT` wait.
 
     Args:
         folder: where its files go; made when there is something to write.
@@ -49,6 +50,7 @@ class LocalHistory:
         self._guard = threading.Lock()
         self._number = 0
         self._size = 0
+        self._cut_off = False  # the file may end within a line
         self._dropped = 0
 
     def put(self, facts: Sequence[Fact]) -> None:
@@ -77,8 +79,14 @@ class LocalHistory:
             with os.fdopen(
                 os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
             ) as file:
+                size = file.tell()  # with what a write that failed has left
+                if self._cut_off:
+                    # In this file: one more for each attempt on a full disk would remove all that were written before.
+                    data = b"\n" + data
+                self._cut_off = True
                 file.write(data)
-            self._size += len(data)
+            self._cut_off = False
+            self._size = size + len(data)
         except OSError as error:
             if not self._dropped:
                 logger.warning("the history of messages cannot be written, so `tupletree why` lacks it: %s", error)
@@ -88,6 +96,7 @@ class LocalHistory:
         private_folder(self._folder)
         self._number += 1
         self._size = 0
+        self._cut_off = False
         self._path(self._number - FILES).unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:

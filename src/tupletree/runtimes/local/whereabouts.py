@@ -6,11 +6,11 @@ answer in time; then what it has in hand is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as StillWaiting
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tupletree.clock import Clock
 from tupletree.ids import parse_id
@@ -29,8 +29,12 @@ __all__ = ["all_holds", "whereabouts"]
 
 T = TypeVar("T")
 
+_Asked: TypeAlias = tuple[Future[list[T]], Callable[[], list[T]]]
+"""An answer to come, and what is told instead."""
+
 ANSWER_S = 0.5
-"""How long an executor may take to answer."""
+"""How long executors may take to answer a question that all of them are asked at once. One account asks two: its caller
+also writes the status of the run, which must not become old."""
 
 TRIES = 3
 """How often a machine is read: that fails when its thread changes a collection meanwhile."""
@@ -51,23 +55,30 @@ def all_holds(assembly: Assembly) -> tuple[Hold, ...]:
 
 def whereabouts(assembly: Assembly, message: str, clock: Clock) -> list[Fact]:
     """See `RunHandle.whereabouts`."""
-    facts = []
-    for spout in assembly.spouts():
-        asked = assembly.owners[spout.task.task_id].submit(partial(_standings, spout, message))
-        for standing in _result(asked, list):
-            holds = _holds(assembly, spout, standing, clock)
-            facts.append(
-                Fact(
-                    time_s=clock.wall(),
-                    what="in flight" if standing.outcome is Outcome.OPEN else "open",
-                    spout=spout.task.component,
-                    message_id=plain_id(standing.message_id),
-                    attempt=standing.attempt,
-                    root=standing.root,
-                    note="; ".join(dict.fromkeys(map(str, holds))),
-                )
-            )
-    return facts
+    spouts = assembly.spouts()
+    asked: list[_Asked[Standing]] = [
+        (assembly.owners[spout.task.task_id].submit(partial(_standings, spout, message)), list) for spout in spouts
+    ]
+    found = [
+        (spout, standing)
+        for spout, standings in zip(spouts, _results(asked, clock), strict=True)
+        for standing in standings
+    ]
+    held = _held(assembly, dict.fromkeys(one.root for _, one in found if one.outcome is Outcome.OPEN), clock)
+    return [
+        Fact(
+            time_s=clock.wall(),
+            what="in flight" if standing.outcome is Outcome.OPEN else "open",
+            spout=spout.task.component,
+            message_id=plain_id(standing.message_id),
+            attempt=standing.attempt,
+            root=standing.root,
+            note="; ".join(
+                dict.fromkeys(map(str, held.get(standing.root) or _before_an_attempt(spout, standing, clock)))
+            ),
+        )
+        for spout, standing in found
+    ]
 
 
 def _standings(spout: SpoutMachine, message: str, _: Now, __: Outbox) -> list[Standing]:
@@ -83,26 +94,44 @@ def _standings(spout: SpoutMachine, message: str, _: Now, __: Outbox) -> list[St
     return [one for one in found if one.first_emitted_s is not None]
 
 
-def _holds(assembly: Assembly, spout: SpoutMachine, standing: Standing, clock: Clock) -> list[Hold]:
-    name = spout.task.component
-    if standing.outcome is not Outcome.OPEN:
-        if standing.due_s is None:
-            return [Hold("source", name)]
-        until_s = standing.due_s - clock.monotonic() + clock.wall()
-        return [Hold("retry", name, until_s=until_s, attempt=standing.attempt + 1)]
-    root = standing.root
-    asked = [(executor, executor.submit(partial(_held_at, executor, root))) for executor in assembly.executors]
-    return [hold for executor, answer in asked for hold in _result(answer, partial(executor.in_call, root))]
+def _before_an_attempt(spout: SpoutMachine, standing: Standing, clock: Clock) -> list[Hold]:
+    """What holds a message that is not in flight."""
+    if standing.outcome is Outcome.OPEN:
+        return []
+    if standing.due_s is None:
+        return [Hold("source", spout.task.component)]
+    until_s = standing.due_s - clock.monotonic() + clock.wall()
+    return [Hold("retry", spout.task.component, until_s=until_s, attempt=standing.attempt + 1)]
+
+
+def _held(assembly: Assembly, roots: Iterable[int], clock: Clock) -> dict[int, list[Hold]]:
+    """What holds each of these attempts, which are in flight."""
+    pairs = [(root, executor) for root in roots for executor in assembly.executors]
+    asked: list[_Asked[Hold]] = [
+        (executor.submit(partial(_held_at, executor, root)), partial(executor.in_call, root))
+        for root, executor in pairs
+    ]
+    held: dict[int, list[Hold]] = {}
+    for (root, _), holds in zip(pairs, _results(asked, clock), strict=True):
+        held.setdefault(root, []).extend(holds)
+    return held
 
 
 def _held_at(executor: Executor, root: int, now: Now, _: Outbox) -> list[Hold]:
     return executor.holds(root, now)
 
 
-def _result(asked: Future[list[T]], otherwise: Callable[[], list[T]]) -> list[T]:
-    """The answer; another one if the executor ends, or is in a call that takes long."""
-    try:
-        return asked.result(ANSWER_S)
-    except (CancelledError, StillWaiting):
-        asked.cancel()
-        return otherwise()
+def _results(asked: Sequence[_Asked[T]], clock: Clock) -> list[list[T]]:
+    """The answers, for all of which together `ANSWER_S` is waited.
+
+    Another one is told for an executor that ends, or is in a call that takes long.
+    """
+    until_s = clock.monotonic() + ANSWER_S
+    found = []
+    for answer, otherwise in asked:
+        try:
+            found.append(answer.result(max(0.0, until_s - clock.monotonic())))
+        except (CancelledError, StillWaiting):
+            answer.cancel()
+            found.append(otherwise())
+    return found
