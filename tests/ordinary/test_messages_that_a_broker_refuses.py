@@ -45,6 +45,40 @@ def picky() -> Iterator[None]:
     del _schemes["picky"]
 
 
+class Hesitant(SqliteBroker):
+    """Takes each message alone, at its second try."""
+
+    seen: set[str] = set()  # noqa: RUF012 - shared on purpose
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> int:
+        if len(messages) > 1 or messages[0].id not in self.seen:
+            self.seen |= {one.id for one in messages if len(messages) == 1}
+            raise NotCapableError("not now", where=self.where)
+        return super().publish(queue, messages)
+
+
+def test_attempts_to_publish_a_message_are_forgotten_once_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_spout, "OUTBOX_S", 0.0)
+    monkeypatch.setattr(queue_spout, "CANCEL_S", 0.01)
+    Hesitant.seen.clear()
+    register_scheme("hesitant", lambda url: Hesitant(Path(url.path)))
+    p = pipeline(
+        tmp_path / "home",
+        route("one", adapter(Split), out=("q.two",)),
+        route("two", adapter(Asked)),
+        queues={"q.two": f"hesitant:///{tmp_path}/b.db"},
+    )
+    try:
+        with p.run() as run:
+            assert run.execute({"count": 3}, route="one").wait(HANG_S).state == "completed"
+            assert len(Hesitant.seen) == 3
+            until(lambda: not run.services._outgoing._tries)
+    finally:
+        del _schemes["hesitant"]
+
+
 @pytest.mark.parametrize("start", RUNTIMES)
 def test_what_a_broker_refuses_is_dead_with_its_reason_and_the_others_are_published(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch

@@ -12,10 +12,21 @@ from typing import Any
 
 import pytest
 
-from tests.routes.running.pipelines import Batch, Gathering, adapter
+from tests.routes.running.pipelines import Batch, Gathering, adapter, work
 from tests.routes.running.pipelines import route as route_of
-from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, is_holding, on_local, pipeline, route, states, until
+from tests.routes.running.test_pipelines import (
+    HANG_S,
+    RUNTIMES,
+    Split,
+    is_holding,
+    on_local,
+    pipeline,
+    route,
+    states,
+    until,
+)
 from tests.routes.running.test_stateful import BATCHES, bench, bodies, values
+from tupletree.data.frames import Frame
 from tupletree.errors import ConnectorError
 from tupletree.routes import AdapterResult, PipelineContext, Release
 from tupletree.routes.pipeline import Pipeline, PipelineRun
@@ -151,6 +162,134 @@ def test_an_outage_of_a_check_loses_no_result_either_and_it_is_made_again(raisin
     raising.error = None
     (ended,) = values(b.task.flush())
     assert bodies(ended) == [{"numbers": [1]}]
+
+
+class Flaky(Gathering):
+    """Its `process` meets an outage at messages that say so, as long as the service is away; notes its calls."""
+
+    is_away = True
+    taken = -1  # the number that it takes though
+    calls: list[int] = []  # noqa: RUF012 - shared on purpose
+
+    def process(self, context: PipelineContext) -> AdapterResult:
+        payload = context.message.payload
+        self.calls.append(payload["number"])
+        if payload.get("do") == "cancelled":
+            raise asyncio.CancelledError
+        if payload.get("away") and Flaky.is_away and payload["number"] != Flaky.taken:
+            raise ConnectorError("away")
+        return super().process(context)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> type[Flaky]:
+    monkeypatch.setattr(Flaky, "is_away", True)
+    monkeypatch.setattr(Flaky, "taken", -1)
+    Flaky.calls.clear()
+    return Flaky
+
+
+def test_an_outage_of_process_loses_no_result_and_no_message_is_processed_twice(flaky: type[Flaky]) -> None:
+    b = bench(route_of(adapter(flaky)), StatefulBolt)
+    passed = b.give(
+        {"number": 0, "do": "pass"},
+        {"number": 1},
+        {"number": 2, "do": "pass", "away": True},
+        {"number": 3, "do": "pass"},
+    )
+    assert [bodies(one)[0]["number"] for one in passed] == [0]
+    assert b.held == ["m11"]
+    assert b.task.due_s is not None
+    assert b.task.due_s <= b.place.epoch_time_s, "at once"
+    assert isinstance(b.task.advance().outage, ConnectorError)
+    assert flaky.calls == [0, 1, 2, 2]
+    flaky.is_away = False
+    passed = values(b.task.resume())
+    assert [bodies(one)[0]["number"] for one in passed] == [2, 3]
+    assert flaky.calls == [0, 1, 2, 2, 2, 3]
+    (gathered,) = b.give({"number": 4, "do": "release"})
+    assert bodies(gathered) == [{"numbers": [1, 4]}]
+
+
+def test_an_outage_while_the_rest_is_processed_loses_no_result_either(flaky: type[Flaky]) -> None:
+    b = bench(route_of(adapter(flaky)), StatefulBolt)
+    away = {"number": 1, "do": "pass", "away": True}
+    assert len(b.give({"number": 0, "do": "pass"}, away, {**away, "number": 2})) == 1
+    flaky.taken = 1
+    worked = b.task.advance()
+    assert (len(values(worked)), worked.outage) == (1, None)
+    assert isinstance(b.task.advance().outage, ConnectorError)
+    flaky.is_away = False
+    assert len(values(b.task.resume())) == 1
+    assert flaky.calls == [0, 1, 1, 2, 2, 2]
+
+
+def test_an_outage_of_the_first_message_is_one_of_the_call(flaky: type[Flaky]) -> None:
+    b = bench(route_of(adapter(flaky)), StatefulBolt)
+    works = [work({"number": number, "do": "pass", "away": True}, f"m{number}") for number in (1, 2)]
+    worked = b.task.work(Frame(5, "s", "Work", works, [1, 2], [1, 2], 1))
+    assert isinstance(worked.outage, ConnectorError)
+    assert sorted(b.task.waiting()) == [1, 2]
+    flaky.is_away = False
+    assert len(values(b.task.resume())) == 2
+    assert flaky.calls == [1, 1, 2]
+
+
+def test_a_call_that_cancels_itself_fails_its_message_alone(flaky: type[Flaky]) -> None:
+    b = bench(route_of(adapter(flaky)), StatefulBolt)
+    ended = b.give({"number": 0, "do": "pass"}, {"number": 1, "do": "cancelled"}, {"number": 2, "do": "pass"})
+    assert [one.outcome for one in ended] == ["done", "failed", "done"]
+    assert flaky.calls == [0, 1, 2]
+
+
+def test_what_an_outage_left_unprocessed_is_forgotten_cancelled_and_given_back_as_what_is_held(
+    flaky: type[Flaky],
+) -> None:
+    cancelled: set[str] = set()
+    one, two = {"number": 0, "do": "pass"}, {"number": 1, "away": True}
+    b = bench(route_of(adapter(flaky)), StatefulBolt, is_cancelled=cancelled.__contains__)
+    assert len(b.give(one, two)) == 1
+    b.task.forget([11])
+    assert b.task.due_s is None
+    assert len(b.give(one, two)) == 1
+    given_back = values(b.task.flush())
+    assert [(each.outcome, each.messages[0].id) for each in given_back] == [("cancelled", "m21")]
+    assert len(b.give(one, two)) == 1
+    calls = len(flaky.calls)
+    cancelled.add("e")
+    assert [each.outcome for each in values(b.task.advance())] == ["cancelled"]
+    assert (len(flaky.calls), b.task.due_s) == (calls, None)
+
+
+class Deduping(Flaky):
+    """Filters what it has seen, and meets an outage once, at the third message it sees."""
+
+    check_interval_s = 0.05
+    seen: set[int] = set()  # noqa: RUF012 - shared on purpose: a store outside
+
+    def process(self, context: PipelineContext) -> AdapterResult | None:  # type: ignore[override]
+        number = context.message.payload["number"]
+        self.calls.append(number)
+        if Flaky.is_away and len(self.seen) == 2:
+            Flaky.is_away = False
+            raise ConnectorError("away")
+        if number in self.seen:
+            return None
+        self.seen.add(number)
+        return AdapterResult(context.message)
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_an_adapter_that_filters_duplicates_takes_no_message_for_one_of_itself_after_an_outage(
+    tmp_path: Path, start: Start, flaky: type[Flaky]
+) -> None:
+    Deduping.seen.clear()
+    p = pipeline(tmp_path, route("split", adapter(Split), out=("q.one",)), route("one", adapter(Deduping), at_once=20))
+    with start(p) as run:
+        begun = run.execute({"count": 12}, route="split")
+        assert begun.wait(HANG_S).state == "completed"
+        assert states(run, begun.id)["one"] == {"done": 12}
+    assert len(flaky.calls) == 13, "only the one that met the outage twice"
 
 
 def test_an_outage_after_a_full_batch_loses_no_result() -> None:

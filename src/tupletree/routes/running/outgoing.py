@@ -170,12 +170,15 @@ class Outgoing:
                 return []
             # Which of them it is for is not known.
             return [name for one in messages for name in self._publish_chunk(broker, queue, [one])]
+        if self._tries:
+            self._forget_tries(messages)
         return [one.id for one in messages]
 
     def _note_try(self, queue: str, message: Message, error: Exception) -> None:
         """The broker is there and did not take this, for a reason of its own."""
         text = f"{type(error).__name__}: {error}"
-        tries = self._tries[message.id] = self._tries.get(message.id, 0) + 1
+        with self._lock:
+            tries = self._tries[message.id] = self._tries.get(message.id, 0) + 1
         if tries < REFUSED_TRIES:
             logger.warning("message %s could not be published to queue %s: %s", message.id, queue, text)
         else:
@@ -186,9 +189,14 @@ class Outgoing:
         first = refusals[0]
         others = f", and {len(refusals) - 1:,} more" if len(refusals) > 1 else ""
         logger.error("queue %s refuses message %s%s: dead. %s", queue, first.message.id, others, first.reason)
-        for one in refusals:
-            self._tries.pop(one.message.id, None)
+        self._forget_tries([one.message for one in refusals])
         self._surroundings.tell_completed(self._ledger.refuse(refusals))
+
+    def _forget_tries(self, messages: Iterable[Message]) -> None:
+        """These are published, or dead."""
+        with self._lock:
+            for one in messages:
+                self._tries.pop(one.id, None)
 
     def _note_away(self, url: str, error: ConnectorError, *calls: Callable[[], object]) -> None:
         with self._lock:

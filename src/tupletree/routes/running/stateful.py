@@ -179,8 +179,9 @@ class StatefulBolt(AdapterBolt):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._members: dict[str, Member] = {}
+        self._unprocessed: list[Member] = []  # an outage was met before, or by, their calls of `process`
         self._checked_s: float | None = None
-        self._must_check = False  # an outage was met by it
+        self._must_check = False  # an outage was met: there is something to go on with
 
     @property
     def _stateful(self) -> StatefulAdapter[Any]:
@@ -188,57 +189,101 @@ class StatefulBolt(AdapterBolt):
         return adapter
 
     def take(self, tuples: Sequence[Held[Work]]) -> Iterable[Release]:
-        """Call `process` for each message; what it holds is kept."""
-        members, released = self._admit(tuples, self._members.values())
-        members, ended = self._without_cancelled(members)
-        released += ended
-        for member in members:
-            try:
-                result = self._limited([member], "", self._stateful.process, member.context)
-                if isinstance(result, AdapterResult) and not result.continue_pipeline:
-                    self._members[member.ids[0]] = member
-                else:
-                    released.append(self._released([member], result, ""))
-            except Exception as error:
-                if is_outage(error):
-                    raise
-                released.append(self._failed(member, error))
+        """Call `process` for each message; what it holds is kept. After an outage `check` goes on with the rest.
+
+        Raises:
+            ConnectorError: nothing came of the call, and none of these tuples is kept.
+        """
+        members, released = self._admit(tuples, [*self._members.values(), *self._unprocessed])
+        before, self._unprocessed = self._unprocessed, [*self._unprocessed, *members]
+        count = len(self._unprocessed)
         try:
+            self._process(released)
             released += self._asked(self._stateful.check, self._surroundings.now_s())
         except Exception as error:
             if not is_outage(error):
+                raise
+            if not released and members and len(self._unprocessed) == count:
+                self._unprocessed = before
                 raise
             self._must_check = True  # raised there: here, what the messages came to would be lost with it
         self._hold([*self._members])
         return released
 
     def due_s(self) -> float | None:
-        """The next check."""
-        if not self._members:
+        """The next check; at once after an outage."""
+        kept = [*self._members.values(), *self._unprocessed]
+        if not kept:
             return None
-        since_s = min(member.held.since_s for member in self._members.values())
+        since_s = min(member.held.since_s for member in kept)
         if self._must_check:
             return since_s
         return max(since_s, self._checked_s or since_s) + self._stateful.check_interval_s
 
     def check(self, time_s: float) -> Iterable[Release]:
-        """Let the adapter release what is due."""
+        """Process what an outage left, and let the adapter release what is due.
+
+        Raises:
+            ConnectorError: an outage was met before anything was released.
+        """
         self._checked_s = time_s
-        released = self._asked(self._stateful.check, time_s)
-        self._must_check = False
+        released: list[Release] = []
+        try:
+            if self._unprocessed:
+                try:
+                    self._process(released)
+                finally:
+                    self._hold([*self._members])
+            released += self._asked(self._stateful.check, time_s)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            self._must_check = True
+            if not released:
+                raise
+        else:
+            self._must_check = False
         return released
 
     def flush(self, time_s: float) -> Iterable[Release]:
-        """Let the adapter release what it can. The rest is given back: the run would wait for it, and no more comes."""
+        """Let the adapter release what it can. The rest is given back: the run would wait for it, and no more comes.
+
+        So is what an outage left unprocessed.
+        """
         released = self._asked(self._stateful.flush, time_s)
-        left, self._members = self._members, {}
+        left = [*self._members.values(), *self._unprocessed]
+        self._members, self._unprocessed = {}, []
         reason = f"{self._spec.name} held it at the stop, and is given it again"
-        return [*released, *(self._given_back(member, reason) for member in left.values())]
+        return [*released, *(self._given_back(member, reason) for member in left)]
 
     def forget(self, tuples: Sequence[Held[Work]]) -> None:
         """Drop what is over; what the adapter still releases of it is ignored."""
         gone = {id(one) for one in tuples}
         self._members = {name: one for name, one in self._members.items() if id(one.held) not in gone}
+        self._unprocessed = [one for one in self._unprocessed if id(one.held) not in gone]
+
+    def _process(self, released: list[Release]) -> None:
+        """Call `process` for what is unprocessed, in order. What comes of each is added to `released` at once.
+
+        Raises:
+            ConnectorError: it met an outage; its member and those behind it are unprocessed as before.
+        """
+        self._unprocessed, ended = self._without_cancelled(self._unprocessed)
+        released += ended
+        while self._unprocessed:
+            member = self._unprocessed[0]
+            member.started_s = self._surroundings.now_s()
+            try:
+                result = self._limited([member], "", self._stateful.process, member.context)
+                if isinstance(result, AdapterResult) and not result.continue_pipeline:
+                    self._members[member.ids[0]] = member
+                else:
+                    released.append(self._released([member], result, ""))
+            except BaseException as error:
+                if is_outage(error):
+                    raise
+                released.append(self._failed(member, error))
+            del self._unprocessed[0]
 
     def _asked(self, function: Callable[[float], Sequence[Any]], now_s: float) -> list[Release]:
         """What a call of the adapter releases; what it raises fails an attempt of all that it holds.
