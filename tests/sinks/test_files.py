@@ -42,6 +42,7 @@ def test_publishing_never_replaces_other_content(tmp_path: Path) -> None:
 
 
 def test_publishing_what_is_lost_names_both_files(tmp_path: Path) -> None:
+    claim(tmp_path, "run-a")
     with pytest.raises(CheckpointError, match=r"no _tt-1\.jsonl and no 1\.jsonl"):
         publish(tmp_path / "_tt-1.jsonl", tmp_path / "1.jsonl")
 
