@@ -132,21 +132,22 @@ def said(folder: Path) -> str:
     return (folder / "said").read_text(errors="replace")[-3000:]
 
 
-def kill_in_session(session: int, part: str) -> int:
-    """Kill the processes of a session whose command line has this part; returns how many."""
+def kill_below(process: Process, part: str) -> int:
+    """Kill the processes that a process started whose command line has this part; returns how many."""
     killed = 0
-    for process, of in _sessions().items():
-        if of == session and part in _command_line(process):
-            os.kill(process, signal.SIGKILL)
+    for member in _members(_sessions_of(process.pid)):
+        if part in _command_line(member):
+            os.kill(member, signal.SIGKILL)
             killed += 1
     return killed
 
 
 def end(process: Process) -> None:
-    """Kill a process and its session, as often as it takes: Spark's workers are in process groups of their own."""
+    """Kill a process and all that it started, as often as it takes: the JVM has a session of its own."""
     until = time.monotonic() + HANG_S
-    while members := [member for member, session in _sessions().items() if session == process.pid]:
-        assert time.monotonic() < until, f"session {process.pid} does not die"
+    sessions = _sessions_of(process.pid)
+    while members := _members(sessions):
+        assert time.monotonic() < until, f"sessions {sessions} do not die"
         for member in members:
             try:
                 os.kill(member, signal.SIGKILL)
@@ -156,13 +157,27 @@ def end(process: Process) -> None:
     process.wait()
 
 
-def _sessions() -> Mapping[int, int]:
-    """Process → session, of all processes that are not dead already."""
-    found: dict[int, int] = {}
+def _sessions_of(process: int) -> set[int]:
+    """The session of a process that leads one, and those of all that it started."""
+    parents = {number: (int(status[1]), int(status[3])) for number, status in _alive().items()}
+    found, below = {process}, {process}
+    while more := {number for number, (parent, _) in parents.items() if parent in below} - below:
+        below |= more
+        found |= {parents[number][1] for number in more}
+    return found
+
+
+def _members(sessions: set[int]) -> list[int]:
+    return [number for number, status in _alive().items() if int(status[3]) in sessions]
+
+
+def _alive() -> Mapping[int, list[str]]:
+    """Process → state, parent, group and session, of all that are not dead already."""
+    found: dict[int, list[str]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         status = _status(folder)
         if status is not None and status[0] not in "ZX":
-            found[int(folder.name)] = int(status[3])
+            found[int(folder.name)] = status
     return found
 
 

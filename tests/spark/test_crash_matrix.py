@@ -22,7 +22,7 @@ from tests.spark.crashing import (
     check_published,
     die_at,
     end,
-    kill_in_session,
+    kill_below,
     said,
     sleep_at,
     start_process,
@@ -193,7 +193,7 @@ def test_workers_that_are_killed_cost_nothing_but_time(folder: Path) -> None:
     process = start_process(folder, How(master="local[1]"))
     try:
         wait_for_settle(folder, process, 0)
-        assert kill_in_session(process.pid, "pyspark.daemon pyspark.worker")
+        assert kill_below(process, "pyspark.daemon pyspark.worker")
         process.wait(HANG_S)
     finally:
         end(process)
@@ -206,7 +206,7 @@ def test_a_jvm_that_dies_ends_the_run_with_the_next_step(folder: Path, run_topol
     process = start_process(folder, How(master="local[1]"))
     try:
         wait_for_settle(folder, process, 0)
-        assert kill_in_session(process.pid, "java")
+        assert kill_below(process, "java")
         process.wait(HANG_S)
     finally:
         end(process)
