@@ -42,6 +42,7 @@ __all__ = [
     "RefusedMessagesError",
     "UnknownQueueError",
     "check_messages",
+    "check_name",
     "is_name",
 ]
 
@@ -194,6 +195,14 @@ def is_name(text: object) -> bool:
         return isinstance(text, str) and 1 <= len(text.encode()) <= MAX_ID_BYTES
     except UnicodeEncodeError:
         return False
+
+
+def check_name(text: object, where: str) -> None:
+    """Raises ConfigError for what cannot be the name of a queue."""
+    if not is_name(text):
+        raise ConfigError(
+            "this is no name for a queue", where=where, got=repr(text), expected="text, 1 to 512 bytes of UTF-8"
+        )
 
 
 class Broker(ABC):

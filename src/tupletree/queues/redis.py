@@ -19,7 +19,7 @@ from redis.retry import Retry
 from tupletree.errors import ConfigError, ConnectorError, InternalError
 from tupletree.queues import redis_operating as operating
 from tupletree.queues import redis_scripts as scripts
-from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, is_name
+from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, check_name
 from tupletree.queues.messages import (
     DEFAULT_CONTENT_TYPE,
     DEFAULT_LEASE_S,
@@ -137,13 +137,7 @@ class RedisBroker(Broker):
 
     def declare(self, queue: str, *, ordered: bool = False) -> None:
         """See `Broker.declare`."""
-        if not is_name(queue):
-            raise ConfigError(
-                "this is no name for a queue",
-                where=self.where,
-                got=repr(queue),
-                expected="text, 1 to 512 bytes of UTF-8",
-            )
+        check_name(queue, self.where)
         if ordered:
             raise self.not_capable("keep the order of keys")
         self._run(scripts.DECLARE, queue)

@@ -79,7 +79,7 @@ local function take_out(state, count, ids)
   local function take_entry(entry)
     local fields, held = read(Q, entry), held_of(Q, entry)
     drop(Q, entry)
-    if fields then keep(fields) elseif held then lose(Q, entry, held) end
+    if fields then keep(fields) elseif held then end_without_body(Q, entry, held) end
   end
 
   local function take_late(id)

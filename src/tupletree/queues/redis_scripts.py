@@ -123,8 +123,8 @@ local function forget(q, id)
   redis.call('HDEL', q.reasons, id)
 end
 
--- A delivered message whose body somebody else has deleted: it is not lost without a word.
-local function lose(q, entry, held)
+-- A delivered message whose body somebody else has deleted: it ends as a dead letter.
+local function end_without_body(q, entry, held)
   drop(q, entry)
   end_as_dead(q, {'id', held.id, 'n', held.n}, 'its body is gone: the stream was trimmed, or the entry deleted')
 end
@@ -234,7 +234,7 @@ end
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', Q.leases, '-inf', NOW, 'LIMIT', 0, limit)) do
   local fields, held = read(Q, entry), held_of(Q, entry)
   if not fields then
-    lose(Q, entry, held)
+    end_without_body(Q, entry, held)
   elseif not has_room(fields) then
     is_full = true
     break
@@ -330,43 +330,47 @@ return refused
 """
 )
 
-# ARGV: entry, token, delay in ms, reason, deliveries to take back; each.
-FAIL = script_of("""
-local refused = {}
-for i = 1, #ARGV, 5 do
-  local entry = ARGV[i]
-  local held = leased(Q, entry, ARGV[i + 1])
-  local fields = held and read(Q, entry)
-  if not held then
-    refused[#refused + 1] = (i - 1) / 5
-  elseif not fields then
-    lose(Q, entry, held)
-  else
-    drop(Q, entry)
-    set(fields, 'n', tostring(held.n - tonumber(ARGV[i + 4])))
-    if tonumber(ARGV[i + 2]) > 0 then delay(Q, fields, NOW + tonumber(ARGV[i + 2])) else add(Q, fields) end
-    redis.call('HSET', Q.reasons, held.id, ARGV[i + 3])
+_EACH = """
+-- Of ARGV, `width` for each message, entry and token first: end its lease and call `finish(fields, held, i)`. Gives the
+-- numbers of the refused ones.
+local function end_each(width, finish)
+  local refused = {}
+  for i = 1, #ARGV, width do
+    local entry = ARGV[i]
+    local held = leased(Q, entry, ARGV[i + 1])
+    local fields = held and read(Q, entry)
+    if not held then
+      refused[#refused + 1] = (i - 1) / width
+    elseif not fields then
+      end_without_body(Q, entry, held)
+    else
+      drop(Q, entry)
+      finish(fields, held, i)
+    end
   end
+  return refused
 end
-return refused
-""")
+"""
+
+# ARGV: entry, token, delay in ms, reason, deliveries to take back; each.
+FAIL = script_of(
+    _EACH
+    + """
+return end_each(5, function(fields, held, i)
+  set(fields, 'n', tostring(held.n - tonumber(ARGV[i + 4])))
+  if tonumber(ARGV[i + 2]) > 0 then delay(Q, fields, NOW + tonumber(ARGV[i + 2])) else add(Q, fields) end
+  redis.call('HSET', Q.reasons, held.id, ARGV[i + 3])
+end)
+"""
+)
 
 # ARGV: entry, token, reason; each.
-DEAD_LETTER = script_of("""
-local refused = {}
-for i = 1, #ARGV, 3 do
-  local entry = ARGV[i]
-  local held = leased(Q, entry, ARGV[i + 1])
-  local fields = held and read(Q, entry)
-  if not held then
-    refused[#refused + 1] = (i - 1) / 3
-  elseif not fields then
-    lose(Q, entry, held)
-  else
-    drop(Q, entry)
-    set(fields, 'n', tostring(held.n))
-    end_as_dead(Q, fields, ARGV[i + 2])
-  end
-end
-return refused
-""")
+DEAD_LETTER = script_of(
+    _EACH
+    + """
+return end_each(3, function(fields, held, i)
+  set(fields, 'n', tostring(held.n))
+  end_as_dead(Q, fields, ARGV[i + 2])
+end)
+"""
+)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import ConfigError
-from tupletree.queues.contract import Broker, Capabilities, LeaseLostError, check_messages, is_name
+from tupletree.queues.contract import Broker, Capabilities, LeaseLostError, check_messages, check_name
 from tupletree.queues.host_clock import HostClock
 from tupletree.queues.messages import (
     DEFAULT_LEASE_S,
@@ -105,13 +105,7 @@ class SqliteBroker(Broker):
 
     def declare(self, queue: str, *, ordered: bool = False) -> None:
         """See `Broker.declare`."""
-        if not is_name(queue):
-            raise ConfigError(
-                "this is no name for a queue",
-                where=self.where,
-                got=repr(queue),
-                expected="text, 1 to 512 bytes of UTF-8",
-            )
+        check_name(queue, self.where)
         with self._file.reading() as connection:
             known = self._rows.find(connection, queue)
         if known is None:

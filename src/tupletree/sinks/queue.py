@@ -56,7 +56,7 @@ class QueueSink(Sink[T], Generic[T]):
     """See `queue_sink`."""
 
     gathers = True
-    promise = "exactly_once"  # as far as the broker knows ids again; it never publishes a part of a batch
+    promise = "exactly_once"  # with a broker that knows ids again, see `open`
 
     def __init__(
         self,
@@ -90,6 +90,8 @@ class QueueSink(Sink[T], Generic[T]):
         """Connect."""
         self._where = f"sink {context.component!r}"
         self._queue = open_queue(self._url, ordered=self._ordered)
+        if not self._queue.broker.capabilities.idempotent_publish:
+            self.promise = "at_least_once"
         self._message_of = self._body if callable(self._body) else encoder_of(self._body)
 
     def write(self, batch: SinkBatch[T]) -> None:

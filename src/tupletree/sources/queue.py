@@ -419,8 +419,9 @@ class BrokerSpout(AsyncSpout[T]):
                 # Ended, it would let every lease end.
                 logger.exception("%s: leases cannot be extended now", self._component)
             else:
-                if refused:
-                    logger.warning("%s: %d leases had ended early", self._component, len(refused))
+                held = {delivery.handle for delivery in self._out.values()}  # others were acked meanwhile
+                if early := held.intersection(refused):
+                    logger.warning("%s: %d leases had ended early", self._component, len(early))
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
