@@ -113,6 +113,7 @@ def kill_at(point: str, count: int) -> None:
         setattr(cls, method, call)
 
     around(SqliteBroker, "take", after="leased")
+    around(Ledger, "lease", after="leased and asked for")
     around(Ledger, "_finish", after="before the commit")
     around(Ledger, "settle", after="after the commit")
     around(SqliteBroker, "publish", after="published")
