@@ -6,11 +6,13 @@ variable that they inherit; a program of your own may call it too, or put `Messa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import time
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, TextIO
 
 from tupletree.bolts.effects import IN_HAND
 from tupletree.data.frames import roots_of
@@ -25,6 +27,7 @@ __all__ = [
     "MessageContext",
     "TextLines",
     "follow_environment",
+    "imports_may_configure",
     "json_line",
     "log_to_stderr",
     "writes_json",
@@ -122,18 +125,51 @@ def log_to_stderr(level: int, style: LogFormat = "text", *, for_workers: bool = 
     root = logging.getLogger()
     if root.handlers:
         return
+    root.addHandler(_handler(style))
+    _set_level(level)
+
+
+@contextlib.contextmanager
+def imports_may_configure(level: int, style: LogFormat = "text", *, for_workers: bool = True) -> Iterator[None]:
+    """As `log_to_stderr`, but code that is imported in the block may set up logging by itself, and that stays then.
+
+    In the block the root logger has no handler yet, so that `logging.basicConfig` has its effect; records go to stderr
+    all the same.
+    """
+    root, last_resort = logging.getLogger(), logging.lastResort
+    if not root.handlers:
+        logging.lastResort = _handler(style)
+        _set_level(level)
+    try:
+        yield
+    finally:
+        logging.lastResort = last_resort
+        log_to_stderr(level, style, for_workers=for_workers)
+
+
+def _handler(style: LogFormat) -> logging.StreamHandler[TextIO]:
     handler = logging.StreamHandler()
     handler.addFilter(MessageContext())
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
-    root.addHandler(handler)
-    root.setLevel(level)
+    return handler
+
+
+def _set_level(level: int) -> None:
+    logging.getLogger().setLevel(level)
     # The gateway to the JVM logs every call at INFO.
     logging.getLogger("py4j").setLevel(max(level, logging.WARNING))
 
 
-def follow_environment() -> None:
-    """Set up logging as the variable says; nothing without it. For workers; calling it again is harmless."""
+@contextlib.contextmanager
+def follow_environment() -> Iterator[None]:
+    """Set up logging as the variable says; without it leave it alone. For workers; entering it again is harmless.
+
+    What is imported in the block may set up logging by itself: see `imports_may_configure`.
+    """
     level, _, style = os.environ.get(VARIABLE, "").partition(":")
     number = logging.getLevelNamesMapping().get(level)
-    if number is not None:
-        log_to_stderr(number, "json" if style == "json" else "text", for_workers=False)
+    if number is None:
+        yield
+        return
+    with imports_may_configure(number, "json" if style == "json" else "text", for_workers=False):
+        yield

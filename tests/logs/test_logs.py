@@ -135,7 +135,8 @@ def test_an_exception_is_one_field_of_the_line(kept: CarryOver) -> None:
 @pytest.mark.parametrize("said", ["INFO:json", "WARNING:text"])
 def test_workers_log_as_the_environment_says(said: str) -> None:
     program = (
-        "import logging; from tupletree.logs import follow_environment; follow_environment(); follow_environment()\n"
+        "import logging\nfrom tupletree.logs import follow_environment\n"
+        "with follow_environment(): pass\nwith follow_environment(): pass\n"
         "logging.getLogger('user').warning('careful'); logging.getLogger('user').info('so and so')"
     )
     environment = {**os.environ, VARIABLE: said, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -155,5 +156,6 @@ def test_handlers_that_are_there_are_left_alone(monkeypatch: pytest.MonkeyPatch)
     assert before, "pytest has its own"
     monkeypatch.setenv(VARIABLE, "")
     log_to_stderr(logging.INFO, for_workers=False)
-    follow_environment()
+    with follow_environment():
+        pass
     assert logging.getLogger().handlers == before

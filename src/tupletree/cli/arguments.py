@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Json", "Option", "Set", "SettingsFile", "StateDir", "Target"]
+__all__ = ["Json", "Option", "RuntimeName", "Set", "SettingsFile", "StateDir", "Target"]
+
+
+class RuntimeName(Enum):
+    """What may run a topology."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
 
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="file.py[:name] or package.module[:name]; the name is `topology`.")

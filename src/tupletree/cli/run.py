@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from tupletree.cli.arguments import Option, Set, SettingsFile, Target
+from tupletree.cli.arguments import Option, RuntimeName, Set, SettingsFile, Target
 from tupletree.cli.summary import print_result, real_stdout
 
 if TYPE_CHECKING:
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.runtimes.api import RunHandle, Summary
 
-__all__ = ["Interruption", "RuntimeName", "SummaryFormat", "run_command", "wait_for"]
+__all__ = ["Interruption", "SummaryFormat", "run_command", "wait_for"]
+
+_log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 """How soon a signal or new numbers are noticed."""
@@ -29,13 +31,6 @@ EXIT_DEAD_LETTERS = 3
 EXIT_OPEN = 4
 EXIT_MAX_DEAD = 5
 EXIT_INTERRUPTED = 130
-
-
-class RuntimeName(Enum):
-    """What may run a topology."""
-
-    SPARK = "spark"
-    LOCAL = "local"
 
 
 class LogStyle(Enum):
@@ -99,13 +94,15 @@ def run_command(
     from tupletree.cli.settings import options_of
     from tupletree.cli.summary import open_text, summary_json, summary_text
     from tupletree.cli.target import load_target
+    from tupletree.logs import imports_may_configure
     from tupletree.runtimes import run
 
-    _log_to_stderr(log_level, log_format)
+    level = _level(log_level)
     as_json = log_format is LogStyle.JSON
     summary = summary or (SummaryFormat.JSON if as_json else SummaryFormat.TEXT)
     with real_stdout(diverted=summary is SummaryFormat.JSON) as results:
-        topology, reference = load_target(target, settings or ())
+        with imports_may_configure(level, log_format.value):
+            topology, reference = load_target(target, settings or ())
         resolved = options_of(topology.build().options, config, options or ())
         with Interruption() as interruption:
             handle = run.run(
@@ -154,8 +151,9 @@ def _metrics(
 class Interruption:
     """Counts SIGINT, SIGTERM and SIGHUP while it is entered; the second one raises KeyboardInterrupt in the program.
 
-    SIGHUP (a terminal was closed) stays ignored where it is ignored, as under nohup. In a process that a bolt forks
-    these signals do what they did before: otherwise nobody, `multiprocessing.Pool` for instance, could end it.
+    SIGHUP (a terminal was closed) stays ignored where it is ignored, as under nohup. A handler of the target's own
+    stays, and a warning says so. In a process that a bolt forks these signals do what they did before: otherwise
+    nobody, `multiprocessing.Pool` for instance, could end it.
     """
 
     def __init__(self) -> None:
@@ -165,7 +163,18 @@ class Interruption:
     def __enter__(self) -> Self:
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and (name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN):
+            if number is None:
+                continue
+            handler = signal.getsignal(number)
+            if handler not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler):
+                of = "" if handler is None else f": {getattr(handler, '__qualname__', repr(handler))}"
+                _log.warning(
+                    "%s has a handler already%s. It stays, and so the signal does not drain the run. "
+                    "Next: do not set one, or drain with `tupletree drain`",
+                    name,
+                    of,
+                )
+            elif name != "SIGHUP" or handler is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         _entered.append(self)
         _watch_forks()
@@ -236,10 +245,8 @@ def wait_for(
     return handle.wait()
 
 
-def _log_to_stderr(level: str, style: LogStyle) -> None:
-    from tupletree.logs import log_to_stderr
-
+def _level(level: str) -> int:
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(known).lower()}", param_hint="--log-level")
-    log_to_stderr(known[level.upper()], style.value)
+    return known[level.upper()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tupletree.config import Options
-from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
 from tupletree.runtimes.deadletters import is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
+    from tupletree.topology.model import TopologySpec
     from tupletree.topology.reference import TargetRef
     from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["run", "stored_state", "why"]
+__all__ = ["refuse", "run", "stored_state", "why"]
 
 
 def run(
@@ -87,6 +89,31 @@ def run(
             next_step="on Spark the state is in the state directory" if runtime != "local" else "make the folder",
         )
     return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot, on_dead))
+
+
+def refuse(spec: TopologySpec, runtime: str) -> None:
+    """Raise TopologyError, with every finding, if a runtime would refuse this topology at its start.
+
+    Whether everything can be sent to Spark's workers is tried where PySpark is installed.
+
+    Args:
+        spec: a topology without faults of its own.
+        runtime: "spark" or "local".
+    """
+    if runtime == "local":
+        from tupletree.runtimes.local.supported import refuse_unsupported as refuse_locally
+
+        refuse_locally(spec)
+        return
+    from tupletree.runtimes.spark.supported import refuse_unsupported
+
+    refuse_unsupported(spec)
+    if importlib.util.find_spec("pyspark") is None:
+        return
+    from tupletree.runtimes.spark.format.program import unsendable
+
+    if findings := unsendable(spec):
+        raise TopologyError("the topology cannot be sent to Spark's workers", findings=findings)
 
 
 def why(state_dir: Path, message: str) -> list[Fact]:

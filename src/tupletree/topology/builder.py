@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
@@ -54,6 +54,7 @@ class _Draft:
     findings: list[Finding] = field(default_factory=list)
     retry: Retry | None = None
     max_rate: float | None = None
+    unconsumed: bool = False  # its outputs need not be read
 
     @property
     def place(self) -> str:
@@ -266,7 +267,7 @@ class Topology:
         *,
         parallelism: int = 1,
         executors: int | None = None,
-        unconsumed: type | tuple[type, ...] = (),
+        unconsumed: type | tuple[type, ...] | bool = (),
         resources: Mapping[str, Any] | None = None,
         retry: Retry | None = None,
         max_rate: float | None = None,
@@ -280,7 +281,7 @@ class Topology:
             parallelism: number of tasks.
             executors: on the local runtime, threads of their own that its tasks are distributed over, at most one per
                 task; None: one thread for all bolts and sinks, and one per task with `blocking=True`. Spark ignores it.
-            unconsumed: classes of output that no bolt reads, which is intended.
+            unconsumed: classes of output that nothing reads, which is intended; True: all of them that nothing reads.
             resources: what `Resource[T]` parameters get, by name.
             retry: how messages are tried again that failed in this bolt; None: as the options say.
             max_rate: calls per second at most, of all its tasks together; each gets an equal share. None: no limit.
@@ -297,8 +298,10 @@ class Topology:
                 dataclasses.replace(finding, where=f"bolt {name!r}: {finding.where}") for finding in described.findings
             ]
         handle = BoltHandle(draft)
-        for cls in unconsumed if isinstance(unconsumed, tuple) else (unconsumed,):
-            handle.stream(cls, unconsumed=True)
+        draft.unconsumed = unconsumed is True
+        if not isinstance(unconsumed, bool):
+            for cls in unconsumed if isinstance(unconsumed, tuple) else (unconsumed,):
+                handle.stream(cls, unconsumed=True)
         return handle
 
     def sink(
@@ -410,6 +413,7 @@ class Topology:
                 incomplete.add(draft.name)
                 if isinstance(source, _Producer):
                     blamed.add(source.draft)
+        read = {(one.component, one.stream) for of_one in inputs.values() for one in of_one}
         components = [
             ComponentSpec(
                 name=draft.name,
@@ -418,7 +422,9 @@ class Topology:
                 parallelism=draft.parallelism,
                 executors=draft.executors,
                 # A stream that a wrong input may have meant gets no finding for having no consumer.
-                outputs=_all_unconsumed(streams[draft]) if draft in blamed else streams[draft],
+                outputs=_rest_unconsumed(draft.name, streams[draft], read)
+                if draft.unconsumed or draft in blamed
+                else streams[draft],
                 inputs=tuple(inputs[draft]),
                 replay=draft.replay,
                 resources=draft.resources,
@@ -498,8 +504,14 @@ def _streams_of(draft: _Draft) -> dict[str, StreamSpec]:
     return streams | {name: stream for name, stream in draft.streams.items() if name not in streams}
 
 
-def _all_unconsumed(streams: Mapping[str, StreamSpec]) -> dict[str, StreamSpec]:
-    return {name: dataclasses.replace(stream, unconsumed=True) for name, stream in streams.items()}
+def _rest_unconsumed(
+    name: str, streams: Mapping[str, StreamSpec], read: Collection[tuple[str, str]]
+) -> dict[str, StreamSpec]:
+    """Streams of a component; those that nothing reads are meant not to be read."""
+    return {
+        stream.name: stream if (name, stream.name) in read else dataclasses.replace(stream, unconsumed=True)
+        for stream in streams.values()
+    }
 
 
 def _stream_faults(draft: _Draft) -> Iterator[Finding]:

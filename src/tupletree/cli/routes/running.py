@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tupletree.cli.arguments import Option
+from tupletree.cli.arguments import Option, RuntimeName
 from tupletree.cli.pipelines import require_packages
 from tupletree.cli.routes.documents import app
-from tupletree.cli.run import EXIT_DEAD_LETTERS, EXIT_INTERRUPTED, Interruption, RuntimeName, SummaryFormat
+from tupletree.cli.run import EXIT_DEAD_LETTERS, EXIT_INTERRUPTED, Interruption, SummaryFormat
 from tupletree.cli.summary import print_result, real_stdout
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape

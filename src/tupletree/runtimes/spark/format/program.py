@@ -30,7 +30,7 @@ from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.splits import SplitSpout
 
-__all__ = ["EpochControl", "Program", "load_program", "pack_program"]
+__all__ = ["EpochControl", "Program", "load_program", "pack_program", "unsendable"]
 
 
 M_MMAP_THRESHOLD = -3
@@ -146,20 +146,25 @@ def pack_program(plan: Plan, search_path: list[str]) -> bytes:
     try:
         pickled = _pickle(light)
     except Exception as error:
-        findings = [
-            Finding(
-                "this cannot be sent to Spark's workers",
-                where=f"{component.kind} {component.name!r} ({component.where})",
-                got=fault,
-                next_step="acquire locks, files and connections in `open`; resources must be picklable",
-            )
-            for component in components.values()
-            if (fault := _unpicklable(component))
-        ]
+        findings = unsendable(spec)
         if not findings:
             raise
         raise TopologyError("the topology cannot be sent to Spark's workers", findings=findings) from error
     return msgspec.msgpack.encode([versions_here(), list(map(os.fsencode, search_path)), pickled])
+
+
+def unsendable(spec: TopologySpec) -> list[Finding]:
+    """A finding for each component that cannot be pickled for workers, with the reason."""
+    return [
+        Finding(
+            "this cannot be sent to Spark's workers",
+            where=f"{component.kind} {component.name!r} ({component.where})",
+            got=fault,
+            next_step="acquire locks, files and connections in `open`; resources must be picklable",
+        )
+        for component in (_as_sent(spec, component) for component in spec.components.values())
+        if (fault := _unpicklable(component))
+    ]
 
 
 @lru_cache(maxsize=1)  # asked for each program, and of what is imported already

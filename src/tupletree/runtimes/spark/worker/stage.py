@@ -92,7 +92,6 @@ def run_stage(
         identity: which attempt this is.
         rows: the partition's rows.
     """
-    follow_environment()
     known = control_from(control)
     marker = CrashMarker(
         Path(known.markers_directory),
@@ -102,7 +101,9 @@ def run_stage(
         from_first=known.expects_crashes,
     )
     with marker:
-        run = StageRun(load_program(blob), known, index, identity.partition, identity.unique, marker)
+        with follow_environment():
+            program = load_program(blob)
+        run = StageRun(program, known, index, identity.partition, identity.unique, marker)
         try:
             yield from run.read(rows)
             if run.has_work:
