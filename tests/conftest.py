@@ -5,9 +5,11 @@ And where tests run side by side, those that share a Spark session run in one pr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -40,19 +42,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("killed"))
 
 
-def _is_beside_a_target(name: str, file: Path, written: Path) -> bool:
-    """Whether a module was imported by its stem: from what a test wrote, or from beside an example's document."""
-    return file.is_relative_to(written) or (file.is_relative_to(EXAMPLES) and "." not in name)
+_KEPT: dict[str, ModuleType] = {}
+"""Modules that stay: a process has some thousands of them, and looks for others after each test."""
 
 
 @pytest.fixture(autouse=True)
 def forget_written_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Target files are imported by their stem, so a `words.py` left loaded would hide the next test's own."""
+    """Target files are imported by their stem, so a `words.py` left loaded would hide the next test's own.
+
+    What a test wrote is forgotten, and what was imported by its stem from beside an example's document.
+    """
     path_before = list(sys.path)
     yield
     sys.path[:] = path_before
-    written = tmp_path_factory.getbasetemp()
+    written, examples = f"{tmp_path_factory.getbasetemp()}{os.sep}", f"{EXAMPLES}{os.sep}"
     for name, module in list(sys.modules.items()):
+        if _KEPT.get(name) is module:
+            continue
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and _is_beside_a_target(name, Path(file), written):
+        if isinstance(file, str) and (file.startswith(written) or ("." not in name and file.startswith(examples))):
             del sys.modules[name]
+        else:
+            _KEPT[name] = module
