@@ -30,8 +30,19 @@ KUBERNETES = re.compile(
 """What Kubernetes sets in every pod beside a Service whose name begins with tupletree."""
 
 
-_LONGEST = {"seconds": 31_536_000.0, "milliseconds": 31_536_000_000.0}
-"""A year: a longer wait is a mistake; `none` means for ever."""
+_MOST: dict[str, float] = {
+    "seconds": 31_536_000.0,  # a year: a longer wait is a mistake; `none` means for ever
+    "milliseconds": 31_536_000_000.0,
+    "bytes": 2**50,
+    "factor": 1_000_000.0,
+    "tasks": 100_000,
+    "threads": 10_000,
+    "buckets": 1_000,
+    "tuples": 2**24,
+}
+"""By unit, what no option may exceed: beyond it, arithmetic or memory ends a run later, far from the mistake."""
+
+_MOST_OF_OTHERS = 1_000_000_000
 
 
 def _option(
@@ -54,7 +65,7 @@ def _option(
         "storm": storm,
         "at_least": at_least,
         "above": above,
-        "at_most": _LONGEST.get(unit) if at_most is None else at_most,
+        "at_most": _MOST.get(unit, _MOST_OF_OTHERS) if at_most is None else at_most,
     }
     return field(default=default, metadata=metadata)
 
@@ -189,6 +200,13 @@ class Options:
         "bytes",
         "on Spark: what one call of a bolt may emit, encoded; a message that becomes more is dead",
         at_least=1,
+    )
+    message_max_bytes: int = _option(
+        64 * 1024 * 1024,
+        "bytes",
+        "on Spark: the longest message that a spout may give, and the longest tuple that goes to another stage, "
+        "encoded; what is longer makes its message dead, with a dead letter that has the start of it",
+        at_least=4096,
     )
     epoch_min_interval_ms: float = _option(
         0.0, "milliseconds", "start epochs no closer together than this; 0 is as fast as they come", at_least=0
@@ -372,7 +390,7 @@ class _Declared:
         bounds = [
             f"{word} {bound:g}" if bound < 1e6 else f"{word} {bound:,.0f}"
             for word, bound in (("at least", self.at_least), ("above", self.above), ("at most", self.at_most))
-            if bound is not None
+            if bound is not None and self.kind is not str
         ]
         return " ".join([kind, " and ".join(bounds), "or none" if self.optional else ""]).strip()
 
@@ -394,8 +412,13 @@ class _Declared:
                 raise ValueError(self.expected)
             return parsed
         if self.kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
-            parsed = float(parsed)
-        if not isinstance(parsed, int | float) or type(parsed) is not self.kind or not math.isfinite(parsed):
+            try:
+                parsed = float(parsed)
+            except OverflowError:
+                raise ValueError(self.expected) from None
+        if not isinstance(parsed, int | float) or type(parsed) is not self.kind:
+            raise ValueError(self.expected)
+        if isinstance(parsed, float) and not math.isfinite(parsed):
             raise ValueError(self.expected)
         if (
             (self.at_least is not None and parsed < self.at_least)

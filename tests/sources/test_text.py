@@ -122,9 +122,9 @@ def test_lines_end_with_line_feeds_and_nothing_else(tmp_path: Path, content: byt
     assert texts(content, tmp_path) == expected
 
 
-def test_a_line_of_any_length_arrives_whole(tmp_path: Path) -> None:
+def test_a_line_of_any_length_arrives_whole_where_no_length_is_too_much(tmp_path: Path) -> None:
     long = "ü" * 10_000_000
-    assert texts(f"a\n{long}\nb".encode(), tmp_path) == ["a", long, "b"]
+    assert texts(f"a\n{long}\nb".encode(), tmp_path, max_line_bytes=None) == ["a", long, "b"]
 
 
 def test_a_line_that_is_not_utf8_is_rejected_with_its_place_and_bytes_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tupletree.clock import Clock
 from tupletree.errors import ConnectorError, Finding, SourceChangedError
 from tupletree.sources.file_table import FileRecord, FileTable, Reconciled
 from tupletree.sources.files import FileList, Found, Listing, compression_of
-from tupletree.sources.line_reader import DamagedFileError, LineReader, ReplacedFileError
+from tupletree.sources.line_reader import DamagedFileError, LineReader, LongLineError, ReplacedFileError
 from tupletree.sources.text_pieces import Taken, loss_of
 
 __all__ = ["FileQueue", "Reading"]
@@ -46,6 +46,7 @@ class Reading:
     poll_interval_s: float
     logged: bool | None
     clock: Clock
+    max_line_bytes: int | None = None
 
 
 @dataclass(eq=False)
@@ -125,6 +126,7 @@ class FileQueue:
         to_end = not self._reading.follow or self._is_over(source)
         while True:
             offset, is_rest = reader.offset, reader.is_within_line
+            long: LongLineError | None = None
             try:
                 piece = reader.take(1 if is_rest else max_rows, max_bytes, to_end=to_end)
             except DamagedFileError as error:
@@ -133,7 +135,9 @@ class FileQueue:
                 self._close(source)
                 self._look_again = True
                 return None
-            if not piece:
+            except LongLineError as error:
+                piece, long = error.start, error
+            if not piece and long is None:
                 self._at_end(source)
                 return None
             if not record.series:
@@ -142,6 +146,9 @@ class FileQueue:
             record.offset, (record.head, record.tail) = reader.offset, reader.hashes
             record.done = False
             self.table.changed(record)
+            if long is not None and not is_rest:
+                record.lines += 1
+                return self._too_long(record, long, offset)
             if not is_rest:
                 rows = piece.count(b"\n") + (not piece.endswith(b"\n"))
                 record.lines += rows
@@ -153,13 +160,20 @@ class FileQueue:
                 reason = f"{record.name}: line {record.lines} was taken as whole when the file ended there; its rest"
                 return self._report(loss_of(record, "rest", offset, f"{reason} came later", rest))
 
+    def _too_long(self, record: FileRecord, long: LongLineError, offset: int) -> Taken:
+        reason = (
+            f"{record.name}, line {record.lines}: longer than max_line_bytes ({long.length:,} bytes, expected at most "
+            f"{self._reading.max_line_bytes:,}); its start is the payload"
+        )
+        return Taken(record, record.lines, 1, offset, long.start, lost=reason)
+
     def _opened(self, source: _Source) -> LineReader | None:
         """The file of a source, open where the next line begins; None if it has changed since it was compared."""
         record, found = source.record, source.found
         if found is None:
             return None
         try:
-            reader = LineReader(found.path, self._reading.encoding, record.offset)
+            reader = LineReader(found.path, self._reading.encoding, record.offset, longest=self._reading.max_line_bytes)
         except EOFError:
             self._look_again = True  # truncated since
             return None

@@ -13,6 +13,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
@@ -20,12 +21,15 @@ import xxhash
 from tupletree.errors import ConnectorError
 from tupletree.sources.files import compression_of
 
-__all__ = ["BLOCK_BYTES", "WIDE", "DamagedFileError", "LineReader", "ReplacedFileError"]
+__all__ = ["BLOCK_BYTES", "WIDE", "DamagedFileError", "LineReader", "LongLineError", "ReplacedFileError"]
 
 CHUNK_BYTES = 256 * 1024
 
 BLOCK_BYTES = 1024
 """So much at the start of a file and before an offset tells whether it is the file that was read so far."""
+
+START_BYTES = 64 * 1024
+"""So much is kept of a line that is too long."""
 
 # --- compression --------------------------------------------------------------------------------------------------
 
@@ -45,6 +49,20 @@ class ReplacedFileError(Exception):
 
 class DamagedFileError(Exception):
     """What follows in a compressed file cannot be decompressed, or its end is missing."""
+
+
+class LongLineError(Exception):
+    """The next line is longer than lines may be. It is behind the offset now.
+
+    Attributes:
+        start: its first bytes, at most `START_BYTES`.
+        length: of it, in bytes, without its end.
+    """
+
+    def __init__(self, start: bytes, length: int) -> None:
+        super().__init__(f"a line of {length:,} bytes")
+        self.start = start
+        self.length = length
 
 
 # --- encodings ----------------------------------------------------------------------------------------------------
@@ -89,6 +107,21 @@ class _Transcoder:
         return b"\xff" if is_cut else b""
 
 
+@dataclass
+class _LongLine:
+    """A line that is too long, as far as it was read: all of it is behind the offset, and only this is kept."""
+
+    start: bytes = b""
+    last: bytes = b""
+    length: int = 0
+
+    def add(self, block: bytes) -> None:
+        if len(self.start) < START_BYTES:
+            self.start += block[: START_BYTES - len(self.start)]
+        self.last = block[-BLOCK_BYTES:] if len(block) >= BLOCK_BYTES else (self.last + block)[-BLOCK_BYTES:]
+        self.length += len(block)
+
+
 # --- lines --------------------------------------------------------------------------------------------------------
 
 
@@ -104,8 +137,14 @@ class LineReader:
         identity: of the file that is open.
     """
 
-    def __init__(self, path: str, encoding: str, offset: int = 0) -> None:
+    def __init__(self, path: str, encoding: str, offset: int = 0, *, longest: int | None = None) -> None:
         """Open it and go to the offset.
+
+        Args:
+            path: of the file.
+            encoding: of its text.
+            offset: where to begin.
+            longest: bytes of a line at most, without its end; None: no limit.
 
         Raises:
             EOFError: the file ends before the offset.
@@ -117,6 +156,8 @@ class LineReader:
         self.offset = 0
         self.head = self.tail = b""
         self._rest: list[bytes] = []
+        self._longest = longest
+        self._long: _LongLine | None = None  # begun, and not at its end yet
         self._known = 0, b""  # what must still be where in the file
         self._state = 0, 0
         self._transcoder: _Transcoder | None = None
@@ -200,12 +241,16 @@ class LineReader:
             try:
                 status = os.stat(self.path)
             except FileNotFoundError:
-                return self.size, self.mtime_ns, not any(self._rest)
-            is_read = (status.st_size, status.st_mtime_ns) == (self.size, self.mtime_ns) and not any(self._rest)
+                return self.size, self.mtime_ns, not self._has_rest
+            is_read = (status.st_size, status.st_mtime_ns) == (self.size, self.mtime_ns) and not self._has_rest
             return status.st_size, status.st_mtime_ns, is_read
         status = os.fstat(self._raw.fileno())
-        is_read = self._raw.tell() == status.st_size and not any(self._rest)
+        is_read = self._raw.tell() == status.st_size and not self._has_rest
         return status.st_size, status.st_mtime_ns, is_read
+
+    @property
+    def _has_rest(self) -> bool:
+        return self._long is not None or any(self._rest)
 
     def exactly(self, length: int) -> bytes:
         """So many bytes from here on; fewer at the end of the file."""
@@ -223,15 +268,19 @@ class LineReader:
             at_least_one: give one line however long it is.
 
         Raises:
+            LongLineError: the next line is too long; it was taken, in pieces, and only its start was kept.
             ReplacedFileError: the file was truncated, and may have been written again; nothing was taken.
             DamagedFileError: what follows cannot be decompressed; all lines before were given.
             ConnectorError: it cannot be read.
         """
         rest = self._filled(to_end=to_end)
         self._check()
+        rest = self._without_long(rest, to_end=to_end)
         end = rest.rfind(b"\n") + 1
         if not end and to_end:
             end = len(rest)
+        if self._longest is not None and self._longest < CHUNK_BYTES:
+            end = _before_long(rest, end, self._longest)
         piece = _cut(rest[:end] if end < len(rest) else rest, max_rows, max_bytes, at_least_one=at_least_one)
         if not self.offset and piece == codecs.BOM_UTF8 and self.encoding == "utf-8":
             return b""  # a mark is no line
@@ -239,6 +288,29 @@ class LineReader:
         self._pass(piece)
         self._known = self.offset - len(self.tail), self.tail + b"".join(self._rest)[:BLOCK_BYTES]
         return piece
+
+    def _without_long(self, rest: bytes, *, to_end: bool) -> bytes:
+        """What was read, without the start of a line that is too long; raises LongLineError at the end of that line."""
+        if self._longest is None:
+            return rest
+        found = rest.find(b"\n", 0, None if self._long is not None else self._longest + 1)
+        if self._long is None and (found >= 0 or len(rest) <= self._longest):
+            return rest
+        found = rest.find(b"\n")
+        end = found + 1 if found >= 0 else len(rest)
+        long = self._long or _LongLine()
+        long.add(rest[: end - (found >= 0)])
+        if found < 0 and not to_end:
+            self._long, self._rest = long, []
+            return b""
+        self._long, self._rest = None, [rest[end:]]
+        head = (self.head + long.start)[:BLOCK_BYTES]
+        end_of_line = b"\n" if found >= 0 else b""
+        self.tail = (self.tail + long.last + end_of_line)[-BLOCK_BYTES:]
+        self.head = (head + end_of_line)[:BLOCK_BYTES]
+        self.offset += long.length + len(end_of_line)
+        self._known = self.offset - len(self.tail), self.tail + rest[end : end + BLOCK_BYTES]
+        raise LongLineError(long.start, long.length)
 
     def _check(self) -> None:
         """See that what was read before is still in the file, if anything was done to it."""
@@ -258,8 +330,8 @@ class LineReader:
         self._state = state
 
     def unread(self) -> bytes:
-        """What was read from the file and was not given."""
-        return b"".join(self._rest)
+        """What was read from the file and was not given; of a line that is too long, its start."""
+        return b"".join([self._long.start if self._long is not None else b"", *self._rest])
 
     def close(self) -> None:
         """Close the file."""
@@ -270,10 +342,17 @@ class LineReader:
         """Read on until there is a whole line, or the file ends."""
         if any(b"\n" in block for block in self._rest):
             return b"".join(self._rest)
+        length = sum(map(len, self._rest))
         while block := self._read():
             self._rest.append(block)
             if b"\n" in block:
                 break
+            length += len(block)
+            if self._longest is not None and length > self._longest:
+                self._long = self._long or _LongLine()
+                for one in self._rest:
+                    self._long.add(one)
+                self._rest, length = [], 0
         else:
             if to_end and self._transcoder is not None:
                 self._put(self._transcoder.end())
@@ -311,6 +390,19 @@ class LineReader:
                 raise DamagedFileError(str(error)) from error
             raise ConnectorError(f"cannot read: {error.strerror or error}", where=self.path) from error
         return block
+
+
+def _before_long(rest: bytes, end: int, longest: int) -> int:
+    """Where whole lines end before the first one that is too long; the first line is not."""
+    lines = rest[:end].split(b"\n")
+    if max(map(len, lines)) <= longest:
+        return end
+    end = 0
+    for line in lines:
+        if len(line) > longest:
+            break
+        end += len(line) + 1
+    return end
 
 
 def _cut(chunk: bytes, max_rows: int | None, max_bytes: int, *, at_least_one: bool) -> bytes:

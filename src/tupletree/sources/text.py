@@ -26,6 +26,8 @@ __all__ = ["Line", "TextLines", "text_lines"]
 
 T = TypeVar("T")
 
+MAX_LINE_BYTES = 16 * 1024 * 1024
+
 NEXT_BYTES = 64 * 1024
 """About how much one `next` gives."""
 
@@ -56,6 +58,7 @@ def text_lines(
     changed: Literal["read", "refuse"] = ...,
     poll_interval_s: float = ...,
     logged: bool | None = ...,
+    max_line_bytes: int | None = ...,
     clock: Clock | None = ...,
 ) -> TextLines[Line]: ...
 
@@ -71,6 +74,7 @@ def text_lines(
     changed: Literal["read", "refuse"] = ...,
     poll_interval_s: float = ...,
     logged: bool | None = ...,
+    max_line_bytes: int | None = ...,
     clock: Clock | None = ...,
 ) -> TextLines[T]: ...
 
@@ -85,6 +89,7 @@ def text_lines(
     changed: Literal["read", "refuse"] = "read",
     poll_interval_s: float = 1.0,
     logged: bool | None = None,
+    max_line_bytes: int | None = MAX_LINE_BYTES,
     clock: Clock | None = None,
 ) -> TextLines[Any]:
     """Read text files line by line; every line is one message, empty ones too.
@@ -117,6 +122,8 @@ def text_lines(
         poll_interval_s: with `follow`, seconds between two looks for new files. Open ones are looked at all the time.
         logged: lines travel in the epoch's log, so that workers need not see the files, and that later changes
             of them do not matter. None: where `follow` is set, and for compressed files, UTF-16 and UTF-32.
+        max_line_bytes: a longer line, without its end, becomes a dead letter that holds its first 64 KiB; it is
+            read in pieces, and never held as a whole. Default 16 MiB; None: no limit.
         clock: for tests.
 
     Raises:
@@ -136,6 +143,7 @@ def text_lines(
         changed=changed,
         poll_interval_s=poll_interval_s,
         logged=logged,
+        max_line_bytes=max_line_bytes,
         clock=clock,
     )
 
@@ -157,6 +165,7 @@ class TextLines(SplitSpout[T], Generic[T]):
         changed: Literal["read", "refuse"] = "read",
         poll_interval_s: float = 1.0,
         logged: bool | None = None,
+        max_line_bytes: int | None = MAX_LINE_BYTES,
         clock: Clock | None = None,
     ) -> None:
         self._files = FileList(paths, "text_lines", order)
@@ -166,6 +175,14 @@ class TextLines(SplitSpout[T], Generic[T]):
         self.changed = changed
         self.poll_interval_s = poll_interval_s
         self.logged = logged
+        self.max_line_bytes = max_line_bytes
+        if max_line_bytes is not None and (type(max_line_bytes) is not int or max_line_bytes < 1):
+            raise ConfigError(
+                "no length of a line",
+                where="text_lines(max_line_bytes=…)",
+                got=repr(max_line_bytes),
+                expected="a whole number of bytes, at least 1, or None",
+            )
         self.clock = clock or SystemClock()
         if changed not in {"read", "refuse"}:
             raise ConfigError(
@@ -211,7 +228,15 @@ class TextLines(SplitSpout[T], Generic[T]):
         self._queue.close()
 
     def _new_queue(self) -> FileQueue:
-        reading = Reading(self.encoding, self.follow, self.changed, self.poll_interval_s, self.logged, self.clock)
+        reading = Reading(
+            self.encoding,
+            self.follow,
+            self.changed,
+            self.poll_interval_s,
+            self.logged,
+            self.clock,
+            self.max_line_bytes,
+        )
         return FileQueue(self._files, reading)
 
     # --- what comes next ----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Taken:
         encoding: of the piece.
         path: where the file is; None: nowhere that it could be read again.
         lost: of a loss, the reason.
-        kind: of a loss, what its id says.
+        kind: of a loss, what its id says; empty for a line that is lost, whose id is that of any line.
     """
 
     record: FileRecord
@@ -90,7 +90,7 @@ class Taken:
     def series(self) -> int | str | None:
         """What is in the ids between name and number."""
         number = self.record.series
-        if self.lost is not None:
+        if self.lost is not None and self.kind:
             return self.kind if number == 1 else f"{number} {self.kind}"
         return None if number == 1 else number
 

@@ -11,7 +11,7 @@ will try again at a due time. *Awaiting its source*: an attempt failed and the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupletree.errors import CheckpointError, InternalError
@@ -279,6 +279,11 @@ class Pending:
         task.awaiting[message.key] = message
         message.ticket = AWAITING
         self._log.note_waiting(message, was_there=False)
+
+    def cut(self, starts: Mapping[int, Any]) -> None:
+        """Keep only these instead of the values of attempts in flight, which are too long ever to succeed."""
+        for root, start in starts.items():
+            self._in_flight[root].value = start
 
     def put_back(self, root: int, due_s: float = -math.inf) -> bool:
         """Take an attempt back without counting it: `due` gives the message out at `due_s`, or before all others.

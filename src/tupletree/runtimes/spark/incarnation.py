@@ -157,7 +157,7 @@ class Incarnation:
         self.spouts = self._make_spouts(plan, self._spout_loop)
         accounts = self._make_accounts(self.spouts)
         codecs = codecs_of(plan)
-        self._frame_maker = EpochFrameMaker(plan, self.spouts)
+        self._frame_maker = EpochFrameMaker(plan, self.spouts, request.options.message_max_bytes)
         rescaler = Rescaler(directory, plan, self._frame_maker, self.spouts, codecs)
         self._recovered = recover(directory, accounts, codecs, settings.sinks, clock, rescaler)
         adopt_open_trees(directory, accounts, codecs, clock)

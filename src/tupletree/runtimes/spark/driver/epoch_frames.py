@@ -24,12 +24,16 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Unsendable
 from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.runtimes.spark.worker.splits import FRAME_TUPLES, rejection, wrong_class
+from tupletree.texts import json_bytes
 from tupletree.topology.components import MessageId, Reject, Spout
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["EpochFrameMaker", "EpochFrames", "SpoutTask", "openings_of"]
+
+START_BYTES = 64 * 1024
+"""So much of a message that is too long is in its dead letter, as JSON."""
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -40,7 +44,7 @@ class SpoutTask:
 
     `number` is its number in the accounts and the journal: the task's id at the first start on the state directory. The
     id itself changes when other components get more tasks or fewer. `made`, where the stream carries it: the numbers of
-    `roots` in the order of making, then those of `untracked`.
+    `roots` in the order of making, then those of `untracked`. `cut`: by root, the start of messages that are too long.
     """
 
     task: Task
@@ -53,6 +57,7 @@ class SpoutTask:
     attempts: list[int] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
     rejected: dict[int, Reject] = field(default_factory=dict)
+    cut: dict[int, bytes] = field(default_factory=dict)
     untracked: list[Any] = field(default_factory=list)
     planned: list[Split] = field(default_factory=list)
     fresh: int = 0
@@ -100,14 +105,16 @@ class EpochFrameMaker:
     Args:
         plan: the topology laid out.
         spouts: the spout tasks.
+        longest: bytes of a message at most, encoded.
 
     Attributes:
         plan: the topology laid out.
         tasks: component → first id and number of its tasks, of those that read: what frames are addressed by.
     """
 
-    def __init__(self, plan: Plan, spouts: Sequence[SpoutTask]) -> None:
+    def __init__(self, plan: Plan, spouts: Sequence[SpoutTask], longest: int = wire.FRAME_BYTES * 4) -> None:
         self.plan = plan
+        self._longest = longest
         self._codecs = codecs_of(plan)
         self._routers = {
             spout.number: Router.of(
@@ -235,12 +242,30 @@ class EpochFrameMaker:
         row = wire.encode_frame(frame, codec, self.plan.placement(frame.task), source, self._sequence, fail)
         if row is None:
             return
-        if len(row[3]) <= wire.FRAME_BYTES or len(frame.values) == 1:
-            yield frame, row
+        length = len(row[3])
+        if length <= min(wire.FRAME_BYTES, self._longest) or len(frame.values) == 1:
+            if length <= self._longest:
+                yield frame, row
+            else:
+                self._refuse_long(spout, failures, frame, length)
             return
         for half in wire.halves(frame):
             half.id = mix64(epoch, 0, -1, source, frame.task, self._sequence)
             yield from self._encode(epoch, spout, half, failures)
+
+    def _refuse_long(self, spout: SpoutTask, failures: dict[int, Failure], frame: Frame, length: int) -> None:
+        """Fail a message that is too long; from here on, its start stands for it."""
+        reason = wire.too_long_text(length, self._longest)
+        (root,), (value,) = frame.roots, frame.values
+        if root == UNTRACKED:
+            self._note(spout, failures, root, f"a {type(value).__qualname__}", reason)
+            return
+        place = spout.roots.index(cast("int", root))
+        start = json_bytes(to_jsonable(value))[:START_BYTES]
+        reject = Reject(start, spout.ids[place] if spout.ids else "", reason)
+        failures[spout.roots[place]] = rejection(reject, self._fail[spout.number])
+        spout.values[place] = start
+        spout.cut[spout.roots[place]] = start
 
 
 def openings_of(

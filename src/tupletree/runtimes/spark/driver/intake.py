@@ -340,7 +340,9 @@ class Intake:
             if spout.ended:
                 self._accounts.ended.add(task_id)
             spout.ids, spout.roots, spout.values, spout.attempts, spout.made = [], [], [], [], []
-            spout.rejected, spout.untracked, spout.fresh = {}, [], 0
+            with self._accounts.lock:
+                self._accounts.pending.cut(spout.cut)
+            spout.rejected, spout.cut, spout.untracked, spout.fresh = {}, {}, [], 0
         header.splits = self._placed(header)
         header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
         header.ended = sorted(self._accounts.ended)

@@ -69,6 +69,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         expects_crashes: messages are tried again, and some message of this start has crashed its workers.
         stage_memory_bytes: what a partition holds of frames, and of rows for a sink, until it spills them.
         call_max_bytes: what one call of a bolt may emit.
+        message_max_bytes: of the longest tuple that goes to another stage.
         epochs_directory: where the epoch logs are, which name messages.
     """
 
@@ -105,6 +106,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
     calls: int = 1
     stage_memory_bytes: int = 128 * 2**20
     call_max_bytes: int = 4 * 2**30
+    message_max_bytes: int = 64 * 2**20
     epochs_directory: str = ""
 
     def needs(self, component: str, task_index: int) -> bool:

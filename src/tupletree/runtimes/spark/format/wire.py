@@ -61,6 +61,7 @@ __all__ = [
     "pack_roots",
     "pack_row",
     "root_array",
+    "too_long_text",
     "unpack_anchors",
     "unpack_entries",
     "unpack_roots",
@@ -254,6 +255,14 @@ def halves(frame: Frame) -> tuple[Frame, Frame]:
     if frame.made is not None:
         first.made, second.made = frame.made[:middle], frame.made[middle:]
     return first, second
+
+
+def too_long_text(length: int, longest: int) -> str:
+    """What is wrong with a tuple of so many bytes."""
+    return (
+        f"longer than message_max_bytes: {length:,} bytes encoded, expected at most {longest:,}; raise the option and "
+        "the memory of Spark's driver and executors, or send a reference to where the content is"
+    )
 
 
 def pack_layout(roots: Sequence[Root], ends: Sequence[int]) -> tuple[bytes, bytes, bytes]:

@@ -217,6 +217,7 @@ class EpochRuns:
             expects_crashes=self._met_crashes and bool(accounts.trees.attempts or record.attempts),
             stage_memory_bytes=self._options.stage_memory_bytes,
             call_max_bytes=self._options.call_max_bytes,
+            message_max_bytes=self._options.message_max_bytes,
             away=self._outages.away,
             one_host=self._runner.one_host,
             epochs_directory=str(self._directory.epochs),

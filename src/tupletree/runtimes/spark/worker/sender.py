@@ -46,6 +46,7 @@ class Destinations:
         edges: the ledger.
         fail: (maker, root, tuple, error): a tuple failed.
         call_max_bytes: what one call may emit.
+        message_max_bytes: the longest tuple that goes elsewhere, encoded.
         numbers: of what is made here, in the order of making.
     """
 
@@ -56,6 +57,7 @@ class Destinations:
     edges: Edges
     fail: Callable[[FailureMaker, Root, object, BaseException | str], None]
     call_max_bytes: int
+    message_max_bytes: int
     numbers: Numbers
 
 
@@ -212,9 +214,13 @@ class Sender:
         row = wire.encode_frame(frame, codec, self._plan.placement(frame.task), source, sequence, self._fail)
         if row is None:
             return
-        if len(row[3]) > wire.FRAME_BYTES and frame.size > 1:
+        longest = self._destinations.message_max_bytes
+        if len(row[3]) > min(wire.FRAME_BYTES, longest) and frame.size > 1:
             for half in wire.halves(frame):
                 yield from self._packed(half)
+            return
+        if len(row[3]) > longest:
+            self._fail(frame.roots[0], frame.values[0], PermanentError(wire.too_long_text(len(row[3]), longest)))
             return
         slot = self._destinations.spill_buffer.put(row[2], row[3])
         yield _OutgoingFrame(frame.id, frame.task, sequence, wire.frame_roots(frame), None, slot, 0)

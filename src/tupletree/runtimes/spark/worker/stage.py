@@ -158,6 +158,7 @@ class StageRun:
             edges=self._edges,
             fail=self._fail,
             call_max_bytes=control.call_max_bytes,
+            message_max_bytes=control.message_max_bytes,
             numbers=Numbers(wire.first_number(control.epoch)),
         )
 
