@@ -21,6 +21,13 @@ HANG_S = 120.0
 RunTopology = Callable[..., Summary]
 StartTopology = Callable[..., RunHandle]
 
+SPARK_NIGHTLY = pytest.mark.parametrize(
+    "start_topology",
+    ["in process", pytest.param("on Spark", marks=[pytest.mark.spark, pytest.mark.nightly])],
+    indirect=True,
+)
+"""For a test that tells the same of driver, stages and files without a JVM: with one it runs at night."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:

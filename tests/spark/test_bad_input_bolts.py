@@ -10,14 +10,12 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Bolt, Collector, Emit, KeyedState, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl
 from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import MessageId
-
-pytestmark = pytest.mark.spark
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -126,6 +124,7 @@ def stateful(ask: Ask, total: KeyedState[int]) -> Answer:
     return misbehave(ask.what) or Answer(f"{ask.what}", f"state-{total.value}")
 
 
+@SPARK_NIGHTLY
 @pytest.mark.parametrize("style", ["function", "generator", "collecting", "class", "stateful"])
 def test_whatever_a_bolt_raises_or_returns_costs_its_own_message_only(
     run_topology: RunTopology, tmp_path: Path, style: str
@@ -184,6 +183,7 @@ class FailsToBeMade(FailsToOpen):
         raise ConnectionError("nothing is ever made")
 
 
+@SPARK_NIGHTLY
 @pytest.mark.parametrize(
     ("broken", "error_type"),
     [(FailsToOpen, "ConnectionError"), (FailsToOpenOddly, "SystemExit"), (FailsToBeMade, "ConnectionError")],
@@ -217,6 +217,7 @@ def refuse_last(answer: Answer) -> Answer:
     return answer
 
 
+@SPARK_NIGHTLY
 def test_a_fan_out_of_ten_thousand_children_is_one_message_that_goes_through_or_not(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import Feed, Result, finish
 from tupletree import Collector, Emit, KeyedState, Topology, bolt
 from tupletree.sinks import jsonl, parquet
-
-pytestmark = pytest.mark.spark
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -88,6 +85,7 @@ def remember_text(value: Value, kept: KeyedState[list[str | None]]) -> Ask:
 WHERE = ("exchange", "lines", "columns", "key")
 
 
+@SPARK_NIGHTLY
 def test_a_hard_value_goes_through_an_exchange_a_state_and_each_sink_exactly_or_fails_clearly(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -128,6 +126,7 @@ def test_a_hard_value_goes_through_an_exchange_a_state_and_each_sink_exactly_or_
         assert {field: repr(row[field]) for field in FLAT} == {field: repr(getattr(value, field)) for field in FLAT}
 
 
+@SPARK_NIGHTLY
 def test_what_a_spout_emits_but_cannot_be_sent_is_dead_at_once_with_the_value_in_the_letter(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -183,6 +182,7 @@ def store(step: Step, total: KeyedState[int]) -> Stored:
     return Stored(step.number, total.value if step.put == "count" else -1)
 
 
+@SPARK_NIGHTLY
 def test_a_state_value_that_cannot_be_stored_fails_who_put_it_and_leaves_the_key_as_it_was(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from examples import word_count
-from tests.spark.conftest import RunTopology, StartTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology, StartTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Emit, EndOfInput, Reject, Spout, TaskContext, Topology, TupletreeError, bolt
 from tupletree.errors import ConnectorError
@@ -20,9 +20,6 @@ from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-pytestmark = pytest.mark.spark
-
-
 LONG_WORD = "long" * 12 + "."
 
 
@@ -30,6 +27,7 @@ class Number(msgspec.Struct, frozen=True):
     number: int
 
 
+@SPARK_NIGHTLY
 def test_text_files_of_every_kind_are_counted_and_lines_that_are_no_text_are_dead_letters(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -72,6 +70,7 @@ def result_tally(folder: Path) -> dict[str, int]:
     return last
 
 
+@SPARK_NIGHTLY
 def test_a_missing_file_is_named_and_the_run_resumes_once_it_is_there(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -84,6 +83,7 @@ def test_a_missing_file_is_named_and_the_run_resumes_once_it_is_there(
     assert result_tally(tmp_path / "out") == {"a": 3}
 
 
+@SPARK_NIGHTLY
 def test_a_finished_run_that_is_given_more_input_goes_on_where_it_ended(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -158,6 +158,7 @@ def refuse_seven(value: Number) -> Number:
     return value
 
 
+@SPARK_NIGHTLY
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [
@@ -189,6 +190,7 @@ def test_a_source_that_breaks_stops_the_run_and_the_next_start_loses_and_repeats
     assert result.dead.keys() == {7}
 
 
+@SPARK_NIGHTLY
 def test_a_source_whose_close_breaks_has_done_its_work(run_topology: RunTopology, tmp_path: Path) -> None:
     t = Topology("moody")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("source", Moody()))
@@ -196,6 +198,7 @@ def test_a_source_whose_close_breaks_has_done_its_work(run_topology: RunTopology
     assert finish(run_topology, t, tmp_path).summary.acked == 10
 
 
+@SPARK_NIGHTLY
 def test_a_rejected_message_is_dead_at_once_whatever_its_reason_holds(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -212,6 +215,7 @@ def never(value: Number) -> Number:
     raise ValueError("never")
 
 
+@SPARK_NIGHTLY
 def test_a_run_that_stops_while_messages_wait_for_a_retry_can_be_resumed_and_replayed(
     start_topology: StartTopology, run_topology: RunTopology, tmp_path: Path
 ) -> None:

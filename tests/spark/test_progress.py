@@ -1,4 +1,4 @@
-"""Each epoch on Spark leaves a progress record, and jobs that the UI shows by name."""
+"""Each epoch leaves a progress record; on Spark, jobs that the UI shows by name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.spark.conftest import RunTopology, StartTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology, StartTopology
 from tests.spark.counting import topology, write_text
 from tupletree.runtimes.progress import ProgressRecord
 
-pytestmark = pytest.mark.spark
 
-
+@SPARK_NIGHTLY
 def test_the_records_of_a_run_add_up_to_its_summary(tmp_path: Path, start_topology: StartTopology) -> None:
     write_text(tmp_path, 170)
     heard: list[ProgressRecord] = []
@@ -45,6 +44,7 @@ def test_the_records_of_a_run_add_up_to_its_summary(tmp_path: Path, start_topolo
     assert first.emitted_per_s > 0.0
 
 
+@pytest.mark.spark
 def test_jobs_in_the_ui_name_topology_epoch_and_run_and_their_plans_name_components(
     tmp_path: Path, spark: Any, run_topology: RunTopology
 ) -> None:

@@ -1,4 +1,4 @@
-"""Infrastructure fails, and the supervisor starts the topology again from the journal: rule 12 on Spark."""
+"""Infrastructure fails, and the supervisor starts the topology again from the journal: rule 12."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import StartTopology
+from tests.spark.conftest import SPARK_NIGHTLY, StartTopology
 from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, rows_of, tapped, wait_until
 from tupletree import Emit
 from tupletree.errors import TupletreeError
 from tupletree.runtimes.spark import runtime
 from tupletree.sources.text import Line
 from tupletree.tracking.retry import RestartPolicy
-
-pytestmark = pytest.mark.spark
 
 TEXTS = [f"a b{number % 3}" for number in range(40)]
 OPTIONS = {"epoch_max_messages": 4, "max_restarts": 3}
@@ -62,6 +60,7 @@ def break_after(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> Non
     monkeypatch.setattr(Tap, "next", breaking)
 
 
+@SPARK_NIGHTLY
 def test_a_source_that_breaks_is_opened_again_and_every_row_is_there_once(
     tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +74,7 @@ def test_a_source_that_breaks_is_opened_again_and_every_row_is_there_once(
     assert generations(tmp_path) == 3
 
 
+@pytest.mark.spark
 def test_an_epoch_whose_job_was_cancelled_is_run_again(
     tmp_path: Path, start_topology: StartTopology, spark: Any
 ) -> None:
@@ -90,6 +90,7 @@ def test_an_epoch_whose_job_was_cancelled_is_run_again(
     assert rows_of(tmp_path / "out") == tank.rows()
 
 
+@SPARK_NIGHTLY
 def test_a_fault_that_stays_ends_the_run_when_the_restarts_are_used_up(
     tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_fault_that_stays_ends_the_run_when_the_restarts_are_used_up(
     assert generations(tmp_path) == 1 + 3
 
 
+@SPARK_NIGHTLY
 def test_a_stop_during_the_wait_for_a_restart_wins(
     tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:

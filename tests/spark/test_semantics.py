@@ -1,4 +1,4 @@
-"""What a count, a sink and a verdict must be, whatever fails and wherever: the guarantee, end to end on Spark."""
+"""What a count, a sink and a verdict must be, whatever fails and wherever: the guarantee, end to end."""
 
 import random
 from collections import Counter
@@ -10,13 +10,11 @@ import msgspec
 import pytest
 
 from examples import word_count
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Collector, KeyedState, PermanentError, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl, parquet
 from tupletree.testing.conformance.messages import numbered
-
-pytestmark = pytest.mark.spark
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -38,6 +36,7 @@ def every_count(texts: list[str]) -> Counter[tuple[str, int]]:
     return Counter((word, number) for word, total in totals.items() for number in range(1, total + 1))
 
 
+@pytest.mark.spark
 def test_poisoned_lines_are_dead_flaky_ones_acked_and_the_counts_are_those_of_counter(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -88,6 +87,7 @@ def stumble_behind(counted: Count) -> Count:
     return counted
 
 
+@pytest.mark.spark
 def test_what_was_acked_is_counted_exactly_when_bolts_before_in_and_behind_the_count_fail_at_random(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -142,6 +142,7 @@ def add(value: Number, total: KeyedState[int]) -> Total:
     return Total(value.number, total.value)
 
 
+@SPARK_NIGHTLY
 @pytest.mark.parametrize("with_state", [False, True])
 def test_a_message_that_fails_in_one_branch_leaves_nothing_of_the_others(
     run_topology: RunTopology, tmp_path: Path, with_state: bool
@@ -199,6 +200,7 @@ def judge(member: Member) -> None:
         raise PermanentError("a member of this number fails in another branch")
 
 
+@SPARK_NIGHTLY
 def test_a_tuple_anchored_to_a_failed_and_a_live_message_is_published_once_for_the_live_one(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -222,6 +224,7 @@ def refuse_some(joint: Joint) -> Joint:
     return joint
 
 
+@SPARK_NIGHTLY
 def test_a_tuple_that_fails_behind_the_join_fails_every_message_that_it_is_anchored_to(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_a_tuple_that_fails_behind_the_join_fails_every_message_that_it_is_ancho
     assert sorted(row["members"][0] for row in result.rows("joints")) == [0, 10, 15]
 
 
+@pytest.mark.spark
 def test_the_session_of_the_process_is_used_as_it_is_and_left_running(
     spark: Any, run_topology: RunTopology, tmp_path: Path
 ) -> None:

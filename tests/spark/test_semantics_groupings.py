@@ -1,4 +1,4 @@
-"""Which task gets which tuple, on Spark, from a spout and from a bolt, for every grouping and several widths."""
+"""Which task gets which tuple, from a spout and from a bolt, for every grouping and several widths."""
 
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -7,15 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, Result, finish
 from tupletree import Collector, Resource, TaskContext, Topology, bolt
 from tupletree.config import Options
 from tupletree.routing.plan import Plan
 from tupletree.sinks import jsonl, parquet
 from tupletree.testing.conformance.messages import numbered
-
-pytestmark = pytest.mark.spark
 
 COUNT = 60
 GROUPINGS = ("shuffle", "none", "local_or_shuffle", "fields", "partial_key", "all", "global", "custom")
@@ -114,6 +112,7 @@ def topology(name: str, out: Path, width: int, direct_tasks: list[int]) -> Topol
     return t
 
 
+@SPARK_NIGHTLY
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_every_grouping_delivers_to_the_right_tasks_and_every_copy_is_accounted_for(
     run_topology: RunTopology, tmp_path: Path, width: int

@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import msgspec
-import pytest
 
-from tests.spark.conftest import RunTopology
+from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Collector, Emit, EndOfInput, KeyedState, PermanentError, Spout, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl
 from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
-
-pytestmark = pytest.mark.spark
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -52,6 +49,7 @@ def carry_out(order: Order, context: TaskContext, out: Collector[Done]) -> None:
                 out.fail(order, ConnectionError("not yet"))
 
 
+@SPARK_NIGHTLY
 def test_what_is_never_acked_times_out_and_what_fails_is_retried_with_backoff(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -122,6 +120,7 @@ def count_up(value: Numbered, total: KeyedState[int]) -> Numbered:
     return value
 
 
+@SPARK_NIGHTLY
 def test_untracked_messages_and_unanchored_tuples_are_processed_and_fail_no_message(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -145,6 +144,7 @@ def test_untracked_messages_and_unanchored_tuples_are_processed_and_fail_no_mess
     assert set(HEARD["untracked"].acked) == set(tracked) - failed
 
 
+@SPARK_NIGHTLY
 def test_without_ackers_every_message_is_acked_on_emit(run_topology: RunTopology, tmp_path: Path) -> None:
     t = Topology("no-ackers")
     source = t.spout(
@@ -199,6 +199,7 @@ def need_patience(value: Numbered, context: TaskContext) -> Numbered:
     return value
 
 
+@SPARK_NIGHTLY
 def test_a_source_that_replays_is_told_of_each_attempt_and_its_message_dies_after_the_last(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
@@ -229,6 +230,7 @@ class Forgetful(Spout[Numbered]):
         return Emit(Numbered(3), 3)
 
 
+@SPARK_NIGHTLY
 def test_a_source_that_ends_without_a_requested_replay_leaves_a_dead_letter(
     run_topology: RunTopology, tmp_path: Path
 ) -> None:
