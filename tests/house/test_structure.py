@@ -13,6 +13,8 @@ PACKAGE = SOURCE / "tupletree"
 
 MOST_IN_ROOT = 9
 MOST_IN_FOLDER = 22
+MOST_SAME_LINES = 12
+"""A longer passage that is the same in both runtimes is one idea: it belongs into a module that both use."""
 
 # Written in pieces, so that this file does not find itself.
 ODD_WORDS = [
@@ -84,3 +86,38 @@ def test_no_word_is_used_that_the_field_does_not_know() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     used = {word for word in ODD_WORDS if re.search(rf"\b{word}\b", text)}
     assert used - STILL_ODD == set()
+
+
+def code_lines(folder: Path) -> list[str]:
+    """Lines that say something, without indentation; a line of its own ends each file."""
+    found: list[str] = []
+    for path in sorted(folder.rglob("*.py")):
+        lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        found += [line for line in lines if len(line) > 1 and not line.startswith(("import ", "from ", "#", '"""'))]
+        found.append(f"end of {path}")
+    return found
+
+
+def same_passages(one: list[str], other: list[str], longest: int) -> list[list[str]]:
+    """Passages of more than `longest` lines that are in both."""
+    places: dict[str, list[int]] = {}
+    for position, line in enumerate(other):
+        places.setdefault(line, []).append(position)
+    found: list[list[str]] = []
+    before: dict[int, int] = {}  # position in `other` → how many lines up to it are the same as here
+    for position, line in enumerate(one):
+        lengths = {at: before.get(at - 1, 0) + 1 for at in places.get(line, ())}
+        found += [one[position - longest : position + 1] for length in lengths.values() if length == longest + 1]
+        before = lengths
+    return found
+
+
+def test_the_two_runtimes_share_what_is_the_same_in_both() -> None:
+    local, spark = (code_lines(PACKAGE / "runtimes" / name) for name in ("local", "spark"))
+    assert same_passages(local, spark, MOST_SAME_LINES) == []
+
+
+def test_a_passage_that_two_files_share_is_found() -> None:
+    common = [f"line {number}" for number in range(13)]
+    assert same_passages(["a", *common, "b"], [*common[:5], "c", *common], 12) == [common]
+    assert same_passages(["a", *common[1:], "b"], [*common[:5], "c", *common], 12) == []

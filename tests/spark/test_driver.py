@@ -29,6 +29,7 @@ from tupletree.runtimes.spark.driver.recovery import Recovered
 from tupletree.runtimes.spark.driver.settling_thread import SettlingThread
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
+from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.program import EpochControl, Program, codecs_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
@@ -93,7 +94,7 @@ class Source:
     def record(self, epoch: int) -> EpochRecord:
         """An epoch without messages, cut when the input was over."""
         header = EpochHeader(epoch=epoch, generation=1, time_s=0.0, ended=[self.task])
-        return EpochRecord(header, NOTHING, (NOTHING, NOTHING))
+        return EpochRecord(header, [LoggedMessages(Messages(), header, (NOTHING, NOTHING))])
 
 
 @pytest.fixture
@@ -171,15 +172,16 @@ def test_a_message_that_went_to_no_task_is_not_deferred_with_those_that_an_epoch
     edges = roots * 2
     edges[8] = 0  # the ninth went to nobody
     header = EpochHeader(epoch=0, generation=1, time_s=0.0)
-    settlement = Settlement.start(EpochRecord(header, roots, (roots, edges)), OpenTrees())
+    messages = LoggedMessages(Messages(roots=roots.tobytes()), header, (roots, edges))
+    settlement = Settlement.start(EpochRecord(header, [messages]), OpenTrees())
     for failing in (1, 2, 3):
-        alive = np.array(settlement.remaining(), dtype=np.uint64)
+        alive = np.array(messages.acked(settlement.left_out), dtype=np.uint64)
         reports = Reports(
             deltas=[(alive, edges[alive.astype(np.int64) - 1])], touched=[alive], failures={failing: FAILURE}
         )
         assert not settlement.judge_run(reports, lambda _: [])
     assert settlement.put_back == [5, 6, 7, 8]
-    assert settlement.remaining() == [4, 9]
+    assert messages.acked(settlement.left_over) == [4, 9]
 
 
 def test_an_epoch_that_was_archived_twice_is_shown_once(source: Source) -> None:

@@ -48,8 +48,8 @@ def everything(accounts: Accounts) -> dict[str, Any]:
         "state": dict(accounts.state),
         "kept": dict(accounts.kept),
         "totals": repr(accounts.totals),
-        "rows": list(accounts.rows),
-        "reading": dict(accounts.reading),
+        "inputs": list(accounts.inputs),
+        "counted": dict(accounts.counted),
         "replays": (set(accounts.replays), list(accounts.accepted)),
         "settled": (accounts.settled, accounts.joined_taken, accounts.since_base),
     }

@@ -20,7 +20,15 @@ from tupletree.data.frames import Frame, Root, join_segments, roots_of
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOver, carryover_after, files_of
-from tupletree.runtimes.spark.format.entries import EpochHeader, OpenTree, WaitingFile, epoch_path, write_epoch
+from tupletree.runtimes.spark.format.entries import (
+    EpochHeader,
+    Messages,
+    OpenTree,
+    WaitingFile,
+    epoch_path,
+    write_epoch,
+)
+from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.slices import rows_of_slice, slices_of
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingChanges, WaitingRows
@@ -312,11 +320,15 @@ def entries(values: dict[int, int]) -> Entries:
     return np.array([*values], dtype=np.uint64), np.array([*values.values()], dtype=np.uint64)
 
 
+def acked(judged: Settlement) -> list[int]:
+    return [root for one in judged.record.inputs for root in one.acked(judged.left_over)]
+
+
 def settlement(openings: dict[int, int], *earlier: OpenTree) -> Settlement:
     ours, xor = entries(openings)
-    return Settlement.start(
-        EpochRecord(EpochHeader(epoch=5, generation=1, time_s=0.0), ours, (ours, xor)), OpenTrees(earlier)
-    )
+    header = EpochHeader(epoch=5, generation=1, time_s=0.0)
+    messages = LoggedMessages(Messages(roots=ours.tobytes()), header, (ours, xor))
+    return Settlement.start(EpochRecord(header, [messages]), OpenTrees(earlier))
 
 
 def test_a_tree_stays_open_with_what_is_kept_and_by_hand_with_anything_else() -> None:
@@ -330,7 +342,7 @@ def test_a_tree_stays_open_with_what_is_kept_and_by_hand_with_anything_else() ->
     assert judged.carried == {2: 16, 4: 128}
     assert judged.open == {3}
     assert judged.completed == [5]
-    assert judged.acked() == [1]
+    assert acked(judged) == [1]
 
 
 def test_an_epoch_runs_again_without_what_failed_when_a_part_of_it_was_committed() -> None:
@@ -341,7 +353,7 @@ def test_an_epoch_runs_again_without_what_failed_when_a_part_of_it_was_committed
     assert judged.judge_run(Reports(deltas=[entries({1: 8})]), lambda _: [])
     verdicts = RootVerdicts.of(judged, 30.0, lambda _root, _failure: True)
     assert verdicts.dead == {4}
-    assert judged.acked() == [1]
+    assert acked(judged) == [1]
 
 
 def test_an_epoch_that_does_not_end_defers_roots_of_earlier_ones_too() -> None:

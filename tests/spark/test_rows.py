@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.test_splits import Numbers
-from tupletree.runtimes.spark.format.rows import keys_of, root_ids
+from tupletree.runtimes.spark.format.rows import KEY_BITS, keys_of, root_ids
+from tupletree.runtimes.spark.format.split_messages import SplitMessages
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.source_rows import KEY_BITS, Rows
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import Split
 from tupletree.tracking.pending import Pending
@@ -49,9 +49,12 @@ def test_roots_are_distinct_and_never_0_and_lead_back_to_their_keys(key: int) ->
 
 @given(KEYS)
 def test_a_row_is_found_by_its_root(key: int) -> None:
-    rows = Rows(splits(key))
-    assert len(rows) == 9
-    named = [rows.named(root) for root in rows.roots.tolist()]
+    rows = SplitMessages(splits(key))
+    assert len(rows.roots) == 9
+    assert rows.by_task == {9: 4, 8: 5}
+    named = [(one.task, one.message_id) for one in rows]
+    assert [rows.id_of(root) for root in rows.roots.tolist()] == [message_id for _, message_id in named]
+    assert rows.id_of(int(root_ids(key, 10)[9])) is None
     assert named == [(9, ("n", 0)), (9, ("n", 1)), (9, ("n", 2)), (9, ("n", 3))] + [
         (8, number) for number in range(5, 10)
     ]
@@ -59,17 +62,18 @@ def test_a_row_is_found_by_its_root(key: int) -> None:
 
 
 def test_rows_are_read_again_by_their_roots_a_rejected_one_as_its_payload() -> None:
-    rows = Rows(splits(77))
+    rows = SplitMessages(splits(77), lambda _: Numbers(10))
     wanted = [int(rows.roots[at]) for at in (6, 1, 8)]
-    values = rows.read(wanted, lambda _: Numbers(10))
+    values = {one.root: value for one, value in rows.find(wanted)}
     assert {root: getattr(value, "value", value) for root, value in values.items()} == dict(
         zip(wanted, (b"7", 1, 9), strict=True)
     )
 
 
 def test_untracked_rows_have_no_roots() -> None:
-    rows = Rows([PlannedSplit("numbers", 9, 0, 0, Split(3), 0)])
-    assert (len(rows), rows.among([1, 2]), rows.roots.tolist()) == (0, [], [])
+    rows = SplitMessages([PlannedSplit("numbers", 9, 0, 0, Split(3), 0)])
+    assert (rows.among([1, 2]), rows.roots.tolist(), rows.by_task) == ([], [], {})
+    assert rows.has_work(())
 
 
 def drawn(*values: int) -> Callable[[int], int]:
@@ -80,7 +84,7 @@ def drawn(*values: int) -> Callable[[int], int]:
 @pytest.mark.parametrize("taken", [100, 95, 108])
 def test_a_key_whose_rows_would_meet_those_of_another_epoch_is_drawn_again(taken: int) -> None:
     own = accounts(drawn(taken, 500))
-    own.log_rows(1, Rows(splits(100)))
+    own.log(1, [SplitMessages(splits(100))])
     assert own.draw_key(9) == 500
 
 
@@ -94,7 +98,7 @@ def test_a_key_whose_rows_would_meet_a_message_in_flight_or_leave_the_bits_is_dr
 def test_a_root_that_is_that_of_a_row_being_read_is_drawn_again() -> None:
     row = int(root_ids(103, 1)[0])
     own = accounts(drawn(row, 5, row << 64 | 5, 7 << 64 | 6))
-    own.log_rows(1, Rows(splits(100)))
+    own.log(1, [SplitMessages(splits(100))])
     own.pending.emit(9, "m", "value", 0.0, 0.0)
     own.pending.emit_many(9, ["n", "o"], ["value", "value"], 0.0, 0.0)
     assert own.pending.roots_in_flight() == [5, 6, 7]

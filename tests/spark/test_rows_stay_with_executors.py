@@ -9,7 +9,7 @@ import pytest
 
 from tests.ordinary.conftest import begin_in_process
 from tupletree import TaskContext, Topology, bolt
-from tupletree.runtimes.spark.settle import source_rows
+from tupletree.runtimes.spark.format import split_messages
 from tupletree.sinks import jsonl
 from tupletree.sources import Line, text_lines
 from tupletree.topology.splits import read_split
@@ -34,7 +34,7 @@ def test_the_driver_reads_a_row_only_if_it_is_not_acked_in_its_epoch(
         read.append(what)
         return read_split(*what)
 
-    monkeypatch.setattr(source_rows, "read_split", noted)
+    monkeypatch.setattr(split_messages, "read_split", noted)
     (tmp_path / "in.txt").write_text(f"a\n{text}\nb\n")
     t = Topology("rows")
     done = t.bolt("refuses", refuses).shuffle(t.spout("lines", text_lines(tmp_path / "in.txt")))

@@ -185,7 +185,7 @@ class SparkRun(RunHandle):
                 dict.fromkeys(self._accounts.spout_of, self._accounts.pending),
                 self._clock.monotonic(),
                 self._clock.wall(),
-                self._accounts.reading,
+                self._accounts.counted,
             ),
             reason=self._dead_guard.reason,
         )

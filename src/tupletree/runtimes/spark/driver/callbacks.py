@@ -19,11 +19,11 @@ from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
 from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.recovery import Recovered
-from tupletree.runtimes.spark.format.entries import SettleEntry
+from tupletree.runtimes.spark.format.entries import SettleEntry, read_epoch
+from tupletree.runtimes.spark.format.inputs import unread_inputs
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochVerdicts
-from tupletree.runtimes.spark.settle.logged import acked_in
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.topology.components import Spout
@@ -153,8 +153,13 @@ def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
 def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[SpoutTask]) -> None:
     """Make the callbacks of the last settled epoch again: whether they were made is not known after a crash."""
     of = {spout.number: spout for spout in spouts}
-    for message in acked_in(directory, entry):
-        of[message.task].spout.ack(message.message_id)
+    header, body = read_epoch(directory.epochs, entry.epoch)
+    not_acked = entry.not_acked()
+    for messages in unread_inputs(header, body[: header.messages_length]):
+        if not messages.is_counted:
+            for message in messages:
+                if message.root not in not_acked:
+                    of[message.task].spout.ack(message.message_id)
     for acked in entry.acked:
         of[acked.task].spout.ack(id_from_plain(acked.message_id))
     for dead in entry.dead:  # some of them are in the log of an earlier epoch: they expired, or were given up

@@ -22,15 +22,16 @@ from tupletree.routing.groupings import Batch, Router
 from tupletree.routing.plan import NOWHERE, Plan, Task
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Unsendable
+from tupletree.runtimes.spark.format.logged_messages import openings_of
 from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.runtimes.spark.worker.splits import FRAME_TUPLES, rejection, wrong_class
 from tupletree.texts import json_bytes
 from tupletree.topology.components import MessageId, Reject, Spout
 from tupletree.topology.splits import Split
-from tupletree.tracking.ledger import Entries, combine
+from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["EpochFrameMaker", "EpochFrames", "SpoutTask", "openings_of"]
+__all__ = ["EpochFrameMaker", "EpochFrames", "SpoutTask"]
 
 START_BYTES = 64 * 1024
 """So much of a message that is too long is in its dead letter, as JSON."""
@@ -266,15 +267,6 @@ class EpochFrameMaker:
         failures[spout.roots[place]] = rejection(reject, self._fail[spout.number])
         spout.values[place] = start
         spout.cut[spout.roots[place]] = start
-
-
-def openings_of(
-    roots: np.ndarray[Any, np.dtype[np.uint64]],
-    edges: Sequence[int],
-    edge_roots: Sequence[np.ndarray[Any, np.dtype[np.uint64]]],
-) -> Entries:
-    """The XOR of the first edges of every root. A root that went to no task has none: its tree is complete at once."""
-    return combine([*edges, 0], [*edge_roots, roots])
 
 
 def _chunks(batch: Batch) -> list[Batch]:

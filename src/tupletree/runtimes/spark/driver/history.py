@@ -9,7 +9,6 @@ from pathlib import Path
 from tupletree.errors import CheckpointError
 from tupletree.runtimes.inspect import ComponentState
 from tupletree.runtimes.spark.driver.archive import read_archive
-from tupletree.runtimes.spark.driver.recovery import logged_rows
 from tupletree.runtimes.spark.format.entries import (
     SettleEntry,
     epoch_path,
@@ -18,8 +17,9 @@ from tupletree.runtimes.spark.format.entries import (
     read_settle,
     settle_path,
 )
+from tupletree.runtimes.spark.format.epoch_messages import EpochMessage
+from tupletree.runtimes.spark.format.inputs import messages_of
 from tupletree.runtimes.spark.format.statedir import spout_tasks
-from tupletree.runtimes.spark.settle.logged import LoggedMessage, logged_messages
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.state.segments import Segment
 from tupletree.tracking.facts import Fact, What
@@ -34,27 +34,27 @@ def all_facts(state_dir: Path) -> Iterator[Fact]:
     """The facts about every message in the journal and the archive, epoch by epoch."""
     spouts = _spouts(state_dir)
     seen: set[int] = set()
-    still_open: dict[int, LoggedMessage] = {}
+    still_open: dict[int, EpochMessage] = {}
     for archived in read_archive(state_dir / "history"):
         if archived.entry.epoch in seen:
             continue  # a sweep was killed before it removed the logs: the next one archived them again
         seen.add(archived.entry.epoch)
-        rows = logged_rows(archived.splits, archived.entry.time_s)
-        messages = chain(logged_messages(archived.messages), rows)
-        yield from _facts(messages, archived.entry.epoch, archived.entry.time_s, archived.entry, spouts, still_open)
+        entry = archived.entry
+        messages = messages_of(archived.messages, archived.splits, entry.epoch, entry.time_s)
+        yield from _facts(messages, entry.epoch, entry.time_s, entry, spouts, still_open)
     for epoch in numbered(state_dir / "epochs", ".epoch"):
         if epoch in seen:
             continue
         settles = state_dir / "settles"
         try:
             header, body = read_epoch(state_dir / "epochs", epoch)
-            entry = read_settle(settles, epoch) if settle_path(settles, epoch).exists() else None
+            settled = read_settle(settles, epoch) if settle_path(settles, epoch).exists() else None
         except CheckpointError:
             if epoch_path(state_dir / "epochs", epoch).exists():
                 raise
             continue  # removed meanwhile: next time it is in the archive
-        messages = chain(logged_messages(body[: header.messages_length]), logged_rows(header.splits, header.time_s))
-        yield from _facts(messages, epoch, entry.time_s if entry else header.time_s, entry, spouts, still_open)
+        messages = messages_of(body[: header.messages_length], header.splits, epoch, header.time_s)
+        yield from _facts(messages, epoch, settled.time_s if settled else header.time_s, settled, spouts, still_open)
 
 
 def holds_of(state_dir: Path, root: int) -> list[str]:
@@ -82,12 +82,12 @@ def _first_of(hold: Hold) -> str:
 
 
 def _facts(
-    messages: Iterable[LoggedMessage],
+    messages: Iterable[EpochMessage],
     epoch: int,
     time_s: float,
     entry: SettleEntry | None,
     spouts: Mapping[int, str],
-    still_open: dict[int, LoggedMessage],
+    still_open: dict[int, EpochMessage],
 ) -> Iterator[Fact]:
     """One fact per message of an epoch, and per earlier message that it settled or failed.
 
@@ -97,7 +97,7 @@ def _facts(
     failed: dict[int, Failure] = {}
     other: dict[int, What] = {}
     dues: dict[int, float | None] = {}
-    earlier: list[LoggedMessage] = []
+    earlier: list[EpochMessage] = []
     if entry is not None:
         failed = {root: attempt.failure for attempt in entry.failed for root in attempt.roots}
         other = dict.fromkeys(entry.put_back, "put back")

@@ -22,18 +22,20 @@ from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_o
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.driver.epoch_size import EpochSize
+from tupletree.runtimes.spark.driver.split_planner import SplitPlanner
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
-from tupletree.runtimes.spark.format.wire import PlannedSplit
+from tupletree.runtimes.spark.format.inputs import inputs_of
+from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
+from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import Outages
-from tupletree.runtimes.spark.settle.source_rows import Rows
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
-from tupletree.topology.splits import SplitSpout, storable_split
+from tupletree.topology.splits import SplitSpout
 from tupletree.topology.window_check import max_pending
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
@@ -64,6 +66,7 @@ class Intake:
     ) -> None:
         self._answered = set() if answered is None else answered
         self._again: list[int] = []  # first attempts in the buffer that were in an epoch before
+        self._reader_of = readers_of(frame_maker.plan.spec)
         self._outages = outages or Outages(clock, options.outage_limit_s)
         self._accounts = accounts
         self._spouts = {spout.number: spout for spout in spouts}
@@ -72,6 +75,7 @@ class Intake:
         self._frame_maker = frame_maker
         self._pending_limit = max_pending(frame_maker.plan.spec, options, 2 * options.epoch_max_messages)
         self._tracked = options.acker_tasks > 0
+        self._split_planner = SplitPlanner(frame_maker.plan, options, accounts)
         self._max_messages = options.epoch_max_messages
         self._max_bytes = options.epoch_max_bytes
         self.size = EpochSize(frame_maker.plan.spec, options)
@@ -165,7 +169,8 @@ class Intake:
                 continue
             try:
                 if isinstance(spout.spout, SplitSpout):
-                    came = self._plan(spout, spout.spout) or came
+                    room = min(self._epoch_limit() - self.buffered, self._room(task_id))
+                    came = self._split_planner.plan(spout, spout.spout, self._epoch_limit(), room) or came
                     self._answered.add(task_id)
                     self._outages.over(spout.name)
                     continue
@@ -194,31 +199,6 @@ class Intake:
                 self._take(spout, batch)
                 came = True
         return came
-
-    def _plan(self, spout: SpoutTask, planner: SplitSpout[Any]) -> bool:
-        """Ask for the next pieces, each of one reader's share of an epoch; whether there are any."""
-        width = self._frame_maker.plan.readers(spout.name)
-        room = min(
-            -(-self._epoch_limit() // width),
-            self._epoch_limit() - self.buffered,
-            self._room(spout.number),
-        )
-        splits = planner.plan(room, max(1, self._max_bytes // width)) or ()
-        count = sum(split.rows for split in splits)
-        if count > room or any(split.rows < 1 for split in splits):
-            raise UnusableDataError(
-                "a spout planned more, or less, than it was asked for",
-                where=spout.name,
-                got=f"pieces of {', '.join(str(split.rows) for split in splits)} rows",
-                expected=f"at most {room} rows, and at least one in each piece",
-            )
-        spout.planned += splits
-        if splits:
-            self._accounts.ended.discard(spout.number)
-        if self._tracked:
-            with self._accounts.lock:
-                self._accounts.reading[spout.number] = self._accounts.reading.get(spout.number, 0) + count
-        return bool(splits)
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
         ids: list[MessageId] = []
@@ -343,45 +323,22 @@ class Intake:
             with self._accounts.lock:
                 self._accounts.pending.cut(spout.cut)
             spout.rejected, spout.cut, spout.untracked, spout.fresh = {}, {}, [], 0
-        header.splits = self._placed(header)
+        self._split_planner.place(self._spouts.values(), header)
         header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
         header.ended = sorted(self._accounts.ended)
-        sections = self._sections(header, columns, epoch_frames)
-        roots = np.frombuffer(columns.roots.tobytes(), dtype=np.uint64)
+        messages, section = columns.encode()
+        sections = self._sections(header, messages, section, epoch_frames)
+        logged = LoggedMessages(messages, header, epoch_frames.openings(np.frombuffer(columns.roots, np.uint64)))
+        inputs = inputs_of(header, logged, self._reader_of)
         with self._accounts.lock:
-            rows = Rows(header.splits, header.ran_s)
-            self._accounts.log_rows(epoch, rows)
-        record = EpochRecord(
-            header, roots, rows.opened(epoch_frames.openings(roots)), columns.retried(), failures, rows=rows
-        )
-        return record, sections
+            self._accounts.log(epoch, inputs)
+        return EpochRecord(header, inputs, columns.retried(), failures), sections
 
-    def _placed(self, header: EpochHeader) -> list[PlannedSplit]:
-        """Everything planned as splits of an epoch: each goes where least is to be read so far."""
-        planned = [(spout, split) for spout in self._spouts.values() for split in spout.planned]
-        count = sum(split.rows for _, split in planned)
-        key = 0
-        if self._tracked and planned:
-            with self._accounts.lock:
-                key = self._accounts.draw_key(count)
-            header.fresh += count
-        else:
-            header.untracked += count
-        splits: list[PlannedSplit] = []
-        loads = {spout.name: [0] * self._frame_maker.plan.readers(spout.name) for spout, _ in planned}
-        for ordinal, (spout, split) in enumerate(planned):
-            load = loads[spout.name]
-            place = load.index(min(load))
-            load[place] += split.rows
-            splits.append(PlannedSplit(spout.name, spout.number, place, key, storable_split(split), ordinal))
-            key += split.rows if key else 0
-            spout.planned = []
-        return splits
-
-    def _sections(self, header: EpochHeader, columns: _Columns, epoch_frames: EpochFrames) -> list[bytes]:
-        messages = columns.encode()
-        header.messages, header.messages_length = len(columns.roots), len(messages)
-        sections = epoch_frames.sections(header, messages)
+    def _sections(
+        self, header: EpochHeader, messages: Messages, section: bytes, epoch_frames: EpochFrames
+    ) -> list[bytes]:
+        header.messages, header.messages_length = len(messages.ids), len(section)
+        sections = epoch_frames.sections(header, section)
         if header.messages:
             average = sum(map(len, sections)) / header.messages
             self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
@@ -418,14 +375,16 @@ class _Columns:
         """Root → attempt, of those beyond the first."""
         return {root: attempt for root, attempt in zip(self.roots, self.attempts, strict=True) if attempt > 1}
 
-    def encode(self) -> bytes:
-        """The columns as a section of the log."""
+    def encode(self) -> tuple[Messages, bytes]:
+        """The columns, and the same as a section of the log."""
         if self.made:
             self._pad(len(self.roots))
+        messages = self._messages(self.ids, plain=False)
         try:
-            return msgspec.msgpack.encode(self._messages(self.ids, plain=False))
+            return messages, msgspec.msgpack.encode(messages)
         except (UnicodeEncodeError, OverflowError):  # lone surrogates, integers beyond 64 bits
-            return msgspec.msgpack.encode(self._messages(list(map(plain_id, self.ids)), plain=True))
+            messages = self._messages(list(map(plain_id, self.ids)), plain=True)
+            return messages, msgspec.msgpack.encode(messages)
 
     def _messages(self, ids: list[Any], *, plain: bool) -> Messages:
         return Messages(

@@ -330,7 +330,7 @@ class Loop:
             if record.header.drain:
                 self._last_drained = verdicts.drained
             del self._records[verdicts.epoch]
-            messages = record.header.messages + len(record.rows)
+            messages = record.size
             self._intake.size.settled(messages, record.steps.ms.get("run", 0.0) / 1000.0, shrunk=verdicts.shrunk)
             self._look_ahead()
             self._settling.calls_made(verdicts.epoch)

@@ -5,20 +5,15 @@ Reads settle entries from the newest base on, then the epoch logs behind them. W
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tupletree.clock import Clock
-from tupletree.data.frames import roots_of
 from tupletree.durable import missing, read_header, sync_directory
 from tupletree.errors import CheckpointError
-from tupletree.runtimes.spark.driver.epoch_frames import openings_of
 from tupletree.runtimes.spark.driver.rescale import Rescaler
-from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import missing_files
 from tupletree.runtimes.spark.format.entries import (
     EpochHeader,
@@ -33,16 +28,16 @@ from tupletree.runtimes.spark.format.entries import (
     read_settle,
     settle_path,
 )
-from tupletree.runtimes.spark.format.rows import root_ids
+from tupletree.runtimes.spark.format.epoch_messages import EpochMessage
+from tupletree.runtimes.spark.format.inputs import inputs_of_log
+from tupletree.runtimes.spark.format.logged_messages import Codecs
 from tupletree.runtimes.spark.format.sidecars import read_waiting
+from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.format.wire import PlannedSplit
-from tupletree.runtimes.spark.settle.accounts import Accounts, StoredPayload
+from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.logged import Codecs, LoggedMessage, logged_messages, values_of
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingChanges
 from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
-from tupletree.runtimes.spark.settle.source_rows import Rows
 from tupletree.state.segments import Segment
 from tupletree.texts import restored
 
@@ -119,14 +114,6 @@ def newest_time_s(directory: StateDirectory) -> float:
         times.append(header.time_s)
     times += [read_settle(directory.settles, epoch).time_s for epoch in numbered(directory.settles, ".settle")[-1:]]
     return max(times)
-
-
-def logged_rows(splits: Iterable[PlannedSplit], time_s: float) -> Iterator[LoggedMessage]:
-    """The messages of an epoch that executors read, one by one."""
-    for planned in splits:
-        if planned.key:
-            for index, root in enumerate(root_ids(planned.key, planned.split.rows).tolist()):
-                yield LoggedMessage(planned.task, planned.split.message_id(index), root, 1, time_s)
 
 
 def _entries_since_base(directory: StateDirectory) -> list[SettleEntry]:
@@ -245,69 +232,48 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
     """Set the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
     for epoch in sorted({tree.epoch for tree in accounts.trees.all()}):
         header, body = read_epoch(directory.epochs, epoch)
-        values = values_of(header, body, codecs)
-        for message in logged_messages(body[: header.messages_length]):
-            tree = accounts.trees.get(message.root)
-            if tree is not None:
-                message.attempt = tree.attempt
-                _adopt(message, values, accounts, clock)
-        rows = Rows(header.splits)
-        open_rows = rows.among([tree.root for tree in accounts.trees.all()])
-        values = rows.read(open_rows, accounts.reader_of)
-        for root in open_rows:
-            attempt, made = accounts.trees.attempt_of(root), rows.made_of(root, epoch)
-            message = LoggedMessage(*rows.named(root), root, attempt, header.time_s, made)
-            _adopt(message, values, accounts, clock)
+        roots = [tree.root for tree in accounts.trees.all()]
+        for one in inputs_of_log(header, body, codecs, readers_of(accounts.spec)):
+            for message, value in one.find(one.among(roots)):
+                message.attempt = accounts.trees.attempt_of(message.root)
+                _adopt(message, value, accounts, clock)
 
 
 def _readopt(
     directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, rescaler: Rescaler
 ) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
-    for component in {planned.component for planned in header.splits}:
-        accounts.reader_of(component)
+    inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
+    for one in inputs:
+        one.check_readable()
     if rescaler.is_due(header):
-        logged = logged_messages(body[: header.messages_length])
+        logged = (message for one in inputs if not one.is_counted for message in one)
         rescaler.reroute(header, body, {message.root: message.task for message in logged})
         header, body = read_epoch(directory.epochs, epoch)
-    values = values_of(header, body, codecs)
-    messages = logged_messages(body[: header.messages_length])
-    task_of = {message.root: message.task for message in messages}
-    for one in header.unsendable:
-        if not one.failure.permanent:  # it will be sent again
-            values[one.root] = accounts.decode_value(task_of[one.root], one.payload)
-    for message in messages:
-        _adopt(message, values, accounts, clock)
-    edges: list[int] = []
-    edge_roots: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
-    for _, offset, head_length, _ in header.frames:
-        head = wire.decode_head(body[offset : offset + head_length])
-        segments, _ = wire.unpack_layout(head.roots, head.ends, head.widths)
-        flat = dict.fromkeys(one for root in segments for one in roots_of(root))
-        edges.append(head.id)
-        edge_roots.append(np.array(list(flat), dtype=np.uint64))
-    roots = np.array([message.root for message in messages], dtype=np.uint64)
-    rows = Rows(header.splits, header.ran_s)
-    for planned in header.splits:
-        if planned.key:
-            accounts.reading[planned.task] = accounts.reading.get(planned.task, 0) + planned.split.rows
-    accounts.log_rows(epoch, rows)
-    return EpochRecord(
-        header=header,
-        roots=roots,
-        openings=rows.opened(openings_of(roots, edges, edge_roots)),
-        rows=rows,
-        attempts={message.root: message.attempt for message in messages if message.attempt > 1},
-        failures={one.root: one.failure for one in header.unsendable},
-    )
+        inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
+    sent_again = {one.root for one in header.unsendable if not one.failure.permanent}
+    attempts: dict[int, int] = {}
+    for one in inputs:
+        if one.is_counted:
+            accounts.count(one.by_task)
+            continue
+        for message, value in one.find(one.roots.tolist()):
+            if message.root in sent_again:
+                value = accounts.decode_value(message.task, value.payload)
+            if message.attempt > 1:
+                attempts[message.root] = message.attempt
+            _adopt(message, value, accounts, clock)
+    accounts.log(epoch, inputs)
+    failures = {one.root: one.failure for one in header.unsendable}
+    return EpochRecord(header, [one.for_runs() for one in inputs], attempts, failures)
 
 
-def _adopt(message: LoggedMessage, values: Mapping[int, Any], accounts: Accounts, clock: Clock) -> None:
+def _adopt(message: EpochMessage, value: Any, accounts: Accounts, clock: Clock) -> None:
     accounts.pending.adopt(
         message.root,
         message.task,
         message.message_id,
-        values.get(message.root, StoredPayload(None)),  # in no frame: it went to no task, and can only be acked
+        value,
         attempt=message.attempt,
         first_emitted_s=message.first_emitted_s,
         now_s=clock.monotonic(),

@@ -242,6 +242,12 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     refused: list[FailedAttempt] = []
     base: Base | None = None
 
+    def not_acked(self) -> set[int]:
+        """Roots that are not acked in it, among those of its epoch."""
+        roots = {root for attempt in self.failed for root in attempt.roots}
+        roots.update(self.put_back, (tree.root for tree in self.opened), (one.root for one in self.dead))
+        return roots
+
 
 class Amendment(msgspec.Struct, kw_only=True):
     """What sinks refused after an epoch was committed: messages that are acked in its entry are dead.

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["keys_of", "root_ids"]
+__all__ = ["KEY_BITS", "keys_of", "root_ids"]
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
+KEY_BITS = 63
+"""Bits of a key: few enough that no epoch's rows wrap around to 0."""
 
 _FACTORS = (0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB)
 

@@ -8,37 +8,28 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tupletree.data.payloads import from_jsonable, to_jsonable
-from tupletree.errors import CheckpointError
 from tupletree.ids import RandomBits, system_random_bits
 from tupletree.runtimes.spark.format.carryover import CarryOver
-from tupletree.runtimes.spark.format.entries import Counters, EpochHeader
-from tupletree.runtimes.spark.format.rows import keys_of
+from tupletree.runtimes.spark.format.entries import Counters
+from tupletree.runtimes.spark.format.epoch_messages import EpochMessages, StoredPayload
+from tupletree.runtimes.spark.format.rows import KEY_BITS, keys_of
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
-from tupletree.runtimes.spark.settle.source_rows import KEY_BITS, Rows
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
-from tupletree.topology.splits import SplitSpout
 from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.pending_decision import Adoption
 
-__all__ = ["Accounts", "StoredPayload"]
-
-
-@dataclass(frozen=True)
-class StoredPayload:
-    """A value that was read from the journal in its plain form, which is all that is needed of it."""
-
-    payload: Any
+__all__ = ["Accounts"]
 
 
 @dataclass
@@ -56,8 +47,9 @@ class Accounts:
         gone: roots that died in the last settled epoch while tuples of them were kept.
         state: component → segments of the committed version.
         totals: counters at the last settled epoch, over the life of the state directory.
-        rows: epoch → rows of it that executors read, of epochs that are logged and not settled.
-        reading: spout task → rows that are planned and not settled.
+        inputs: epoch → messages of it that are only counted (`EpochMessages.is_counted`), of epochs that are logged and
+            not settled.
+        counted: spout task → how many messages are only counted: in epochs that are not settled, and in none yet.
         positions, ended: spout task → position after the last logged epoch; tasks whose input is over.
         replays: replay requests that were carried out.
         accepted: replay requests that were carried out and that the next entry must name.
@@ -82,8 +74,8 @@ class Accounts:
     gone: list[int] = field(default_factory=list)
     state: dict[str, list[StateFile]] = field(default_factory=dict)
     totals: Counters = field(default_factory=Counters)
-    rows: dict[int, Rows] = field(default_factory=dict)
-    reading: dict[int, int] = field(default_factory=dict)
+    inputs: dict[int, list[EpochMessages]] = field(default_factory=dict)
+    counted: dict[int, int] = field(default_factory=dict)
     positions: dict[int, Any] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     replays: set[str] = field(default_factory=set)
@@ -198,71 +190,58 @@ class Accounts:
         tasks = self.spout_of
         return not any(self.open_count(task) or self.pending.awaiting_source(task) for task in tasks)
 
-    # --- rows that executors read ---------------------------------------------------------------------------------
+    # --- messages that are only counted -------------------------------------------------------------------------------
 
     def open_count(self, spout_task: int) -> int:
-        """Messages of a spout task that are in flight or waiting, rows that executors read among them."""
-        return self.pending.open_count(spout_task) + self.reading.get(spout_task, 0)
+        """Messages of a spout task that are in flight or waiting, those that are only counted among them."""
+        return self.pending.open_count(spout_task) + self.counted.get(spout_task, 0)
 
     def oldest_first_s(self) -> float | None:
         """When the oldest message without an outcome was first emitted, monotonic; None if there is none."""
-        logged = [self.ran_from_s + rows.logged_s for rows in self.rows.values()]
+        logged = [self.ran_from_s + one.logged_s for one in self._all_counted()]
         pending = self.pending.oldest_first_s()
         return min(logged if pending is None else [*logged, pending], default=None)
 
     def draw_key(self, count: int) -> int:
-        """A key for so many rows (`rows.root_ids`) none of whose roots is that of anything in flight."""
+        """A key for so many roots (`rows.root_ids`) none of which is that of anything in flight."""
         in_flight = keys_of(self.pending.roots_in_flight())
         while True:
             key = self.random_bits(KEY_BITS)
             end = key + count
-            if not 0 < key < end <= 1 << KEY_BITS or any(rows.overlaps(key, count) for rows in self.rows.values()):
+            taken = (one.keys for one in self._all_counted())
+            if not 0 < key < end <= 1 << KEY_BITS or any(key < keys.stop and keys.start < end for keys in taken):
                 continue
             if not bool(((in_flight >= key) & (in_flight < end)).any()):
                 return key
 
     def draw_roots(self, bits: int) -> int:
-        """Random bits for `Pending`: 64 for each root, none of which is that of a row that is being read."""
+        """Random bits for `Pending`: 64 for each root, none of which is that of a message that is only counted."""
         while True:
             drawn = self.random_bits(bits)
-            if not any(self.rows.values()):
+            if not self.inputs:
                 return drawn
             roots = np.frombuffer(drawn.to_bytes(bits // 8, "little"), np.uint64).tolist()
-            if not any(rows.among(roots) for rows in self.rows.values()):
+            if not any(one.among(roots) for one in self._all_counted()):
                 return drawn
 
-    def log_rows(self, epoch: int, rows: Rows) -> None:
-        """An epoch reads these rows. They were counted in `reading` when they were planned."""
-        if len(rows):
-            self.rows[epoch] = rows
+    def count(self, by_task: Mapping[int, int]) -> None:
+        """So many more messages are open, by spout task."""
+        for task, number in by_task.items():
+            self.counted[task] = self.counted.get(task, 0) + number
 
-    def adopted_rows(self, header: EpochHeader, rows: Rows, unsettled: Mapping[int, Any]) -> list[Adoption]:
-        """Rows of an epoch that are not done with it, root → value: they become messages like all others."""
-        return [
-            Adoption(root, *rows.named(root), value, header.time_s, rows.made_of(root, header.epoch))
-            for root, value in unsettled.items()
-        ]
+    def log(self, epoch: int, inputs: Sequence[EpochMessages]) -> None:
+        """These are the messages of an epoch. Those that are only counted were given to `count` before."""
+        counted = [one for one in inputs if one.is_counted and len(one.roots)]
+        if counted:
+            self.inputs[epoch] = counted
 
-    def forget_rows(self, header: EpochHeader) -> None:
-        """An epoch is settled: what is not done of its rows is counted elsewhere (`adopted_rows`)."""
-        self.rows.pop(header.epoch, None)
-        for planned in header.splits:
-            if planned.key:
-                self.reading[planned.task] -= planned.split.rows
+    def forget(self, epoch: int, inputs: Sequence[EpochMessages]) -> None:
+        """An epoch is settled: of what was only counted, `Pending` has what the epoch did not finish."""
+        self.inputs.pop(epoch, None)
+        for one in inputs:
+            if one.is_counted:
+                for task, number in one.by_task.items():
+                    self.counted[task] -= number
 
-    def reader_of(self, component: str) -> SplitSpout[Any]:
-        """A spout of this component that reads.
-
-        Raises:
-            CheckpointError: executors do not read it any more.
-        """
-        body = self.spec.components[component].body
-        if not isinstance(body, SplitSpout):
-            raise CheckpointError(
-                "messages are open that executors read, and executors cannot read this spout",
-                where=f"spout {component!r}",
-                got=type(body).__qualname__,
-                expected="a SplitSpout",
-                next_step="start with the old spout, let it settle what is open, and change it then",
-            )
-        return body
+    def _all_counted(self) -> Iterator[EpochMessages]:
+        return chain.from_iterable(self.inputs.values())

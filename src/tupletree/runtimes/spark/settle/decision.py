@@ -42,7 +42,8 @@ BASE_MESSAGES = 500_000
 class EpochVerdicts:
     """The callbacks that follow from a settled epoch.
 
-    Of rows that executors read, those that were acked are only counted: `rows`, all of them `rows_latency_s` old.
+    Of messages that are only counted (`EpochMessages.is_counted`) those that were acked are `rows`, all of them
+    `rows_latency_s` old.
     """
 
     epoch: int
@@ -96,7 +97,7 @@ class EpochDecision:
     def apply(self, accounts: Accounts) -> None:
         """Carry out the decision. The entry is written, and nothing has changed since it was decided."""
         entry, header = self.entry, self.counted.settlement.record.header
-        accounts.forget_rows(header)
+        accounts.forget(entry.epoch, self.counted.settlement.record.inputs)
         accounts.pending.apply(self.pending)
         accounts.trees.apply(self.trees)
         accounts.trees.resumed(header.ran_s)
@@ -154,7 +155,7 @@ class _Deciding:
         self._trees = TreeChanges(accounts.trees)
         self._verdicts = EpochVerdicts(
             settlement.record.epoch,
-            rows=len(settlement.record.rows) - len(counted.unsettled),
+            rows=sum(len(one.roots) for one in settlement.record.inputs if one.is_counted) - len(counted.adoptions),
             rows_latency_s=accounts.ran_s(times.now_s) - settlement.record.header.ran_s,
             drained=settlement.drains,
             shrunk=not settlement.away.keys() >= set(settlement.put_back),
@@ -166,7 +167,7 @@ class _Deciding:
         """The decision: messages and trees first, for the entry names what becomes of them."""
         accounts, settlement, counted = self._accounts, self._counted.settlement, self._counted
         record, roots = settlement.record, counted.roots
-        for adoption in accounts.adopted_rows(record.header, record.rows, counted.unsettled):
+        for adoption in counted.adoptions:
             self._pending.adopt(adoption)
         acked_trees = self._ack()
         expired = [(tree.root, roots.timeout) for tree in roots.expired]
@@ -215,9 +216,10 @@ class _Deciding:
         """What completes, what is given up, and which trees go on; returns the earlier trees that end well."""
         counted, settlement, verdicts = self._counted, self._counted.settlement, self._verdicts
         record, rows = settlement.record, counted.chosen.rows
-        complete = settlement.acked()
-        withheld = {root for root in (*complete, *settlement.completed) if rows.waits_for(root)}
-        withheld.update(record.rows.among(rows.roots() - settlement.left_out - settlement.carried.keys()))
+        left_over = settlement.left_over
+        complete = [root for one in record.inputs for root in one.acked(left_over)]
+        withheld = {root for root in settlement.completed if rows.waits_for(root)}
+        withheld.update(record.among(rows.roots() - left_over))
         verdicts.acked = self._pending.ack_many(
             [one for one in complete if one not in withheld] if withheld else complete
         )

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tupletree.bolts.factory import is_holder
 from tupletree.runtimes.crash_points import crash_point
@@ -30,6 +29,7 @@ from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
 from tupletree.runtimes.spark.worker.crash_markers import blamed
 from tupletree.texts import marked_text
 from tupletree.tracking.outcomes import FailureKind
+from tupletree.tracking.pending_decision import Adoption
 
 __all__ = ["CountedRun", "EpochRuns"]
 
@@ -49,7 +49,7 @@ class CountedRun:
         reports: what this one reported.
         roots: the verdicts.
         chosen: which rows are published, wait, or go.
-        unsettled: rows that executors read and that the epoch does not finish, root → value.
+        adoptions: messages that were only counted, and that the epoch does not finish.
         pause_s: how long messages wait that met an outage.
         dropped: files of runs that do not count.
     """
@@ -58,7 +58,7 @@ class CountedRun:
     reports: Reports
     roots: RootVerdicts
     chosen: ChosenOutputs
-    unsettled: dict[int, Any]
+    adoptions: list[Adoption]
     pause_s: float
     dropped: list[Path]
 
@@ -123,10 +123,10 @@ class EpochRuns:
         chosen = self._outputs.choose(reports.outputs, roots, accounts.waiting, version, record.epoch)
         if any(one.kind is FailureKind.POISON for one in settlement.failures.values()):
             self._met_crashes = True
-        unsettled = record.rows.read(settlement.unsettled_rows(chosen.rows.roots()), accounts.reader_of)
-        return CountedRun(
-            settlement, reports, roots, chosen, unsettled, self._note_outages(settlement, reports), dropped
-        )
+        left_over = settlement.left_over | chosen.rows.roots()
+        adoptions = [adoption for one in record.inputs for adoption in one.adoptions(left_over)]
+        pause_s = self._note_outages(settlement, reports)
+        return CountedRun(settlement, reports, roots, chosen, adoptions, pause_s, dropped)
 
     def _note_outages(self, settlement: Settlement, reports: Reports) -> float:
         """Log outages that began or ended; returns in how many seconds their messages are tried again."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tupletree.clock import Clock
-from tupletree.data.codec import ArrowCodec
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.deadletters import write_letters
@@ -28,11 +27,13 @@ from tupletree.runtimes.spark.format.entries import (
     read_epoch,
     write_amendment,
 )
+from tupletree.runtimes.spark.format.epoch_messages import EpochMessage, EpochMessages, StoredPayload
+from tupletree.runtimes.spark.format.inputs import inputs_of_log
+from tupletree.runtimes.spark.format.logged_messages import Codecs
+from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.settle.accounts import Accounts, StoredPayload
-from tupletree.runtimes.spark.settle.logged import LoggedMessage, acked_in, acked_rows, logged_messages, values_of
+from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.sink_delivery import Refusals, SinkDelivery
-from tupletree.runtimes.spark.settle.source_rows import Rows
 from tupletree.sinks.files import publish
 from tupletree.tracking.message_ids import plain_id
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
@@ -66,7 +67,7 @@ class Publisher:
         self,
         directory: StateDirectory,
         accounts: Accounts,
-        codecs: Mapping[tuple[str, str], ArrowCodec[Any]],
+        codecs: Codecs,
         clock: Clock,
         sinks: Mapping[str, str],
         called: SinkDelivery,
@@ -81,6 +82,7 @@ class Publisher:
         self._sinks = sinks
         self._called = called
         self._redact = redact
+        self._reader_of = readers_of(accounts.spec)
 
     def finish(self, entry: SettleEntry) -> tuple[SettleEntry, list[Died]]:
         """Publish what a settle entry names; returns it with its amendment, and the messages that died only now.
@@ -118,9 +120,8 @@ class Publisher:
             failures = {**refusal.failures, **failures}
             for sink, count in refusal.rows.items():
                 rows[sink] = rows.get(sink, 0) + count
-        acked = {message.root for message in acked_in(self._directory, entry)}
-        acked.update(one.root for one in entry.acked)
-        acked |= acked_rows(self._directory, entry, failures)
+        acked = {one.root for one in entry.acked}
+        acked |= {root for one in self._inputs(entry.epoch) for root in one.among(failures)} - entry.not_acked()
         with accounts.lock:
             died = self._died(entry.epoch, {root: one for root, one in failures.items() if root in acked})
             still_open = {root: one for root, one in failures.items() if root in accounts.trees}
@@ -172,23 +173,16 @@ class Publisher:
                 continue
             if not missing:
                 break
-            header, body = read_epoch(self._directory.epochs, number)
-            rows = Rows(header.splits)
-            read_values = rows.read(rows.among(missing), self._accounts.reader_of)
-            for root, value in read_values.items():
-                message = LoggedMessage(*rows.named(root), root, 1, header.time_s)
-                found.append(self._one_died(message, value, missing.pop(root), now_s))
-            messages = logged_messages(body[: header.messages_length])
-            if not any(message.root in missing for message in messages):
-                continue
-            values = values_of(header, body, self._codecs)
-            for message in messages:
-                failure = missing.pop(message.root, None)
-                if failure is not None:
-                    found.append(self._one_died(message, values[message.root], failure, now_s))
+            for one in self._inputs(number):
+                for message, value in one.find(one.among(missing)):
+                    found.append(self._one_died(message, value, missing.pop(message.root), now_s))
         return found
 
-    def _one_died(self, message: LoggedMessage, value: Any, failure: Failure, now_s: float) -> Died:
+    def _inputs(self, epoch: int) -> list[EpochMessages]:
+        header, body = read_epoch(self._directory.epochs, epoch)
+        return inputs_of_log(header, body, self._codecs, self._reader_of)
+
+    def _one_died(self, message: EpochMessage, value: Any, failure: Failure, now_s: float) -> Died:
         return Died(
             message.task,
             self._accounts.spout_of[message.task],

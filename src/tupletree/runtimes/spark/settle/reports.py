@@ -158,24 +158,16 @@ class Settlement:
         """Whether holders flush in the next run: nothing else will come, unless what failed here comes again."""
         return self.record.header.drain and not (self.left_out - self.record.failures.keys())
 
-    def remaining(self) -> list[int]:
-        """Roots of this epoch that are still in the run, in order of emission; without rows that executors read."""
-        left_out = self.left_out
-        return [root for root in self.record.roots.tolist() if root not in left_out]
-
-    def remaining_rows(self) -> U64:
-        """The roots of rows that are still in the run."""
-        left_out = self.record.rows.among(self.left_out)
-        roots = self.record.rows.roots
-        return roots[~np.isin(roots, np.array(left_out, dtype=np.uint64))] if left_out else roots
+    @property
+    def left_over(self) -> set[int]:
+        """Roots of this epoch, and of earlier ones, that the last run did not complete."""
+        return {*self.left_out, *self.carried}
 
     @property
     def has_work(self) -> bool:
         """Whether the next run has anything of this epoch to do."""
-        header = self.record.header
-        if header.untracked and (header.frames or header.splits):
-            return True
-        return (bool(header.frames) and bool(self.remaining())) or bool(len(self.remaining_rows()))
+        left_out = self.left_out
+        return any(one.has_work(left_out) for one in self.record.inputs)
 
     def judge_run(self, reports: Reports, read_sidecar: SidecarReader) -> bool:
         """Take a run's verdicts; True if the run counts, False if the epoch must run again without `left_out`."""
@@ -205,11 +197,9 @@ class Settlement:
         self.checked.update(reports.unstorable)
         if not reports.unstorable and self.runs >= FULL_RUNS + bool(self.checked):
             # A message that went to no task is complete in any run, and no frame has its value.
-            roots, xor = self.record.openings
-            complete = set(roots[xor == 0].tolist())
-            touched = [root for root in earlier[0].tolist() if root not in bad]
-            remaining = [root for root in self.remaining() if root not in complete]
-            remaining += [*self.remaining_rows().tolist(), *touched]
+            left_out = self.left_out
+            remaining = [root for one in self.record.inputs for root in one.worked(left_out)]
+            remaining += [root for root in earlier[0].tolist() if root not in bad]
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
         return False
 
@@ -258,26 +248,13 @@ class Settlement:
             )
 
     def _check_read(self, reports: Reports) -> None:
-        """Raise if a piece of a source could not be read, or was not read: its rows would look complete."""
+        """Raise if a part of the input could not be read, or was not read: its messages would look complete."""
         if reports.unreadable:
             raise error_of(reports.unreadable[0])
-        read = {ordinal for stats in reports.stats for ordinal in stats.read}
-        missed = [one for one in self.record.header.splits if one.ordinal not in read]
-        if missed and self.has_work:
-            raise InternalError(
-                "a piece of a source was not read",
-                where=missed[0].component,
-                got=f"{len(read)} pieces of {len(self.record.header.splits)}",
-            )
-
-    def unsettled_rows(self, waiting: Collection[int]) -> list[int]:
-        """Rows that this epoch does not finish: failed, open, deferred to a later one, or among `waiting`."""
-        rows = self.record.rows
-        return rows.among({*self.left_out, *self.carried, *waiting}) if len(rows) else []
-
-    def acked(self) -> list[int]:
-        """Roots of this epoch whose tree completed in the run that counts, in order of emission, without rows."""
-        return [root for root in self.remaining() if root not in self.carried] if self.carried else self.remaining()
+        if self.has_work:
+            read = {ordinal for stats in reports.stats for ordinal in stats.read}
+            for one in self.record.inputs:
+                one.check_read(read)
 
 
 def _by_hand(judgement: Judgement, kept: list[Entries], earlier: Entries) -> set[int]:

@@ -1,0 +1,186 @@
+"""Logged messages: they passed through the driver. The log of their epoch has them as columns, and values in frames."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from tupletree.data.codec import ArrowCodec
+from tupletree.data.frames import roots_of
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.entries import EpochHeader, Messages, id_from_msgpack
+from tupletree.runtimes.spark.format.epoch_messages import NOT_LOGGED, EpochMessage, EpochMessages, StoredPayload
+from tupletree.topology.components import MessageId
+from tupletree.tracking.ledger import Entries, combine
+from tupletree.tracking.message_ids import id_from_plain
+
+__all__ = ["Codecs", "LogFrames", "LoggedMessages", "openings_of"]
+
+Codecs = Mapping[tuple[str, str], ArrowCodec[Any]]
+
+_messages = msgspec.msgpack.Decoder(Messages)
+
+
+class LoggedMessages(EpochMessages):
+    """See the module docstring.
+
+    Args:
+        columns: the messages.
+        header: of the log; None where no run works on them.
+        openings: see `EpochMessages`; None: they are found in the frames.
+        frames: None where nobody asks for values: while they are in the driver, `Pending` has these.
+    """
+
+    is_counted: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        columns: Messages,
+        header: EpochHeader | None = None,
+        openings: Entries | None = None,
+        frames: LogFrames | None = None,
+    ) -> None:
+        self.roots = np.frombuffer(columns.roots, dtype=np.uint64)
+        self._columns = columns
+        self._header = header
+        self._openings = openings
+        self._frames = frames
+        self._id_from = id_from_plain if columns.ids_are_plain else id_from_msgpack
+        self._stored_ids: dict[int, Any] | None = None
+
+    @classmethod
+    def of_log(cls, header: EpochHeader, body: memoryview, codecs: Codecs) -> LoggedMessages:
+        """Those of an epoch's log: its header and sections."""
+        columns = _messages.decode(body[: header.messages_length])
+        return cls(columns, header, frames=LogFrames(header, body, codecs))
+
+    @classmethod
+    def of_section(cls, section: bytes | memoryview) -> LoggedMessages:
+        """Those of the first section of a log, without their values."""
+        return cls(_messages.decode(section) if section else Messages())
+
+    @property
+    def openings(self) -> Entries:
+        """See `EpochMessages`."""
+        if self._openings is None:
+            assert self._frames is not None, "made for those who look, and given to a run"
+            self._openings = self._frames.openings(self.roots)
+        return self._openings
+
+    def has_work(self, left_out: Collection[int]) -> bool:
+        """See `EpochMessages`."""
+        if self._header is None or not self._header.frames:
+            return False
+        return bool(self._header.untracked) or any(root not in left_out for root in self.roots.tolist())
+
+    def worked(self, left_out: Collection[int]) -> list[int]:
+        """See `EpochMessages`."""
+        roots, xor = self.openings
+        without_edges = set(roots[xor == 0].tolist())
+        return [root for root in self.roots.tolist() if root not in left_out and root not in without_edges]
+
+    @property
+    def by_task(self) -> Mapping[int, int]:
+        """See `EpochMessages`."""
+        return Counter(array("I", self._columns.tasks))
+
+    def __iter__(self) -> Iterator[EpochMessage]:
+        """See `EpochMessages`."""
+        columns = self._columns
+        for task, stored, root, attempt, first_s, made in zip(
+            array("I", columns.tasks),
+            columns.ids,
+            array("Q", columns.roots),
+            array("I", columns.attempts),
+            array("d", columns.first_emitted_s),
+            array("q", columns.made) if columns.made else repeat(0, len(columns.ids)),
+            strict=True,
+        ):
+            yield EpochMessage(task, self._id_from(stored), root, attempt, first_s, made)
+
+    def among(self, roots: Collection[int]) -> list[int]:
+        """See `EpochMessages`."""
+        if not roots:
+            return []
+        wanted = {*roots}
+        return [root for root in self.roots.tolist() if root in wanted]
+
+    def check_read(self, read: Collection[int]) -> None:
+        """See `EpochMessages`: a frame that no stage took leaves its roots open."""
+
+    def check_readable(self) -> None:
+        """See `EpochMessages`: a log can always be read."""
+
+    def id_of(self, root: int) -> MessageId | None:
+        """See `EpochMessages`."""
+        if self._stored_ids is None:
+            self._stored_ids = dict(zip(self.roots.tolist(), self._columns.ids, strict=True))
+        return self._id_from(self._stored_ids[root]) if root in self._stored_ids else None
+
+    def find(self, roots: Collection[int]) -> list[tuple[EpochMessage, Any]]:
+        """See `EpochMessages`."""
+        if not roots:
+            return []
+        assert self._frames is not None, "made without values, and asked for them"
+        wanted = {*roots}
+        values = self._frames.values()
+        return [(one, values.get(one.root, NOT_LOGGED)) for one in self if one.root in wanted]
+
+    def for_runs(self) -> LoggedMessages:
+        """See `EpochMessages`."""
+        return LoggedMessages(self._columns, self._header, self.openings)
+
+
+class LogFrames:
+    """The frames in an epoch's log, and the messages that are in none because they failed before any bolt saw them.
+
+    Args:
+        header, body: of the log.
+        codecs: of the streams of spouts.
+    """
+
+    def __init__(self, header: EpochHeader, body: memoryview, codecs: Codecs) -> None:
+        self._header = header
+        self._body = body
+        self._codecs = codecs
+
+    def openings(self, roots: np.ndarray[Any, np.dtype[np.uint64]]) -> Entries:
+        """See `openings_of`."""
+        edges: list[int] = []
+        edge_roots: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+        for head, _ in self._each():
+            segments, _ = wire.unpack_layout(head.roots, head.ends, head.widths)
+            flat = dict.fromkeys(one for root in segments for one in roots_of(root))
+            edges.append(head.id)
+            edge_roots.append(np.array(list(flat), dtype=np.uint64))
+        return openings_of(roots, edges, edge_roots)
+
+    def values(self) -> dict[int, Any]:
+        """Root → value, from the frames that carry it and from what could not be sent."""
+        values: dict[int, Any] = {one.root: StoredPayload(one.payload) for one in self._header.unsendable}
+        for head, body in self._each():
+            frame = wire.decode_frame(head, body, self._codecs[head.component, head.stream])
+            for root, found in frame.segments():
+                for one in roots_of(root):  # a spout tuple has one root, or none
+                    values.setdefault(one, found[0])
+        return values
+
+    def _each(self) -> Iterator[tuple[wire.FrameHead, memoryview]]:
+        for _, offset, head_length, body_length in self._header.frames:
+            start = offset + head_length
+            yield wire.decode_head(self._body[offset:start]), self._body[start : start + body_length]
+
+
+def openings_of(
+    roots: np.ndarray[Any, np.dtype[np.uint64]],
+    edges: Sequence[int],
+    edge_roots: Sequence[np.ndarray[Any, np.dtype[np.uint64]]],
+) -> Entries:
+    """The XOR of the first edges of every root. A root that went to no task has none: its tree is complete at once."""
+    return combine([*edges, 0], [*edge_roots, roots])
