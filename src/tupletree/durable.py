@@ -26,6 +26,7 @@ __all__ = [
     "DECODE_ERRORS",
     "DRAFT_NAME",
     "FORMAT_VERSION",
+    "claim_private",
     "create_new",
     "damaged",
     "is_real_folder",
@@ -90,6 +91,15 @@ def private_folder(path: Path) -> Path:
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
         path.chmod(0o700)
     return path
+
+
+def claim_private(path: Path) -> None:
+    """Have a private file at this path; one that is there stays as it is. For libraries that would make a public one.
+
+    Files that SQLite makes beside its own take the mode of that. Raises OSError.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | _BINARY, 0o600))
 
 
 def create_new(path: Path, mode: int = 0o600) -> int:

@@ -31,7 +31,7 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
-from tupletree.queues.urls import QueueUrl
+from tupletree.queues.urls import QueueUrl, without_secrets
 
 __all__ = ["CAPABILITIES", "RedisBroker", "open_redis"]
 
@@ -310,9 +310,9 @@ class RedisBroker(Broker):
         try:
             return call()
         except _REFUSALS as error:
-            raise RefusedConnectionError(f"{self.where}: {error}") from error
+            raise RefusedConnectionError(f"{self.where}: {without_secrets(str(error))}") from error
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
-            raise ConnectorError(f"{self.where} cannot be reached: {error}") from error
+            raise ConnectorError(f"{self.where} cannot be reached: {without_secrets(str(error))}") from error
         except redis.exceptions.ResponseError as error:
             text = str(error)
             if "NOQUEUE" in text or "NOTARGET" in text:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tupletree.durable import claim_private
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, UnusableDataError
 from tupletree.queues.host_clock import HostClock
 
@@ -97,7 +98,7 @@ class QueueFile:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            _create_private(self.path)
+            claim_private(self.path)  # SQLite would make it readable for everybody
             self._inode = _inode_of(self.path)
         except OSError as error:
             raise ConnectorError(
@@ -294,12 +295,6 @@ class QueueFile:
 def _undo(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:  # a full disk may have undone it already
         connection.execute("ROLLBACK")
-
-
-def _create_private(path: Path) -> None:
-    """SQLite would make the file readable for everybody; files beside it take its mode."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _inode_of(path: Path) -> tuple[int, int]:

@@ -5,6 +5,7 @@ A password may hold any character, and is never shown. Refuses to know what a sc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -12,10 +13,19 @@ import msgspec
 
 from tupletree.errors import ConfigError, Finding
 
-__all__ = ["QueueUrl", "is_secret", "parse_url"]
+__all__ = ["HIDDEN", "QueueUrl", "is_secret", "parse_url", "without_secrets"]
 
 HIDDEN = "***"
-_SECRETS = ("password", "passwd", "secret", "token", "credential", "api_key", "apikey", "access_key", "private_key")
+_LEAST_SECRET = 4
+"""A shorter one would hide parts of words."""
+_SECRETS = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "authorization", "cookie"),
+    *("api_key", "apikey", "api-key", "access_key", "private_key"),
+)
+_LOGIN = re.compile(r"""://(?:[^\s/?#'"]*|[^\s/?#'"]*:[^\s?#'"]*)@""")
+"""Of a URL in a text; a password may hold a slash."""
+_SETTING = re.compile(r"""(?P<name>[\w.-]{1,64})=(?P<quote>['"]?)(?P<value>[^\s&;,'"]+)""")
+"""Of a query, or of a connection string."""
 
 
 class QueueUrl(msgspec.Struct, frozen=True):
@@ -83,6 +93,21 @@ class QueueUrl(msgspec.Struct, frozen=True):
 def is_secret(name: str) -> bool:
     """Whether an option of this name is a secret, by its name."""
     return any(part in name.lower() for part in _SECRETS)
+
+
+def without_secrets(text: str, *known: str) -> str:
+    """A text that others made, such as an error of a driver's, without logins of URLs, secret settings and these.
+
+    >>> without_secrets("cannot open redis://me:pw@host/0?ssl_password=x&db=1")
+    'cannot open redis://***@host/0?ssl_password=***&db=1'
+    """
+    for secret in sorted({*known} - {""}, key=len, reverse=True):
+        if len(secret) >= _LEAST_SECRET:
+            text = text.replace(secret, HIDDEN)
+    text = _LOGIN.sub(f"://{HIDDEN}@", text)
+    return _SETTING.sub(
+        lambda found: f"{found['name']}={found['quote']}{HIDDEN}" if is_secret(found["name"]) else found[0], text
+    )
 
 
 def parse_url(text: str) -> QueueUrl:

@@ -162,7 +162,7 @@ class Pipeline:
         from tupletree.runtimes.run import run as run_topology
 
         is_spark = runtime == "spark"
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_home(self.home)
         run = self.run_spec(key=secrets.token_hex(8), lease_limit=SPARK_LEASES if is_spark else None, only=only)
         shared = services.acquire(run)
         try:
@@ -182,7 +182,7 @@ class Pipeline:
 
     def open(self) -> PipelineRun:
         """Connect without running anything: to give it messages that other processes work, and to ask."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_home(self.home)
         run = self.run_spec(key=secrets.token_hex(8))
         return PipelineRun(self.spec, run, services.acquire(run), None)
 
@@ -364,6 +364,14 @@ class PipelineRun:
                     self._changed.wait(left_s)
                 else:
                     self._ended.remove(execution)
+
+
+def make_home(home: Path) -> None:
+    """Make the folder where it is missing: for this user only, whatever the umask; others may not write above it."""
+    for parent in reversed([one for one in home.absolute().parents if not one.exists()]):
+        parent.mkdir(mode=0o755, exist_ok=True)
+    for folder in (home, home / "runs"):
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _fresh(runs: Path) -> Path:

@@ -237,7 +237,7 @@ def replay_command(
         print(json.dumps({"replayed": replayed, "executions": executions, "in_outbox": left}))
         return
     count = "1 message is" if replayed == 1 else f"{replayed:,} messages are"
-    print(f"{count} tried again" + "".join(f", in execution {one}" for one in executions))
+    print(f"{count} tried again" + "".join(f", in execution {escape(one)}" for one in executions))
     if left:
         print(f"  {left:,} are for other brokers: the next start of a run of the pipeline publishes them")
 

@@ -89,4 +89,4 @@ class RouteProgress:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(escape(text), markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape
-from tupletree.queues.urls import is_secret, parse_url
+from tupletree.queues.urls import is_secret, parse_url, without_secrets
 from tupletree.routes.document.loading import Document
 from tupletree.routes.document.nodes import MappingNode, Node, Place, ScalarNode, Step, node_at, path_text, plain
 from tupletree.routes.document.spec import MOST_HELD
@@ -30,7 +30,6 @@ ALONE = {"level", "url"}
 """Keys whose value may stand for the mapping that holds it."""
 
 _SAFE = re.compile(r"[\w/.](?:[\w/. +@=-]|:(?=[\w/]))*", re.ASCII)
-_LOGIN = re.compile(r"(?<=://)[^/@]*:[^/@]*@")
 
 Origin = Literal["document", "default", "defaults", "environment", "file"]
 
@@ -180,7 +179,7 @@ def _inherited(root: MappingNode, path: Sequence[Step]) -> bool:
 def _hidden(path: Sequence[Step], value: Any, node: Node | None) -> Any:
     if value in ("", None) or isinstance(value, dict | list):
         return value
-    names = [step for step in path[-1:] if isinstance(step, str)]
+    names = _names(path)
     names += node.variables if isinstance(node, ScalarNode) else ()
     if any(is_secret(name) for name in names) and isinstance(value, str):
         return HIDDEN
@@ -188,9 +187,16 @@ def _hidden(path: Sequence[Step], value: Any, node: Node | None) -> Any:
         try:
             shown = parse_url(value).shown
         except TupletreeError:
-            return _LOGIN.sub(f"{HIDDEN}@", value)
-        return shown if HIDDEN in shown else value
-    return value
+            return without_secrets(value)
+        return shown if HIDDEN in shown else without_secrets(value)
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _names(path: Sequence[Step]) -> list[str]:
+    """The keys that say what a value is: its own, and above it those of settings, which are not the format's."""
+    keys = [step for step in path if isinstance(step, str)]
+    inside = next((keys.index(word) + 1 for word in ("config", "settings") if word in keys[:-1]), len(keys) - 1)
+    return keys[inside:]
 
 
 def _write(data: Any, path: tuple[Step, ...], root: MappingNode, lines: list[str], indent: str) -> None:

@@ -1,30 +1,33 @@
 """What executions keep of a document: its text, and all that it was filled with from elsewhere.
 
-Pure. Secrets are named, and not kept: the ledger is no place for them.
+Pure. Secrets are named, and not kept: the ledger is no place for them. What is a secret: values below keys that are
+named like one, settings whose type says so, logins of URLs, and parts `name=value` that are named like one.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tupletree.queues.urls import is_secret
+from pydantic import BaseModel, SecretStr
+
+from tupletree.queues.urls import HIDDEN, is_secret, without_secrets
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, ScalarNode
 
 __all__ = ["frozen"]
 
 _NOT_KEPT = "a secret, not kept"
-_LOGIN = re.compile(r"://[^/@\s]*@")
+_LEAST_HIDDEN = 4
 
 
-def frozen(sources: Mapping[str, str], root: Node, environ: Mapping[str, str]) -> str:
+def frozen(sources: Mapping[str, str], root: Node, environ: Mapping[str, str], settings: Iterable[object] = ()) -> str:
     """The copy.
 
     Args:
         sources: file → its text, the document's first; where there are several, each comes after a line with its name.
         root: the document with all that it includes.
         environ: that `${NAME}` was taken from.
+        settings: of adapters, typed.
 
     Returns:
         The text; then, as comments, a line for each variable with its value as JSON, and for each file of a `!file`
@@ -33,23 +36,67 @@ def frozen(sources: Mapping[str, str], root: Node, environ: Mapping[str, str]) -
     text = "\n".join(f"# file: {file}\n{text}" for file, text in sources.items())
     if len(sources) == 1:
         text = next(iter(sources.values()))
+    typed = {*_typed_secrets(list(settings))}
+    text = _without(text, {*_written_secrets(root, hidden=False), *typed})
     variables: dict[str, str] = {}
     files: dict[str, str] = {}
     for node, hides in _filled(root, hidden=False):
         for name in node.variables:
             value = environ.get(name)
-            if hides or is_secret(name) or (value and _LOGIN.search(value)):
+            if hides or is_secret(name) or (value and (without_secrets(value) != value or value in typed)):
                 variables[name] = _NOT_KEPT
             elif name not in variables:
                 variables[name] = "not set" if value is None else json.dumps(value, ensure_ascii=False)
         if node.file:
             hides = hides or is_secret(node.file)
-            files[node.file] = _NOT_KEPT if hides else json.dumps(node.value, ensure_ascii=False)
+            kept = without_secrets(str(node.value), *typed)
+            files[node.file] = _NOT_KEPT if hides else json.dumps(kept, ensure_ascii=False)
     lines = [f"# ${{{name}}}: {value}" for name, value in sorted(variables.items())]
     lines += [f"# !file {file}: {value}" for file, value in sorted(files.items())]
     if not lines:
         return text
     return text.rstrip("\n") + "\n" + "\n".join(lines) + "\n"
+
+
+def _without(text: str, secrets: Iterable[str]) -> str:
+    """The text of documents, without what is secret in it."""
+    lines = {line.strip() for one in secrets for line in one.splitlines()}
+    known = {line for line in lines if len(line) >= _LEAST_HIDDEN}
+    short = lines - known - {""}
+    kept = []
+    for line in without_secrets(text, *known).split("\n"):
+        key, colon, value = line.partition(":")
+        is_short = value.strip().strip("'\"") in short and is_secret(key)
+        kept.append(f"{key}{colon} {HIDDEN}" if is_short else line)
+    return "\n".join(kept)
+
+
+def _written_secrets(node: Node, *, hidden: bool) -> Iterator[str]:
+    """Values below keys that are named like a secret, as the document has them, and as they are meant."""
+    if isinstance(node, ScalarNode):
+        if hidden and not node.variables and not node.file and node.raw:
+            yield from (node.raw, str(node.value))
+    elif isinstance(node, ListNode):
+        for item in node.items:
+            yield from _written_secrets(item, hidden=hidden)
+    elif isinstance(node, MappingNode):
+        for key, entry in node.entries.items():
+            yield from _written_secrets(entry.node, hidden=hidden or is_secret(key))
+
+
+def _typed_secrets(value: object) -> Iterator[str]:
+    """Values of settings whose type says that they are secret."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _typed_secrets(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _typed_secrets(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _typed_secrets(one)
 
 
 def _filled(node: Node, *, hidden: bool) -> Iterator[tuple[ScalarNode, bool]]:

@@ -83,7 +83,8 @@ def read(
     adapters = adapters_of(typed.model, root, lookup, faults)
     check_modules(typed.model, root, folder, faults)
     check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
-    spec = spec_of(typed.model, adapters, frozen(reading.sources, root, environ), folder)
+    settings = [adapter.config for route in adapters.values() for adapter in route]
+    spec = spec_of(typed.model, adapters, frozen(reading.sources, root, environ, settings), folder)
     check_fit(typed.model, spec, root, faults)
     if typed.complete:
         check_tests(typed.model, spec, root, faults)

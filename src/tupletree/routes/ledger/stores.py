@@ -9,6 +9,7 @@ import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,8 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from tupletree.durable import claim_private
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, UnusableDataError
 from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
+from tupletree.queues.urls import without_secrets
 from tupletree.routes.ledger.statements import Statement
 from tupletree.routes.ledger.tables import FORMAT, METADATA, meta, outbox
 
@@ -215,6 +218,9 @@ class DatabaseStore(Store):
                 got=self._dialect,
                 expected="sqlite or postgresql",
             )
+        self._password = parsed.password or ""
+        if self._dialect == "sqlite" and parsed.database and parsed.database != ":memory:":
+            self._claim(Path(parsed.database))
         if self._dialect == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
         try:
@@ -225,6 +231,17 @@ class DatabaseStore(Store):
                 where=self.where,
                 got=str(error),
                 next_step="install it: tupletree[sql] brings psycopg",
+            ) from error
+
+    def _claim(self, path: Path) -> None:
+        try:
+            claim_private(path)  # SQLite would make it readable for everybody
+        except OSError as error:
+            raise ConnectorError(
+                "the ledger's file cannot be opened",
+                where=self.where,
+                got=str(error),
+                next_step="see that its folder is there and that this user may write to it",
             ) from error
 
     def _make_engine(self, url: sa.URL) -> sa.Engine:
@@ -262,7 +279,7 @@ class DatabaseStore(Store):
             raise ConnectorError(
                 "the ledger's database cannot be used now",
                 where=self.where,
-                got=f"{type(cause).__name__}: {cause}",
+                got=without_secrets(f"{type(cause).__name__}: {cause}", self._password),
                 next_step="see to the database; what was not confirmed is done again",
             ) from error
 

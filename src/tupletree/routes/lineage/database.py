@@ -7,14 +7,15 @@ statistics), and the failures.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tupletree.durable import claim_private
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.queues.urls import without_secrets
 from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, Step, Steps, edges_of
 from tupletree.routes.messages import CallRecord
 
@@ -97,7 +98,7 @@ def connect(url: str) -> tuple[sa.Engine, str]:
         )
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    shown = parsed.set(query={}).render_as_string()
+    shown = parsed.set(username=None, password=None, query={}).render_as_string()
     try:
         if family == "sqlite":
             engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
@@ -126,7 +127,7 @@ def failing_as_outage(where: str) -> Iterator[None]:
         raise ConnectorError(
             "lineage is not available",
             where=where,
-            got=str(origin).strip().partition("\n")[0] or type(origin).__name__,
+            got=without_secrets(str(origin).strip().partition("\n")[0]) or type(origin).__name__,
             next_step="see that the database runs, and that this user may read and write its tables",
         ) from error
 
@@ -257,8 +258,7 @@ def _create_private(path: Path, where: str) -> None:
     """SQLite would make the file readable for everybody, and errors of adapters may quote payloads."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        claim_private(path)
     except OSError as error:
         raise ConnectorError(
             "the file of lineage cannot be made",

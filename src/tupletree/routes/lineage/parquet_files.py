@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tupletree.durable import create_new
 from tupletree.routes.lineage.rows import COLUMNS, Edge
 
 __all__ = ["LARGE_ROWS", "LineageFiles"]
@@ -78,7 +79,7 @@ class LineageFiles:
 
     def open(self) -> None:
         """Make the folder, and remove what writers that were killed left unfinished."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self._folder.glob(".*.unfinished"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > UNFINISHED_S:
@@ -98,7 +99,7 @@ class LineageFiles:
         name = f"{kind}-{last_ms:015d}-{mark}{secrets.token_hex(6)}.parquet"
         unfinished = self._folder / f".{name}.unfinished"
         try:
-            with unfinished.open("wb") as file:
+            with os.fdopen(create_new(unfinished), "wb") as file:
                 # Sorted, and in small groups: a message is found by what the file says of its groups.
                 table = table.sort_by([(column, "ascending") for column in _SORTED_BY[kind]])
                 pq.write_table(table, file, compression="zstd", row_group_size=_ROWS_IN_GROUP)

@@ -14,13 +14,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 import sqlalchemy as sa
 from pydantic import Field, SecretStr
 from sqlalchemy import exc
 
+from tupletree.durable import claim_private
 from tupletree.errors import ConfigError, ConnectorError
+from tupletree.queues.urls import without_secrets
 from tupletree.routes import payloads
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText
@@ -182,6 +185,12 @@ class _Store:
         """Connect, and make the table if it is not there."""
         try:
             self._engine = engine = sa.create_engine(self._url, pool_pre_ping=True)
+            if engine.dialect.name == "sqlite" and engine.url.database and engine.url.database != ":memory:":
+                claim_private(FilePath(engine.url.database))
+        except OSError as error:
+            raise ConnectorError(
+                "the file of seen keys cannot be opened", where="dedupe: store", got=str(error)
+            ) from error
         except (
             exc.ArgumentError,
             exc.NoSuchModuleError,
@@ -254,6 +263,5 @@ class _Store:
             yield
         except exc.SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
-            raise ConnectorError(
-                "the store of seen keys failed", where="dedupe: store", got=f"{type(cause).__name__}: {cause}"
-            ) from error
+            text = without_secrets(f"{type(cause).__name__}: {cause}")
+            raise ConnectorError("the store of seen keys failed", where="dedupe: store", got=text) from error

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from pydantic import Field, SecretStr, model_validator
 
 from tupletree.errors import ConnectorError, PermanentError, ProcessingError, RetryAfter
+from tupletree.queues.urls import without_secrets
 from tupletree.routes.adapters.builtin.texts import TemplateText, Text
 from tupletree.routes.adapters.contract import (
     Adapter,
@@ -36,9 +37,6 @@ MAX_REDIRECTS = 5
 STATUS_HEADER = "http-status"
 _WORTH_A_RETRY = frozenset({408, 425, 429})
 _FIXED = re.compile(r"(?P<origin>https?://[^/?#{}\s\\]+)(?=[/?#]|$)")
-
-_LOGIN = re.compile(r"""//(?:[^\s/?#'"]*|[^\s/?#'"]*:[^\s?#'"]*)@""")
-"""Of an address; a password may hold a slash."""
 
 
 class HttpConfig(AdapterConfig):
@@ -248,7 +246,7 @@ def _escaped(value: Any) -> str:
 
 def _without_login(text: str) -> str:
     """Text in which addresses show no user and password."""
-    return _LOGIN.sub("//***@", text)
+    return without_secrets(text)
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:

@@ -17,6 +17,7 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tupletree.errors import ConfigError, ConnectorError, PermanentError, ProcessingError, RuntimeUnavailableError
+from tupletree.queues.urls import without_secrets
 from tupletree.routes.adapters.contract import (
     AdapterConfig,
     AdapterContext,
@@ -136,6 +137,7 @@ class WriteSql(BatchAdapter[SqlConfig]):
             raise ConfigError(
                 "this is no database URL", where="write_sql: url", expected="such as sqlite:///file.db"
             ) from None
+        self._password = url.password or ""
         self._where = f"{config.table} in {url.host or url.database or url.drivername}"
         make = _INSERTS.get(url.get_backend_name())
         if make is None:
@@ -216,7 +218,8 @@ class WriteSql(BatchAdapter[SqlConfig]):
 
     def _fault(self, error: Exception, *, at_start: bool = False) -> Exception:
         cause = getattr(error, "orig", None) or error
-        text = f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"
+        said = str(cause).splitlines()[0] if str(cause) else ""
+        text = f"{type(cause).__name__}: {without_secrets(said, self._password)}"
         # SQLite calls it OperationalError, too, when a statement is wrong.
         is_statement = (
             isinstance(error, exc.ProgrammingError) or getattr(cause, "sqlite_errorname", "") == "SQLITE_ERROR"
