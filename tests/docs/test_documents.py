@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,20 @@ from tests.docs.documents import (
     route_keys,
     routes_in,
 )
-from tupletree.cli.main import app
+from tupletree.cli.main import app, main
 from tupletree.queues import registry
 from tupletree.runtimes.spark.format import carryover, entries
 from tupletree.topology.builder import BoltHandle
 from tupletree.tracking.pending_log import PendingChanges
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended: its exit code, and all that it wrote."""
+
+    code: int
+    said: str
+
 
 SEEN_BY_EYE = {"", "text", "mermaid"}
 """Languages of blocks that are looked at, not run."""
@@ -178,7 +189,11 @@ def test_every_block_is_of_a_language_that_is_run_or_looked_at() -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("session")
 @pytest.mark.parametrize("story", STORIES, ids=" ".join)
-def test_every_snippet_runs_as_it_stands(story: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_snippet_runs_as_it_stands(
+    story: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if TELLER in story:
+        request.getfixturevalue("spark")  # the session of other tests is used: it is that of the process
     monkeypatch.setattr(os, "fsync", lambda _: None)  # snippets are about what happens, not about the disk
     monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))  # a snippet adds one
     for name in story:
@@ -217,12 +232,31 @@ def _run_line(line: str, where: str, folder: Path, *, on_spark: bool) -> None:
             if arguments[0] == "run" and not on_spark:
                 arguments = _as_check(arguments)
             code = int(found[1]) if (found := re.search(r"exit code (\d+)", comment)) else 0
-            ended = subprocess.run(
-                [sys.executable, "-m", "tupletree", *arguments], cwd=folder, capture_output=True, text=True, check=False
-            )
-            assert ended.returncode == code, f"{where}: {command}\n{ended.stdout}{ended.stderr}"
+            ended = _run_in_process(arguments, folder)
+            assert ended.code == code, f"{where}: {command}\n{ended.said}"
         case _:
             pytest.fail(f"{where}: nobody knows how to test {command!r}")
+
+
+def _run_in_process(arguments: list[str], folder: Path) -> Ended:
+    """What a process of its own would do, which starts without the modules of this one that lie in the folder."""
+    said = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        loaded = [name for name, module in sys.modules.items() if _lies_in(folder, module)]
+        hidden = {name: sys.modules.pop(name) for name in loaded}
+        path = list(sys.path)
+        try:
+            return Ended(main(arguments), said.getvalue())
+        finally:
+            sys.path[:] = path
+            for name in [name for name, module in sys.modules.items() if _lies_in(folder, module)]:
+                del sys.modules[name]
+            sys.modules.update(hidden)
+
+
+def _lies_in(folder: Path, module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and file.startswith(f"{folder}{os.sep}")
 
 
 def _as_check(arguments: list[str]) -> list[str]:
