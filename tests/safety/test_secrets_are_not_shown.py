@@ -16,7 +16,7 @@ from tupletree.cli.main import main
 from tupletree.cli.parameters import bind_parameters
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.sinks import sql
-from tupletree.topology.fingerprint import fingerprint
+from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.topology.reference import TargetRef
 
 HIDDEN = "hunter2"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tupletree import Bolt, Collector, KeyedState, ListState, MapState, TaskState, Topology, TopologyError, bolt
 from tupletree.sources.items import items
+from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.topology.decorators import FunctionBolt
-from tupletree.topology.fingerprint import fingerprint
 from tupletree.topology.signatures import read_class
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Json", "Option", "RuntimeName", "Set", "SettingsFile", "StateDir", "Target"]
+__all__ = ["Drop", "Json", "Option", "Rename", "RuntimeName", "Set", "SettingsFile", "StateDir", "Target"]
 
 
 class RuntimeName(Enum):
@@ -43,5 +43,19 @@ SettingsFile = Annotated[
 StateDir = Annotated[
     Path | None,
     typer.Option("--state-dir", metavar="DIR", help="State directory of the run. \\[default: the latest here]"),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename", metavar="OLD=NEW", help="What is stored of the component OLD is that of NEW; may be repeated."
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop",
+        metavar="NAME",
+        help="What is stored of this component (or field: COMPONENT.CLASS.FIELD) may be lost; may be repeated.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

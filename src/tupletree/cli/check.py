@@ -1,18 +1,31 @@
-"""`tupletree check`: find every fault of a topology and its options without running it."""
+"""`tupletree check`: find every fault of a topology and its options without running it.
+
+With a state directory also what a start would do with what is stored there.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tupletree.cli.arguments import Option, RuntimeName, Set, SettingsFile, Target
+from tupletree.cli.arguments import Drop, Json, Option, Rename, RuntimeName, Set, SettingsFile, Target
 from tupletree.errors import ConfigError, TopologyError
+from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
+    from tupletree.config import Options
+    from tupletree.topology.builder import Topology
+    from tupletree.topology.changes.upgrades import UpgradePlan
     from tupletree.topology.model import TopologySpec
 
 __all__ = ["check_command"]
+
+PIPED_WIDTH = 240
 
 _SHOWN = {RuntimeName.SPARK: "Spark", RuntimeName.LOCAL: "the local runtime"}
 
@@ -26,10 +39,20 @@ def check_command(
     settings: Set = None,
     options: Option = None,
     config: SettingsFile = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option("--state-dir", metavar="DIR", help="Show what a start would do with what is stored here."),
+    ] = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    as_json: Json = False,
 ) -> None:
     """Build a topology, report every fault at once, and run nothing. Exit code 0 if there is none, 2 otherwise.
 
     Without --runtime, what one of the runtimes would refuse is printed, and is no fault.
+
+    With --state-dir the plan of what is carried over is shown as well, and a start that would be refused is a fault.
+    It reads only; nothing should run on the directory.
     """
     from tupletree.cli.settings import options_of
     from tupletree.cli.target import load_target
@@ -47,9 +70,15 @@ def check_command(
     if faults:
         raise ConfigError(f"{spec.name} cannot read its input", findings=faults)
     refusals = _refusals(spec, [runtime] if runtime else [*RuntimeName])
+    if state_dir is not None:
+        _show_plan(topology, resolved, state_dir, rename or [], drop or [], as_json=as_json)
+        return
     counts = {"spout": 0, "bolt": 0, "sink": 0}
     for component in spec.components.values():
         counts[component.kind] += 1
+    if as_json:
+        print(json.dumps({"topology": spec.name, **counts}))
+        return
     parts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
     print(f"{spec.name} is OK: {parts}")
     for refused_by, error in refusals.items():
@@ -69,3 +98,41 @@ def _refusals(spec: TopologySpec, runtimes: list[RuntimeName]) -> dict[RuntimeNa
     if len(found) == len(runtimes):
         raise found[runtimes[0]]
     return found
+
+
+def _show_plan(
+    topology: Topology, options: Options, state_dir: Path, renames: list[str], drops: list[str], *, as_json: bool
+) -> None:
+    from tupletree.cli.settings import find_state_dir, words_of
+    from tupletree.runtimes.run import preview
+
+    plan = preview(topology, options, find_state_dir(state_dir), words_of(renames, drops))
+    if as_json:
+        found = {
+            "topology": topology.name,
+            "state_dir": str(state_dir),
+            "starts": not plan.faults,
+            "plan": [asdict(step) for step in plan.steps],
+            "faults": [asdict(fault) for fault in plan.faults],
+        }
+        print(escape_json(json.dumps(found, ensure_ascii=False)))
+    else:
+        _print_table(plan)
+    if plan.faults:
+        if as_json:
+            raise typer.Exit(2)
+        raise ConfigError(f"{topology.name} cannot start on {state_dir}", findings=plan.faults)
+    if not as_json:
+        print(f"{topology.name} can start on {state_dir}: {'as shown' if plan.is_change else 'nothing has changed'}")
+
+
+def _print_table(plan: UpgradePlan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("component", "decision", "change", "stored"):
+        table.add_column(name, no_wrap=name in {"component", "decision"})
+    for step in plan.steps:
+        table.add_row(*map(escape, (step.component, step.decision, step.change, step.stored)))
+    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from tupletree.cli.arguments import Option, RuntimeName, Set, SettingsFile, Target
+from tupletree.cli.arguments import Drop, Option, Rename, RuntimeName, Set, SettingsFile, Target
 from tupletree.cli.summary import print_result, real_stdout
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def run_command(
         Path | None,
         typer.Option(metavar="FILE", help="Local runtime: go on from the state in this file, and leave it there."),
     ] = None,
+    rename: Rename = None,
+    drop: Drop = None,
     append: Annotated[bool, typer.Option("--append", help="Let sinks write beside what another run wrote.")] = False,
     summary: Annotated[
         SummaryFormat | None,
@@ -91,7 +93,7 @@ def run_command(
     option error; 1 runtime failure; 130 interrupted.
     """
     from tupletree.cli.progress import ProgressDisplay
-    from tupletree.cli.settings import options_of
+    from tupletree.cli.settings import options_of, words_of
     from tupletree.cli.summary import open_text, summary_json, summary_text
     from tupletree.cli.target import load_target
     from tupletree.logs import imports_may_configure
@@ -104,6 +106,7 @@ def run_command(
         with imports_may_configure(level, log_format.value):
             topology, reference = load_target(target, settings or ())
         resolved = options_of(topology.build().options, config, options or ())
+        words = words_of(rename or (), drop or ())
         with Interruption() as interruption:
             handle = run.run(
                 topology,
@@ -114,6 +117,8 @@ def run_command(
                 append=append,
                 master=master,
                 state_snapshot=state_snapshot,
+                renames=words.renames,
+                drops=words.drops,
             )
             with (
                 _metrics(handle, topology.name, runtime.value, metrics_port, metrics_host),

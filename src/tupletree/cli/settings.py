@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tupletree.config import Options, resolve_options
 from tupletree.errors import ConfigError
 
-__all__ = ["STATE_ROOT", "find_state_dir", "latest_of", "options_of"]
+if TYPE_CHECKING:
+    from tupletree.topology.changes.upgrades import Words
+
+__all__ = ["STATE_ROOT", "find_state_dir", "latest_of", "options_of", "words_of"]
 
 STATE_ROOT = Path(".tupletree")
 _SETTINGS_FILE = Path("tupletree.toml")
@@ -56,3 +59,15 @@ def _latest(root: Path, pattern: str) -> Path:
             next_step="go to the folder where it was started, or name it: --state-dir DIR",
         )
     return max(runs, key=lambda run: run.stat().st_mtime)
+
+
+def words_of(renames: Sequence[str], drops: Sequence[str]) -> Words:
+    """What `--rename` and `--drop` say. Raises ConfigError for a rename that is none."""
+    from tupletree.topology.changes.upgrades import read_words
+
+    try:
+        return read_words(renames, drops)
+    except ValueError as error:
+        raise ConfigError(
+            "this is no rename", where="--rename", got=str(error), expected="OLD=NEW, as in --rename count=tally"
+        ) from error

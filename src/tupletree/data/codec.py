@@ -87,6 +87,11 @@ class ArrowCodec(Generic[T]):
             column.exact | {hints.NONE_TYPE} if nullable else column.exact
             for column, nullable in zip(self._columns, self._nullable)
         ]
+        self._nested = {
+            position: name
+            for position, (name, column) in enumerate(zip(schema.fields, self._columns))
+            if column.form in {"msgpack", "tagged"}
+        }
         self._build = _builder(schema)
 
     @classmethod
@@ -134,7 +139,36 @@ class ArrowCodec(Generic[T]):
             raise UnusableDataError(
                 f"a frame of {self.schema.cls.__qualname__} cannot be read", got=f"{type(error).__name__}: {error}"
             ) from error
+        if self._nested or not batch.schema.equals(self.arrow_schema):
+            batch = self._as_now(batch)
+        return batch
+
+    def _as_now(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A stored batch, perhaps of an earlier version of the class: new fields get their default.
+
+        Raises UnusableDataError for one of another class.
+        """
+        names = batch.schema.names
+        fresh = [name for name in self.schema.fields if name not in names and name not in self.schema.required]
+        for name in fresh:
+            values = [self.schema.default_of(name)] * batch.num_rows
+            batch = batch.append_column(name, self._items([*self.schema.fields].index(name), values))
+        for position, name in self._nested.items():
+            if name in names and (form := _form(batch.schema.field(name))) != self._columns[position].form:
+                items = self._readers(position, form)(batch.column(name))
+                array = self._items(position, items)
+                batch = batch.set_column(names.index(name), self.arrow_schema.field(position), array)
         return batch if batch.schema.equals(self.arrow_schema) else self._cast(batch)
+
+    def _readers(self, position: int, form: str) -> Callable[[pa.Array[Any]], list[Any]]:
+        """How a column of another form than the present one is read: a class in it has got a field that changes it."""
+        annotation = [*self.schema.fields.values()][position]
+        where = f"{self.schema.cls.__qualname__}.{[*self.schema.fields][position]}"
+        if form not in {"msgpack", "tagged"}:
+            raise self._misfit(f"{where}: {form or 'plain'}")
+        read = (_typed_msgpack if form == "msgpack" else _tagged_msgpack)(annotation, where).read
+        assert read is not None
+        return lambda array: _around_none(read, array.to_pylist())
 
     def to_batch(self, values: Sequence[T]) -> pa.RecordBatch:
         """The messages as a record batch of `arrow_schema`.
@@ -281,6 +315,10 @@ class ArrowCodec(Generic[T]):
         )
 
 
+def _form(field: pa.Field[Any]) -> str:
+    return (field.metadata or {}).get(FORM, b"").decode()
+
+
 def _family(kind: pa.DataType) -> str:
     """Which types differ in width only: Arrow would also cast a number to text."""
     types = pa.types
@@ -373,7 +411,7 @@ def _tagged_msgpack(annotation: Any, where: str) -> _Column:
         return packed
 
     def read(packed: bytes) -> Any:
-        return lift(decode(packed), registry)
+        return lift(decode(packed), registry, may_have_more=True)
 
     return _Column(pa.binary(), "tagged", frozenset(), conform, read=_each(read))
 

@@ -61,7 +61,7 @@ def to_jsonable(value: Any) -> Any:
     return lower(value, json=True)
 
 
-def from_jsonable(data: Any, cls: type) -> Any:
+def from_jsonable(data: Any, cls: type, *, may_have_more: bool = False) -> Any:
     """The message that `to_jsonable` made `data` of.
 
     Fields that are missing take their defaults, so that payloads outlive a new field.
@@ -69,6 +69,7 @@ def from_jsonable(data: Any, cls: type) -> Any:
     Args:
         data: JSON-compatible data.
         cls: the message class.
+        may_have_more: leave out fields that the class does not have any more, instead of refusing them.
 
     Raises:
         ProcessingError: `data` does not make a `cls`; says where.
@@ -79,7 +80,7 @@ def from_jsonable(data: Any, cls: type) -> Any:
         )
     schema = Schema.of(cls)
     try:
-        value = lift({"$type": cls.__qualname__, **data}, registry_of(cls))
+        value = lift({"$type": cls.__qualname__, **data}, registry_of(cls), may_have_more=may_have_more)
         schema.check(value)
     except Exception as error:
         raise ProcessingError(
@@ -141,12 +142,19 @@ def shown(value: object) -> str:
         return f"<{type(value).__qualname__}: its repr raised {type(error).__name__}>"
 
 
-def lift(data: Any, registry: Registry) -> Any:
+def lift(data: Any, registry: Registry, *, may_have_more: bool = False) -> Any:
     """The value that `lower` made `data` of.
+
+    Args:
+        data: plain data.
+        registry: the classes that it may name.
+        may_have_more: leave out fields that a class does not have.
 
     Raises:
         ValueError: an unknown tag, a class that the registry does not know, or fields that its constructor refuses.
     """
+    if may_have_more:
+        data = _without_unknown(data, registry)
     if isinstance(data, list):
         return [lift(item, registry) for item in data]
     if not isinstance(data, dict):
@@ -191,6 +199,17 @@ def registry_of(annotation: Any) -> dict[str, type]:
 def _lift_message(data: dict[str, Any], registry: Registry) -> Any:
     cls = _known(data["$type"], registry)
     return cls(**{name: lift(field, registry) for name, field in data.items() if name != "$type"})
+
+
+def _without_unknown(data: Any, registry: Registry) -> Any:
+    """Plain data without the fields that their classes do not have."""
+    if isinstance(data, list):
+        return [_without_unknown(item, registry) for item in data]
+    if not isinstance(data, dict):
+        return data
+    cls = registry.get(data["$type"]) if "$type" in data and isinstance(data["$type"], str) else None
+    fields = None if cls is None else {"$type", *Schema.of(cls).fields}
+    return {key: _without_unknown(item, registry) for key, item in data.items() if fields is None or key in fields}
 
 
 def _known(name: str, registry: Registry) -> type:

@@ -26,7 +26,7 @@ from tupletree.routes.lost import LostMessage, LostReport, LostWatch, find_lost,
 from tupletree.routes.payloads import encode
 from tupletree.routes.running.compile import topology_of
 from tupletree.routes.running.services import RunSpec, Services, services
-from tupletree.topology.fingerprint import fingerprint
+from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.topology.reference import TargetRef
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Pipeline:
         leases end.
         """
         kept = {
-            name: {part: value for part, value in one.items() if part != "parallelism"}
+            name: {part: value for part, value in one.items() if part not in {"parallelism", "shapes", "key"}}
             for name, one in fingerprint(topology.build()).items()
         }
         text = json.dumps(kept, sort_keys=True, default=str)

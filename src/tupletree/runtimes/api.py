@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tupletree.config import Options
 from tupletree.runtimes.open_messages import NOTHING_OPEN, OpenMessages
 from tupletree.runtimes.progress import Listener, ProgressRecord, Reporter
+from tupletree.topology.changes.upgrades import Words
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
@@ -206,3 +207,4 @@ class RunRequest:
     active: bool = True
     state_snapshot: Path | None = None
     on_dead: Callable[[DeadLetter], None] | None = None
+    words: Words = field(default_factory=Words)

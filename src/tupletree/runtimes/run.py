@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from tupletree.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
 from tupletree.runtimes.deadletters import is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState
+from tupletree.topology.changes.upgrades import UpgradePlan, Words
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["refuse", "run", "stored_state", "why"]
+__all__ = ["preview", "refuse", "run", "stored_state", "why"]
 
 
 def run(
@@ -39,6 +40,8 @@ def run(
     active: bool = True,
     state_snapshot: str | os.PathLike[str] | None = None,
     on_dead: Callable[[DeadLetter], None] | None = None,
+    renames: Mapping[str, str] | None = None,
+    drops: Collection[str] = (),
 ) -> RunHandle:
     """Start a topology and return at once.
 
@@ -56,6 +59,8 @@ def run(
             replaced when the run ends without an error. Spark keeps state in the state directory.
         on_dead: called with each dead letter once it is durable, at least once, in a thread of its own; what it raises
             is logged. On Spark a later start also calls it for those that no earlier one did.
+        renames: old name → new name, of components that were renamed since the last start on what is stored.
+        drops: components, or fields as `component.Class.field`, of which what is stored may be lost if need be.
 
     Raises:
         TopologyError, ConfigError: this cannot run.
@@ -88,7 +93,28 @@ def run(
             expected="the local runtime, and a file in a folder that exists",
             next_step="on Spark the state is in the state directory" if runtime != "local" else "make the folder",
         )
-    return start(RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot, on_dead))
+    words = Words(dict(renames or {}), frozenset(drops))
+    return start(
+        RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot, on_dead, words)
+    )
+
+
+def preview(topology: Topology, options: Options, state_dir: Path, words: Words | None = None) -> UpgradePlan:
+    """What a start on Spark would do with what is stored in a state directory: the same that it decides by. Reads only.
+
+    Args:
+        topology: what is to run.
+        options: its settings.
+        state_dir: of a run; nothing should run on it.
+        words: see `renames` and `drops` of `run`.
+
+    Raises:
+        ConfigError: there is no run in this folder.
+        CheckpointError: it is that of another topology or runtime, or it is damaged.
+    """
+    from tupletree.runtimes.spark.driver.upgrade import preview_upgrade
+
+    return preview_upgrade(state_dir, topology.build(), options, words or Words())
 
 
 def refuse(spec: TopologySpec, runtime: str) -> None:

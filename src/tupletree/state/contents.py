@@ -13,7 +13,7 @@ from tupletree.state.encoding import KeyEncoding
 from tupletree.state.segments import Records, Segment, merge
 from tupletree.state.versions import StateFile
 
-__all__ = ["Entry", "entries"]
+__all__ = ["Entry", "count", "entries"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,22 @@ def entries(
         CheckpointError: a segment is damaged.
     """
     key_of = decode_key or KeyEncoding([]).plain
+    for group, records in _groups(segments, version, now_s):
+        expires = [None] * len(records) if records.expires is None else records.expires.tolist()
+        for key, value, expires_s in zip(records.keys.to_pylist(), records.values.to_pylist(), expires, strict=True):
+            lasts = expires_s is None or expires_s == float("inf")
+            yield Entry(group, key_of(key), decode_value(value), None if lasts else expires_s)
+
+
+def count(segments: Mapping[str, Segment], version: Sequence[StateFile], *, now_s: float) -> int:
+    """How many keys a version has; see `entries`."""
+    return sum(len(records) for _, records in _groups(segments, version, now_s))
+
+
+def _groups(
+    segments: Mapping[str, Segment], version: Sequence[StateFile], now_s: float
+) -> Iterator[tuple[int, Records]]:
+    """The records of each key group, or task."""
     is_keyed = all(segment.header.is_keyed for segment in segments.values())
     groups = range(KEY_GROUPS) if is_keyed else sorted({file.first_group for file in version})
     for group in groups:
@@ -63,8 +79,4 @@ def entries(
         ]
         if not runs:
             continue
-        records = merge(runs, now_s, KeyEncoding.same, is_whole=True)
-        expires = [None] * len(records) if records.expires is None else records.expires.tolist()
-        for key, value, expires_s in zip(records.keys.to_pylist(), records.values.to_pylist(), expires, strict=True):
-            lasts = expires_s is None or expires_s == float("inf")
-            yield Entry(group, key_of(key), decode_value(value), None if lasts else expires_s)
+        yield group, merge(runs, now_s, KeyEncoding.same, is_whole=True)

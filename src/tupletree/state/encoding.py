@@ -126,13 +126,32 @@ class ValueEncoding:
                     raise TypeError(str(fault))
         return encoded
 
+    @property
+    def form(self) -> str:
+        """How values are written: `native` or `tagged`."""
+        return "native" if self._native else "tagged"
+
+    def decode_form(self, form: str, count: int, data: bytes | memoryview) -> list[Any]:
+        """As `decode`, of values that were written in the form that an earlier version of the type had.
+
+        Raises also TypeError: no value of this type can be told in that form.
+        """
+        if form in {"", self.form}:
+            return self.decode(count, data)
+        packed = b"".join((b"\xdd", count.to_bytes(4, "big"), data))
+        if form == "native":
+            found: list[Any] = msgspec.msgpack.Decoder(list[self._type]).decode(packed)  # type: ignore[name-defined]  # a type that is known at runtime
+            return found
+        registry = registry_of(self._type)
+        return [lift(value, registry, may_have_more=True) for value in msgspec.msgpack.decode(packed)]
+
     def decode(self, count: int, data: bytes | memoryview) -> list[Any]:
-        """So many values that stand one after the other.
+        """So many values that stand one after the other; fields that the type does not have any more are left out.
 
         Raises MsgspecError or ValueError for bytes that do not fit the type.
         """
         values = self._decode(b"".join((b"\xdd", count.to_bytes(4, "big"), data)))
-        return values if self._native else [lift(value, self._classes) for value in values]
+        return values if self._native else [lift(value, self._classes, may_have_more=True) for value in values]
 
 
 def _is_native(annotation: Any) -> bool:

@@ -38,6 +38,7 @@ from tupletree.state.segments import (
 )
 from tupletree.state.versions import StateFile, newest_to_merge
 from tupletree.topology import hints
+from tupletree.topology.changes.shapes import fits, shape_of
 from tupletree.topology.streams import spelled
 
 __all__ = ["OpenSegments", "StateCodec", "TaskStore", "Written"]
@@ -90,6 +91,8 @@ class StateCodec:
         self._values = ValueEncoding(value_type)
         self._key_texts = [spelled(kind) for kind in key_types]
         self._value_text = spelled(value_type)
+        self._shape = shape_of(value_type)
+        self._known: dict[str, bool] = {self._value_text: True}
 
     def header(self) -> SegmentHeader:
         """The header of a segment to be written."""
@@ -100,11 +103,16 @@ class StateCodec:
             key_types=self._key_texts,
             value_type=self._value_text,
             count=0,
+            shape=self._shape,
+            form=self._values.form,
         )
 
     def check(self, header: SegmentHeader, where: str) -> None:
-        """Raise CheckpointError if a segment holds values of another type."""
-        if header.value_type != self._value_text:
+        """Raise CheckpointError if a segment holds values that cannot be read as what is declared."""
+        known = self._known.get(header.value_type)
+        if known is None:
+            known = self._known[header.value_type] = bool(header.shape) and fits(header.shape, self._shape)
+        if not known:
             raise CheckpointError(
                 f"the state of {self.component!r} was written with another value type",
                 where=where,
@@ -125,11 +133,14 @@ class StateCodec:
                 next_step="set a value of the declared type, or declare the type that is meant",
             ) from error
 
-    def decode(self, values: Binary, where: str) -> list[Any]:
-        """Values of a segment. Raises CheckpointError if they do not fit the declared type."""
+    def decode(self, values: Binary, where: str, form: str = "") -> list[Any]:
+        """Values of a segment, in the form that its header says.
+
+        Raises CheckpointError if they do not fit the declared type.
+        """
         ends, data = parts_of(values)
         try:
-            return self._values.decode(len(values), data[int(ends[0]) : int(ends[-1])])
+            return self._values.decode_form(form, len(values), data[int(ends[0]) : int(ends[-1])])
         except (msgspec.MsgspecError, ValueError, TypeError, LookupError) as error:
             raise CheckpointError(
                 f"the state of {self.component!r} does not fit its declared types",
@@ -137,6 +148,15 @@ class StateCodec:
                 got=str(error),
                 next_step="go back to the old types, or start with a fresh --state-dir",
             ) from error
+
+    def in_form(self, records: Records, form: str, where: str) -> Records:
+        """Records of a segment as they are written now: a segment has one form."""
+        if form in {"", self._values.form} or not len(records):
+            return records
+        alive = lengths(records.values) > 0
+        values = iter(self.encode(self.decode(records.values.filter(pa.array(alive)), where, form)))
+        written = [next(values) if lives else b"" for lives in alive.tolist()]
+        return replace(records, values=binary_of(written))
 
 
 @dataclass(frozen=True)
@@ -215,7 +235,8 @@ class TaskStore:
                 alive &= here.expires > self._now_s
             asked = open_[here.asked[alive]].tolist()
             values = here.values.filter(pa.array(alive))
-            got = values.to_pylist() if raw else self._codec.decode(values, str(self._folder / file.name))
+            where = str(self._folder / file.name)
+            got = values.to_pylist() if raw else self._codec.decode(values, where, segment.header.form)
             self.rows_read += len(asked)
             found += zip([keys[one] for one in asked], got, strict=True)
             rest = np.ones(len(open_), dtype=bool)
@@ -260,7 +281,11 @@ class TaskStore:
         oldest = len(self._files) - newest_to_merge(self._files, len(records), self._now_s)
         merged = self._files[oldest:]
         runs = [
-            segment.records(self._part_of(file) if self._codec.is_keyed else range(KEY_GROUPS))
+            self._codec.in_form(
+                segment.records(self._part_of(file) if self._codec.is_keyed else range(KEY_GROUPS)),
+                segment.header.form,
+                str(self._folder / file.name),
+            )
             for segment, file in zip(self._segments[oldest:], merged, strict=True)
         ]
         records = merge([*runs, records], self._now_s, self._codec.keys.same, is_whole=not oldest)

@@ -116,8 +116,12 @@ def declared_class(component: object, base: type) -> Any:
     return generic_argument(type(component), base)
 
 
-def text_of(annotation: Any) -> str:
+def text_of(annotation: Any, name_of: Callable[[type], str] | None = None) -> str:
     """A text for people and checkpoints: the same in every process and Python version.
+
+    Args:
+        annotation: what to write.
+        name_of: how classes are named; by default with their modules, but for those of Python itself.
 
     >>> text_of(dict[str, list[int | None]])
     'dict[str, list[int | None]]'
@@ -133,14 +137,18 @@ def text_of(annotation: Any) -> str:
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, arguments))}]"
     if origin in {Union, types.UnionType}:
-        return " | ".join(text_of(member) for member in members(annotation))
+        return " | ".join(text_of(member, name_of) for member in members(annotation))
     if origin is not None and arguments:
-        inner = ", ".join(text_of(argument) for argument in arguments if not isinstance(argument, list))
-        return f"{text_of(origin)}[{inner}]"
+        inner = ", ".join(text_of(argument, name_of) for argument in arguments if not isinstance(argument, list))
+        return f"{text_of(origin, name_of)}[{inner}]"
     if isinstance(annotation, type):
-        module = annotation.__module__
-        return annotation.__qualname__ if module == "builtins" else f"{module}.{annotation.__qualname__}"
+        return _full_name(annotation) if name_of is None else name_of(annotation)
     return str(annotation)
+
+
+def _full_name(cls: type) -> str:
+    module = cls.__module__
+    return cls.__qualname__ if module == "builtins" else f"{module}.{cls.__qualname__}"
 
 
 def classes_in(annotation: Any) -> tuple[type, ...]:

@@ -143,6 +143,19 @@ class Schema:
         if fault is not None:
             raise TypeError(str(fault))
 
+    def default_of(self, name: str) -> Any:
+        """A value for a field that old bytes do not have. Raises KeyError if the field has no default."""
+        if name in self.required:
+            raise KeyError(name)
+        if issubclass(self.cls, msgspec.Struct):
+            entry = next(one for one in msgspec.structs.fields(self.cls) if one.name == name)
+            return entry.default if entry.default is not msgspec.NODEFAULT else entry.default_factory()
+        if dataclasses.is_dataclass(self.cls):
+            plain = next(one for one in dataclasses.fields(self.cls) if one.name == name)
+            return plain.default if plain.default_factory is dataclasses.MISSING else plain.default_factory()
+        defaults: Mapping[str, Any] = getattr(self.cls, "_field_defaults", {})
+        return defaults[name]
+
     def fingerprint(self) -> str:
         """A text that changes when the class's name, its fields or their types do; the same in every process."""
         return _fingerprint(self.cls, {})

@@ -11,6 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import SystemRandom
 
 from tupletree.bolts.effects import TaskPlace
@@ -34,9 +35,11 @@ from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.driver.retention import sweep_drafts
 from tupletree.runtimes.spark.driver.settling_thread import Settling, SettlingThread
 from tupletree.runtimes.spark.driver.ticks import TickSchedule
+from tupletree.runtimes.spark.driver.upgrade import decide_upgrade
 from tupletree.runtimes.spark.format.program import codecs_of, pack_program
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint, make_spools
 from tupletree.runtimes.spark.format.statedir import StateDirectory, fresh_state_dir
+from tupletree.runtimes.spark.format.upgrades import Upgrades
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochDecider
 from tupletree.runtimes.spark.settle.engine import Engine
@@ -52,6 +55,8 @@ from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
 from tupletree.runtimes.statefolder import unusable
 from tupletree.sinks.files import claim_directories
+from tupletree.topology.changes.fingerprint import Fingerprint
+from tupletree.topology.changes.upgrades import UpgradePlan
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.window_check import max_pending, refuse_stuck
@@ -112,7 +117,12 @@ def claim(request: RunRequest, spec: TopologySpec, backend: Backend, surrounding
     backend.check()
     path = request.state_dir or fresh_state_dir(spec.name)
     refuse_unnameable(path)
-    directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec))
+
+    def decide(path: Path, stored: Fingerprint, current: Fingerprint, upgrades: Upgrades) -> UpgradePlan:
+        tasks = Plan.of(spec, request.options, 1)
+        return decide_upgrade(path, stored, current, upgrades, request.words, tasks)
+
+    directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec), decide)
     try:
         refuse_other_folder(directory.path, spec, request.options)
         folders = {
@@ -157,16 +167,29 @@ class Incarnation:
         self.spouts = self._make_spouts(plan, self._spout_loop)
         accounts = self._make_accounts(self.spouts)
         codecs = codecs_of(plan)
+        codecs |= {
+            (old, stream): codecs[name, stream]
+            for old, new in directory.upgrades.names.items()
+            for name, stream in [*codecs]
+            if name == new
+        }
         self._frame_maker = EpochFrameMaker(plan, self.spouts, request.options.message_max_bytes)
         rescaler = Rescaler(directory, plan, self._frame_maker, self.spouts, codecs)
         self._recovered = recover(directory, accounts, codecs, settings.sinks, clock, rescaler)
         adopt_open_trees(directory, accounts, codecs, clock)
         self.parts = RunParts(plan, options, directory, accounts, settings.sinks, clock, settings.outages)
-        self._replays = Replays(directory.path, accounts, clock)
+        self._replays = Replays(directory.path, accounts, clock, directory.upgrades.today)
         retry_policy = RetryPolicy.from_options(options)
         calls = surroundings.sink_calls(options.processing_timeout_s)
         self._called = SinkDelivery(
-            plan, directory.run_id, directory.spools, retry_policy, calls, settings.outages, surroundings.random
+            plan,
+            directory.run_id,
+            directory.spools,
+            retry_policy,
+            calls,
+            settings.outages,
+            surroundings.random,
+            directory.upgrades,
         )
         self._publisher = Publisher(
             directory, accounts, codecs, clock, settings.sinks, self._called, request.redact, stored

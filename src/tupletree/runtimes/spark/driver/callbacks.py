@@ -152,19 +152,22 @@ def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
 
 def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[SpoutTask]) -> None:
     """Make the callbacks of the last settled epoch again: whether they were made is not known after a crash."""
-    of = {spout.number: spout for spout in spouts}
+    of = {spout.number: spout.spout for spout in spouts}
+    # A spout that was dropped is told nothing any more.
     header, body = read_epoch(directory.epochs, entry.epoch)
     not_acked = entry.not_acked()
     for messages in unread_inputs(header, body[: header.messages_length]):
         if not messages.is_counted:
             for message in messages:
-                if message.root not in not_acked:
-                    of[message.task].spout.ack(message.message_id)
+                if message.root not in not_acked and message.task in of:
+                    of[message.task].ack(message.message_id)
     for acked in entry.acked:
-        of[acked.task].spout.ack(id_from_plain(acked.message_id))
+        if acked.task in of:
+            of[acked.task].ack(id_from_plain(acked.message_id))
     for dead in entry.dead:  # some of them are in the log of an earlier epoch: they expired, or were given up
-        final = replace(dead.letter.failure, permanent=True)
-        of[dead.task].spout.fail(id_from_plain(dead.letter.message_id), final)
+        if dead.task in of:
+            final = replace(dead.letter.failure, permanent=True)
+            of[dead.task].fail(id_from_plain(dead.letter.message_id), final)
 
 
 def ask_again(accounts: Accounts, recovered: Recovered, spouts: Sequence[SpoutTask]) -> None:

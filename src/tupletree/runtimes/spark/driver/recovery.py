@@ -10,25 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tupletree.clock import Clock
-from tupletree.durable import missing, read_header, sync_directory
+from tupletree.durable import missing, sync_directory
 from tupletree.errors import CheckpointError
+from tupletree.runtimes.spark.driver.dropped import drop_stored, of_spouts, without_dropped
 from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.format.carryover import missing_files
 from tupletree.runtimes.spark.format.entries import (
-    EpochHeader,
     FailedAttempt,
     OpenTree,
     SettleEntry,
     WaitingFile,
     amendment_path,
-    epoch_path,
     numbered,
     read_epoch,
+    read_epoch_header,
     read_settle,
     settle_path,
 )
-from tupletree.runtimes.spark.format.epoch_messages import EpochMessage
+from tupletree.runtimes.spark.format.epoch_messages import EpochMessage, EpochMessages
 from tupletree.runtimes.spark.format.inputs import inputs_of_log
 from tupletree.runtimes.spark.format.logged_messages import Codecs
 from tupletree.runtimes.spark.format.sidecars import read_waiting
@@ -76,13 +78,13 @@ def recover(
     found = Recovered()
     entries = _entries_since_base(directory)
     if entries:
-        found.last = entries[-1]
-        _fold(entries, accounts, sinks, clock)
+        found.last = without_dropped(entries[-1], directory.upgrades, sinks)
+        _fold([*entries[:-1], found.last], accounts, sinks, clock, directory)
         _check_state(directory, accounts)
     check_newest(directory, entries, sinks)
     epochs = numbered(directory.epochs, ".epoch")
     if epochs:
-        before, _ = read_header(epoch_path(directory.epochs, epochs[-1]), EpochHeader)
+        before = read_epoch_header(directory.epochs, epochs[-1])
         rescaler.check(before.tasks, accounts, is_settled=epochs[-1] <= accounts.settled)
     for epoch in (one for one in epochs if one > accounts.settled):
         expected = accounts.settled + 1 + len(found.records)
@@ -93,8 +95,9 @@ def recover(
     if newest is None and found.last is not None:
         newest, _ = read_epoch(directory.epochs, found.last.epoch)
     if newest is not None:
-        accounts.positions = {task: restored(one) for task, one in newest.positions.items()}
-        accounts.ended = set(newest.ended)
+        known = accounts.spout_of
+        accounts.positions = {task: restored(one) for task, one in newest.positions.items() if task in known}
+        accounts.ended = known.keys() & newest.ended
         accounts.epoch_time_s = newest.time_s
         accounts.ran_from_s = clock.monotonic() - newest.ran_s
     else:
@@ -110,7 +113,7 @@ def newest_time_s(directory: StateDirectory) -> float:
     """
     times = [0.0]
     for epoch in numbered(directory.epochs, ".epoch")[-1:]:
-        header, _ = read_header(epoch_path(directory.epochs, epoch), EpochHeader)
+        header = read_epoch_header(directory.epochs, epoch)
         times.append(header.time_s)
     times += [read_settle(directory.settles, epoch).time_s for epoch in numbered(directory.settles, ".settle")[-1:]]
     return max(times)
@@ -183,7 +186,13 @@ def _traces(directory: StateDirectory, sinks: Mapping[str, str]) -> Iterator[int
                 yield int(epoch)
 
 
-def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, str], clock: Clock) -> None:
+def _fold(
+    entries: list[SettleEntry],
+    accounts: Accounts,
+    sinks: Mapping[str, str],
+    clock: Clock,
+    directory: StateDirectory,
+) -> None:
     last = entries[-1]
     accounts.settled = last.epoch
     accounts.state = last.state
@@ -212,6 +221,7 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
         refused += entry.refused
         accounts.replays.update(entry.replays)
         changes.append(entry.pending)
+    changes = of_spouts(changes, accounts.spout_of)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
     accounts.trees = OpenTrees(trees.values())
     # Publishing the last entry may be unfinished: then it does what makes a message dead that the entry acked and a
@@ -219,13 +229,18 @@ def _fold(entries: list[SettleEntry], accounts: Accounts, sinks: Mapping[str, st
     matters = trees.keys() | {one.root for one in last.acked}
     accounts.refused = {root: one.failure for one in refused for root in one.roots if root in matters}
     changes_of_rows = WaitingChanges(accounts.waiting)
+    dropped = directory.upgrades.dropped_after(last.generation)
     for file in waiting.values():
+        if file.sink not in sinks or file.sink in dropped:
+            continue
         folder = Path(sinks[file.sink])
         rows = read_waiting(folder / file.candidate, folder / file.sidecar, file.rows)
         # A root that is not an open tree any more, and whose row still waits, is dead.
         changes_of_rows.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
     accounts.waiting.apply(changes_of_rows)
     accounts.waiting_names = accounts.waiting.names()
+    if last.generation < directory.upgrades.generation:
+        drop_stored(directory, accounts, last.generation)
 
 
 def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
@@ -234,15 +249,32 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
         header, body = read_epoch(directory.epochs, epoch)
         roots = [tree.root for tree in accounts.trees.all()]
         for one in inputs_of_log(header, body, codecs, readers_of(accounts.spec)):
-            for message, value in one.find(one.among(roots)):
+            for message, value in one.find(_of_known(one, one.among(roots), accounts)):
                 message.attempt = accounts.trees.attempt_of(message.root)
                 _adopt(message, value, accounts, clock)
+
+
+def _of_known(messages: EpochMessages, roots: list[int], accounts: Accounts) -> list[int]:
+    """Those of these roots whose spout is there.
+
+    Open trees of one that was dropped are forgotten: the next epoch purges what is kept of them, and writes a base.
+    """
+    if messages.by_task.keys() <= accounts.spout_of.keys():
+        return roots
+    task_of = {message.root: message.task for message in messages}
+    forgotten = [root for root in roots if task_of[root] not in accounts.spout_of]
+    for root in forgotten:
+        accounts.trees.remove(root)
+    accounts.gone = sorted({*accounts.gone, *forgotten})
+    return [root for root in roots if root not in set(forgotten)]
 
 
 def _readopt(
     directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, rescaler: Rescaler
 ) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
+    components = accounts.spec.components
+    header = replace(header, splits=[one for one in header.splits if one.component in components])
     inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
     for one in inputs:
         one.check_readable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,14 @@ class Replays:
     """Reads the inbox from time to time.
 
     A request is part of the accounts once accepted, and leaves the inbox once a settled
-    epoch names it: after a kill in between it is read again, and then its messages are known already.
+    epoch names it: after a kill in between it is read again, and then its messages are known already. `today` gives the
+    present name of a component: letters have that of their time.
     """
 
-    def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock) -> None:
+    def __init__(
+        self, state_dir: Path, accounts: Accounts, clock: Clock, today: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self._today = today
         self._state_dir = state_dir
         self._inbox = inbox_of(state_dir)
         self._accounts = accounts
@@ -100,7 +105,8 @@ class Replays:
         return found
 
     def _read(self, letter: DeadLetter) -> tuple[int, Any]:
-        task = next((task for task, name in self._accounts.spout_of.items() if name == letter.spout), None)
+        spout = self._today(letter.spout)
+        task = next((task for task, name in self._accounts.spout_of.items() if name == spout), None)
         if task is None:
             raise ProcessingError(f"there is no spout {letter.spout!r}")
         if letter.failure.kind is FailureKind.REJECTED:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from tupletree.durable import pack, read_container, write_once
+from tupletree.durable import pack, read_container, read_header, write_once
 from tupletree.runtimes.spark.format.carryover import CarryOver
+from tupletree.runtimes.spark.format.upgrades import Upgrades
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.state.versions import StateFile
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
@@ -44,6 +45,7 @@ __all__ = [
     "id_from_msgpack",
     "numbered",
     "read_epoch",
+    "read_epoch_header",
     "read_settle",
     "settle_path",
     "write_amendment",
@@ -332,8 +334,26 @@ def write_epoch(directory: Path, header: EpochHeader, sections: list[bytes]) -> 
 
 
 def read_epoch(directory: Path, epoch: int) -> tuple[EpochHeader, memoryview]:
-    """An epoch's log, verified: header and sections. Raises CheckpointError."""
-    return read_container(epoch_path(directory, epoch), EpochHeader)
+    """An epoch's log, verified: header, with the names of now, and sections. Raises CheckpointError."""
+    header, body = read_container(epoch_path(directory, epoch), EpochHeader)
+    return _header_of_now(header, Upgrades.read(directory.parent)), body
+
+
+def read_epoch_header(directory: Path, epoch: int) -> EpochHeader:
+    """The header of an epoch's log, with the names of now, not verified. Raises CheckpointError."""
+    header, _ = read_header(epoch_path(directory, epoch), EpochHeader)
+    return _header_of_now(header, Upgrades.read(directory.parent))
+
+
+def _header_of_now(header: EpochHeader, upgrades: Upgrades) -> EpochHeader:
+    if not upgrades.names:
+        return header
+    return replace(
+        header,
+        ticks=list(map(upgrades.today, header.ticks)),
+        tasks=upgrades.keyed(header.tasks),
+        splits=[replace(one, component=upgrades.today(one.component)) for one in header.splits],
+    )
 
 
 def write_settle(directory: Path, entry: SettleEntry) -> bool:
@@ -347,13 +367,31 @@ def write_amendment(directory: Path, amendment: Amendment) -> bool:
 
 
 def read_settle(directory: Path, epoch: int) -> SettleEntry:
-    """An epoch's settle entry, verified, with its amendment. Raises CheckpointError."""
+    """An epoch's settle entry, verified, with its amendment, and with the names of now. Raises CheckpointError."""
     entry, _ = read_container(settle_path(directory, epoch), SettleEntry)
     path = amendment_path(directory, epoch)
     if path.exists():
         amendment, _ = read_container(path, Amendment)
-        return amended(entry, amendment)
-    return entry
+        entry = amended(entry, amendment)
+    upgrades = Upgrades.read(directory.parent)
+    return _entry_of_now(entry, upgrades) if upgrades.names else entry
+
+
+def _entry_of_now(entry: SettleEntry, upgrades: Upgrades) -> SettleEntry:
+    today = upgrades.today
+    base = entry.base and replace(
+        entry.base, waiting=[replace(one, sink=today(one.sink)) for one in entry.base.waiting]
+    )
+    return replace(
+        entry,
+        outputs=[replace(one, sink=today(one.sink)) for one in entry.outputs],
+        waiting=[replace(one, sink=today(one.sink)) for one in entry.waiting],
+        released=[f"{today(sink)}/{file}" for sink, _, file in (name.partition("/") for name in entry.released)],
+        state=upgrades.keyed(entry.state),
+        kept=upgrades.keyed(entry.kept),
+        counters=replace(entry.counters, rows=upgrades.keyed(entry.counters.rows)),
+        base=base,
+    )
 
 
 class OpenTree(msgspec.Struct, array_like=True, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, ClassVar
 
 import msgspec
@@ -20,7 +20,7 @@ from tupletree.topology.components import MessageId
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.message_ids import id_from_plain
 
-__all__ = ["Codecs", "LogFrames", "LoggedMessages", "openings_of"]
+__all__ = ["Codecs", "LogFrames", "LoggedMessages", "only_of", "openings_of"]
 
 Codecs = Mapping[tuple[str, str], ArrowCodec[Any]]
 
@@ -165,7 +165,10 @@ class LogFrames:
         """Root → value, from the frames that carry it and from what could not be sent."""
         values: dict[int, Any] = {one.root: StoredPayload(one.payload) for one in self._header.unsendable}
         for head, body in self._each():
-            frame = wire.decode_frame(head, body, self._codecs[head.component, head.stream])
+            codec = self._codecs.get((head.component, head.stream))
+            if codec is None:
+                continue  # of a spout that was dropped
+            frame = wire.decode_frame(head, body, codec)
             for root, found in frame.segments():
                 for one in roots_of(root):  # a spout tuple has one root, or none
                     values.setdefault(one, found[0])
@@ -175,6 +178,22 @@ class LogFrames:
         for _, offset, head_length, body_length in self._header.frames:
             start = offset + head_length
             yield wire.decode_head(self._body[offset:start]), self._body[start : start + body_length]
+
+
+def only_of(section: bytes | memoryview, tasks: Collection[int]) -> tuple[bytes, int]:
+    """The first section of an epoch log with the messages of these spout tasks alone, and how many are left out."""
+    columns = _messages.decode(section)
+    keep = [task in tasks for task in array("I", columns.tasks)]
+    left = Messages(
+        tasks=array("I", compress(array("I", columns.tasks), keep)).tobytes(),
+        ids=list(compress(columns.ids, keep)),
+        ids_are_plain=columns.ids_are_plain,
+        roots=array("Q", compress(array("Q", columns.roots), keep)).tobytes(),
+        attempts=array("I", compress(array("I", columns.attempts), keep)).tobytes(),
+        first_emitted_s=array("d", compress(array("d", columns.first_emitted_s), keep)).tobytes(),
+        made=array("q", compress(array("q", columns.made), keep)).tobytes() if columns.made else b"",
+    )
+    return msgspec.msgpack.encode(left), keep.count(False)
 
 
 def openings_of(

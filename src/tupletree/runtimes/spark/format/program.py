@@ -71,6 +71,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         call_max_bytes: what one call of a bolt may emit.
         message_max_bytes: of the longest tuple that goes to another stage.
         epochs_directory: where the epoch logs are, which name messages.
+        renamed: earlier names of components, which kept frames may have → their names now.
     """
 
     run_id: str
@@ -108,6 +109,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
     call_max_bytes: int = 4 * 2**30
     message_max_bytes: int = 64 * 2**20
     epochs_directory: str = ""
+    renamed: dict[str, str] = {}
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

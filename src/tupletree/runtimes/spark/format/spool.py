@@ -19,7 +19,7 @@ from tupletree.durable import pack, private_folder, read_container, sync_directo
 from tupletree.errors import CheckpointError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import codec_of
-from tupletree.topology.fingerprint import fingerprint
+from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.ordering import asks_for_names, asks_for_order
 from tupletree.tracking.message_ids import id_from_plain, plain_id

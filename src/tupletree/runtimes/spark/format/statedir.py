@@ -13,22 +13,27 @@ import socket
 import stat
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import xxhash
 
-from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, read_file, write_once
+from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, read_file, replace_file, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash_points import crash_point
+from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, unusable
-from tupletree.topology.fingerprint import differences
+from tupletree.topology.changes.fingerprint import Fingerprint
+from tupletree.topology.changes.upgrades import UpgradePlan, Words, plan_upgrade
 
-__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks"]
+__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "stored_fingerprint"]
 
 FORMAT = 3
+
+Decide = Callable[[Path, Fingerprint, Fingerprint, Upgrades], UpgradePlan]
+"""(state directory, topology that the last start had, the one that is to start, earlier upgrades) → what is done."""
 
 
 class _Identity(msgspec.Struct):
@@ -61,12 +66,14 @@ class StateDirectory:
         path: the folder, absolute.
         run_id: names this run; stable over restarts.
         generation: number of this start, from 1.
+        upgrades: how the topology has changed since the first start.
     """
 
-    def __init__(self, path: Path, run_id: str, generation: int, lock: int) -> None:
+    def __init__(self, path: Path, run_id: str, generation: int, lock: int, upgrades: Upgrades | None = None) -> None:
         self.path = path
         self.run_id = run_id
         self.generation = generation
+        self.upgrades = upgrades or Upgrades([])
         self._lock = lock
         self.epochs = path / "epochs"
         self.settles = path / "settles"
@@ -89,21 +96,36 @@ class StateDirectory:
             private_folder(folder)
 
     @classmethod
-    def open(cls, path: Path, topology: str, fingerprint: dict[str, Any]) -> StateDirectory:
+    def open(
+        cls, path: Path, topology: str, fingerprint: dict[str, Any], decide: Decide | None = None
+    ) -> StateDirectory:
         """Make or resume a state directory and claim the next generation.
+
+        A changed topology is written down (`upgrades/`), and what is stored under old names gets the new ones.
+
+        Args:
+            path: the folder.
+            topology: its name.
+            fingerprint: what must last of it.
+            decide: what becomes of what is stored, if the topology has changed; by default nothing may be lost.
 
         Raises:
             CheckpointError: another process runs on it, it belongs to another topology (the error names every
-                difference) or to no run, it is damaged, or the disk cannot be written.
+                difference that is refused) or to no run, it is damaged, or the disk cannot be written.
         """
         try:
             path = prepare_state_folder(path)
             lock = _take_lock(path)
             try:
                 identity = _identify(path, topology, fingerprint)
+                upgrades = Upgrades.read(path)
+                plan = _upgrade_plan(path, identity, upgrades, fingerprint, decide or _without_words)
                 generation = _claim(path)
                 crash_point("generation.claimed")
-                return cls(path, identity.run_id, generation, lock)
+                if plan is not None:
+                    upgrades = _written(path, plan, generation, fingerprint, upgrades)
+                upgrades.move_folders(path)
+                return cls(path, identity.run_id, generation, lock, upgrades)
             except BaseException:
                 os.close(lock)
                 raise
@@ -126,9 +148,18 @@ class StateDirectory:
                 raise missing(path)
             stored = dict(tasks)
             write_once(path, msgspec.json.encode(_SpoutTasks(stored, _checksum(sorted(stored.items())))))
-        stored = spout_tasks(path)
+        stored = self.upgrades.spouts(spout_tasks(path))
         free = {name: iter(sorted(one for one in stored if stored[one] == name)) for _, name in tasks}
-        return [next(free[name]) for _, name in tasks]
+        numbers = []
+        for _, name in tasks:
+            number = next(free[name], None)
+            if number is None:  # a spout that was added: no number is used twice
+                number = max(stored, default=-1) + 1
+                stored[number] = name
+            numbers.append(number)
+        if stored != spout_tasks(path):
+            replace_file(path, msgspec.json.encode(_SpoutTasks(stored, _checksum(sorted(stored.items())))))
+        return numbers
 
     def taken_over(self, got: str) -> CheckpointError:
         """The error to raise when another start has created a file that this one was about to create."""
@@ -210,6 +241,22 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
         fresh = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), plain)
         fresh.checksum = fresh.sum()
         write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
+    return _stored_identity(path, topology)
+
+
+def stored_fingerprint(path: Path, topology: str) -> tuple[dict[str, Any], Upgrades]:
+    """The topology that the last start on a state directory had, and how it has changed. Writes nothing.
+
+    Raises:
+        ForeignCheckpointError: it belongs to a topology of another name, to another runtime, or to another format.
+        CheckpointError: it is damaged.
+    """
+    identity, upgrades = _stored_identity(path, topology), Upgrades.read(path)
+    return upgrades.fingerprint or identity.fingerprint, upgrades
+
+
+def _stored_identity(path: Path, topology: str) -> _Identity:
+    file = path / IDENTITY
     try:
         identity = msgspec.json.decode(read_file(file), type=_Identity)
     except DECODE_ERRORS as error:
@@ -232,26 +279,42 @@ def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identi
         )
     if identity.checksum != identity.sum():
         raise damaged(str(file), "its checksum does not match its content", "the identity of a run")
-    changes = differences(_lasting(identity.fingerprint), _lasting(plain))
     if identity.topology != topology:
-        changes.insert(0, f"the name changed from {identity.topology!r} to {topology!r}")
-    if changes:
         raise ForeignCheckpointError(
-            "the state directory belongs to a topology that has changed",
+            "the state directory belongs to another topology",
             where=str(path),
-            got="\n    ".join(["", *changes]) if len(changes) > 1 else changes[0],
-            expected="the topology that this directory was made with",
-            next_step="go back to that topology, or start with a fresh --state-dir",
+            got=f"the name changed from {identity.topology!r} to {topology!r}",
+            expected="the name that this directory was made with",
+            next_step="go back to that name, or start with a fresh --state-dir",
         )
     return identity
 
 
-def _lasting(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a fingerprint that may not change; the parallelism of bolts and sinks may (see `driver.rescale`)."""
-    return {
-        name: {part: value for part, value in one.items() if part != "parallelism" or one["kind"] == "spout"}
-        for name, one in fingerprint.items()
-    }
+def _upgrade_plan(
+    path: Path, identity: _Identity, upgrades: Upgrades, fingerprint: Fingerprint, decide: Decide
+) -> UpgradePlan | None:
+    """What a change of the topology means; None: it has not changed. Raises ForeignCheckpointError if it is refused."""
+    stored = upgrades.fingerprint or identity.fingerprint
+    plain = msgspec.to_builtins(fingerprint)
+    if msgspec.json.decode(msgspec.json.encode(plain)) == stored:
+        return None
+    plan = decide(path, stored, plain, upgrades)
+    if plan.faults:
+        raise ForeignCheckpointError(
+            f"the topology has changed in a way that its state directory {path} cannot follow", findings=plan.faults
+        )
+    return plan
+
+
+def _without_words(_: Path, stored: Fingerprint, current: Fingerprint, upgrades: Upgrades) -> UpgradePlan:
+    return plan_upgrade(stored, current, {}, Words(), upgrades.past)
+
+
+def _written(path: Path, plan: UpgradePlan, generation: int, fingerprint: Fingerprint, upgrades: Upgrades) -> Upgrades:
+    upgrade = Upgrade(generation, msgspec.to_builtins(fingerprint), plan.renames, plan.drops, plan.resets)
+    write_upgrade(path, upgrade)
+    crash_point("generation.claimed")
+    return Upgrades([*upgrades.all, upgrade])
 
 
 def _generations(path: Path) -> list[int]:

@@ -59,6 +59,8 @@ class Accounts:
         random_bits: for ids.
         ran_from_s: the monotonic time at which the run's clock (`ran_s`) would be 0.
         epoch_time_s: of the last logged epoch.
+        released: open trees that are complete because a user has dropped what they waited for: the next epoch acks
+            their messages.
         given_up_s: spout task → windows wait no longer for what its source is to emit again, if it failed by then
             (monotonic).
     """
@@ -85,6 +87,7 @@ class Accounts:
     joined_taken: int = 0
     ran_from_s: float = 0.0
     epoch_time_s: float = 0.0
+    released: list[int] = field(default_factory=list)
     given_up_s: dict[int, float] = field(default_factory=dict)
     random_bits: RandomBits = system_random_bits
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -94,8 +97,11 @@ class Accounts:
         return value.payload if isinstance(value, StoredPayload) else to_jsonable(value)
 
     def decode_value(self, spout_task: int, data: Any) -> Any:
-        """Undo `encode_value`, by the class of the spout's stream."""
-        return from_jsonable(data, self.message_class(spout_task))
+        """Undo `encode_value`, by the class of the spout's stream.
+
+        It may have lost fields since: a start is refused if the user has not agreed to that.
+        """
+        return from_jsonable(data, self.message_class(spout_task), may_have_more=True)
 
     def message_class(self, spout_task: int) -> type:
         """The class of what a spout task emits."""
@@ -108,6 +114,8 @@ class Accounts:
 
     def carryover_due_s(self) -> float:
         """When, in epoch time, an epoch is due for what is kept, with or without new messages; infinity: never."""
+        if self.released:
+            return -math.inf
         versions = [kept for tasks in self.kept.values() for kept in tasks.values()]
         if any(kept.arrives for kept in versions) or (self.gone and versions):  # dead messages are purged
             return -math.inf

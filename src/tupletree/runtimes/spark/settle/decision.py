@@ -104,6 +104,7 @@ class EpochDecision:
         accounts.waiting.apply(self.rows)
         accounts.waiting_names = accounts.waiting.names()
         accounts.gone = entry.gone
+        accounts.released = []
         accounts.settled = entry.epoch
         accounts.state = entry.state
         accounts.kept = entry.kept

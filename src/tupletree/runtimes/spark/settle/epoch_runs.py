@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tupletree.bolts.factory import is_holder
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format import wire
@@ -110,6 +112,9 @@ class EpochRuns:
         slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
             reports = Reports.of(self._execute_surely(record, settlement, slices))
+            if accounts.released:
+                complete = np.array(sorted({*accounts.released} - settlement.left_out), dtype=np.uint64)
+                reports.deltas.append((complete, np.zeros(len(complete), dtype=np.uint64)))
             crash_point("settle.after_run")
             if settlement.judge_run(reports, self._outputs.read_sidecar):
                 return self._counted(settlement, reports, dropped)
@@ -221,6 +226,7 @@ class EpochRuns:
             away=self._outages.away,
             one_host=self._runner.one_host,
             epochs_directory=str(self._directory.epochs),
+            renamed=dict(self._directory.upgrades.names),
         )
         if not (settlement.has_work or control.has_needs):
             return []

@@ -27,6 +27,7 @@ from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.spark.format.entries import OutputFile
 from tupletree.runtimes.spark.format.sidecars import read_sidecar, sidecar_of
 from tupletree.runtimes.spark.format.spool import Spool, called_sinks, file_sink_of
+from tupletree.runtimes.spark.format.upgrades import NO_UPGRADES, Upgrades
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.runtimes.spark.settle.sink_thread import SinkCalls
@@ -108,6 +109,7 @@ class SinkDelivery:
         calls: makes the calls.
         outages: told of sinks that are not available; knows how long that may last.
         random: uniform floats in [0, 1), for the jitter of pauses.
+        upgrades: a sink that was renamed goes on writing under its first name, which databases know its batches by.
     """
 
     def __init__(
@@ -119,7 +121,9 @@ class SinkDelivery:
         calls: SinkCalls,
         outages: Outages,
         random: Callable[[], float],
+        upgrades: Upgrades = NO_UPGRADES,
     ) -> None:
+        self._first_name = upgrades.first_name
         self._plan = plan
         self._run_id = run_id
         self._spools = spools
@@ -198,7 +202,7 @@ class SinkDelivery:
         offer = _Delivery(
             sink=self._sinks[output.sink, task.index],
             task=task,
-            writer=f"{self._run_id}-{output.sink}-{output.task_index:04d}",
+            writer=f"{self._run_id}-{self._first_name(output.sink)}-{output.task_index:04d}",
             epoch=epoch,
             rows=rows,
             roots=read_sidecar(sidecar_of(candidate), len(rows)),

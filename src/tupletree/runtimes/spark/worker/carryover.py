@@ -123,7 +123,9 @@ class TaskCarryOver:
     """One task's kept frames during one run.
 
     Make it with `of`; `split` says what the task gets, and `update` what is kept after it. `carries`: the task works on
-    frames whose roots carry their numbers in the order of making (`tasks.orders`); they are kept, too.
+    frames whose roots carry their numbers in the order of making (`tasks.orders`); they are kept, too. `renamed`:
+    earlier names of components → their names now. Frames of a stream that is no more, which a user has agreed to, are
+    dropped: their messages go on without them.
     """
 
     component: str
@@ -134,6 +136,7 @@ class TaskCarryOver:
     version: CarryOver
     memory: bytes = b""
     carries: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
     _stored: dict[Key, _Stored] = field(default_factory=dict)
     _parked: list[tuple[Frame, float]] = field(default_factory=list)
     _waits: bool = False
@@ -182,7 +185,11 @@ class TaskCarryOver:
         for key, stored in self._stored.items():
             head = wire.decode_head(stored.head)
             head.task = self.task_id
-            codec = self.codecs[head.component, head.stream]
+            head.component = self.renamed.get(head.component, head.component)
+            codec = self.codecs.get((head.component, head.stream))
+            if codec is None:
+                self._before.setdefault(head.id, set()).update(wire.unpack_roots(head.roots).tolist())
+                continue
             frame = wire.decode_frame(head, stored.body, codec)
             if self.carries:
                 frame = carried(frame)
@@ -201,6 +208,26 @@ class TaskCarryOver:
                 arriving.append((head.source, head.sequence, live))
         arriving.sort(key=lambda one: one[:2])
         return held, [frame for _, _, frame in arriving]
+
+    def edges(self) -> dict[int, int]:
+        """Root → the XOR of the edges that are kept."""
+        named: set[tuple[int, int]] = set()
+        for stored in self._stored.values():
+            head = wire.decode_head(stored.head)
+            named.update((head.id, root) for root in wire.unpack_roots(head.roots).tolist())
+        found: dict[int, int] = {}
+        for edge, root in named:
+            found[root] = found.get(root, 0) ^ edge
+        return found
+
+    def tuples(self) -> dict[tuple[str, str], int]:
+        """(component, stream) → tuples of it that are kept."""
+        found: dict[tuple[str, str], int] = {}
+        for stored in self._stored.values():
+            head = wire.decode_head(stored.head)
+            of = self.renamed.get(head.component, head.component), head.stream
+            found[of] = found.get(of, 0) + wire.unpack_layout(head.roots, head.ends, head.widths)[1][-1]
+        return found
 
     def restore(self, holder: Holder, held: list[HeldFrame], parked: Collection[int], gone: Collection[int]) -> None:
         """Restore a new task's holder with what `split` gave."""

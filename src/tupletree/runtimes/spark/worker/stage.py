@@ -459,7 +459,7 @@ class StageRun:
             return None, [], []
         codecs = self._program.codecs
         keep = TaskCarryOver.of(component.name, task.task_id, task.index, self._carryover_files, codecs, version)
-        keep.carries = self._plan.passes_order_on(component.name)
+        keep.carries, keep.renamed = self._plan.passes_order_on(component.name), self._control.renamed
         return keep, *keep.split(self._gone, self._parked)
 
     def _keep(self, keep: TaskCarryOver, holder: Holder, due_s: float | None, fail: FailureMaker) -> None:

@@ -1,0 +1,68 @@
+"""What a user has dropped, at the first restart without it: it counts no more, and no message waits for it.
+
+The settle entries of earlier starts still name it. So until the first epoch of this start is settled, recovery leaves
+it out each time; that epoch writes a base, and nothing names it from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from msgspec.structs import replace
+
+from tupletree.runtimes.spark.format.entries import SettleEntry
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.format.upgrades import Upgrades
+from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.decision import BASE_EPOCHS
+from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
+from tupletree.tracking.pending_log import PendingChanges
+
+__all__ = ["drop_stored", "of_spouts", "without_dropped"]
+
+
+def without_dropped(entry: SettleEntry, upgrades: Upgrades, sinks: Container[str]) -> SettleEntry:
+    """The last entry without rows that are to be given to a sink which was dropped."""
+    dropped = upgrades.dropped_after(entry.generation)
+    return replace(entry, outputs=[one for one in entry.outputs if one.sink in sinks and one.sink not in dropped])
+
+
+def of_spouts(changes: Iterable[PendingChanges], tasks: Container[int]) -> list[PendingChanges]:
+    """What entries say of the messages of these spout tasks: the number of a dropped one belongs to no other."""
+    return [
+        replace(
+            one,
+            waiting=[record for record in one.waiting if record.spout_task in tasks],
+            gone=[entry for entry in one.gone if entry[0] in tasks],
+            settled=[entry for entry in one.settled if entry[0] in tasks],
+            confirmed=[entry for entry in one.confirmed if entry[0] in tasks],
+        )
+        for one in changes
+    ]
+
+
+def drop_stored(directory: StateDirectory, accounts: Accounts, generation: int) -> None:
+    """Leave out of the accounts what is dropped, and let the messages go on that were held by it.
+
+    Args:
+        directory: the state directory.
+        accounts: from the settle entries.
+        generation: of the start that wrote the last of them.
+    """
+    upgrades, components = directory.upgrades, accounts.spec.components
+    dropped = upgrades.dropped_after(generation)
+    files = CarryOverFiles(directory.kept, "")
+    for name in [name for name in accounts.kept if name in dropped or name not in components]:
+        for index, version in accounts.kept.pop(name).items():
+            for root, edges in TaskCarryOver.of(name, 0, index, files, {}, version).edges().items():
+                tree = accounts.trees.get(root)
+                if tree is not None and tree.is_committed:
+                    accounts.trees.put(replace(tree, xor=tree.xor ^ edges))
+    for name in upgrades.reset_after(generation):
+        accounts.kept.pop(name, None)  # no tuples, only what its holders remembered
+    accounts.state = {
+        name: files for name, files in accounts.state.items() if name not in dropped and name in components
+    }
+    # Those that wait for rows of other trees are named, too: they go on waiting.
+    accounts.released = [tree.root for tree in accounts.trees.all() if tree.is_complete]
+    accounts.since_base = BASE_EPOCHS, 0

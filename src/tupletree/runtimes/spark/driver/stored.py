@@ -1,0 +1,163 @@
+"""What is stored in a state directory, component by component, in numbers: what a changed topology is judged by.
+
+Reads files only, so that it can be asked before anything starts, and of a directory on which nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tupletree.durable import missing
+from tupletree.runtimes.deadletters import letters_of
+from tupletree.runtimes.spark.format.entries import (
+    OpenTree,
+    SettleEntry,
+    numbered,
+    read_epoch,
+    read_epoch_header,
+    read_settle,
+)
+from tupletree.runtimes.spark.format.inputs import unread_inputs
+from tupletree.runtimes.spark.format.statedir import spout_tasks
+from tupletree.runtimes.spark.format.upgrades import Upgrades
+from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
+from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
+from tupletree.state.contents import count
+from tupletree.state.segments import Segment
+from tupletree.topology.changes.upgrades import Stored
+from tupletree.tracking.pending_log import fold
+
+__all__ = ["Contents", "contents_of", "entries_since_base"]
+
+
+class Contents:
+    """What is stored, by component, and whose tasks it belongs to.
+
+    Attributes:
+        stored: component → what is stored of it; none of those with nothing.
+        tasks: component → first id and number of tasks that the newest epoch was routed to.
+        kept: components of which something is kept.
+    """
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Stored] = {}
+        self.tasks: dict[str, tuple[int, int]] = {}
+        self.kept: set[str] = set()
+
+    def of(self, component: str) -> Stored:
+        """What is stored of a component, to be added to."""
+        return self.stored.setdefault(component, Stored())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message is open."""
+        return not any(one.open for one in self.stored.values())
+
+
+def contents_of(path: Path, upgrades: Upgrades) -> Contents:
+    """Count what is in a state directory. Raises CheckpointError for a file that is missing or damaged.
+
+    Args:
+        path: the state directory.
+        upgrades: of it: names are those of now.
+    """
+    found = Contents()
+    spouts = upgrades.spouts(spout_tasks(path / "spouts.json")) if (path / "spouts.json").exists() else {}
+    entries = entries_since_base(path / "settles")
+    settled = entries[-1].epoch if entries else -1
+    if entries:
+        _count_state(path, entries[-1], found)
+        _count_kept(path, entries[-1], upgrades, found)
+        _count_undelivered(path, entries, found)
+    for task in _open_messages(path, entries, settled):
+        if task in spouts:
+            found.of(spouts[task]).open += 1
+    for letter in letters_of(path, lambda _: None).values():
+        found.of(upgrades.today(letter.spout)).letters += 1
+    epochs = numbered(path / "epochs", ".epoch")
+    if epochs:
+        header = read_epoch_header(path / "epochs", epochs[-1])
+        found.tasks = header.tasks
+        for task in header.positions.keys() & spouts.keys():
+            found.of(spouts[task]).has_position = True
+    dropped = upgrades.dropped_after(entries[-1].generation if entries else 0)
+    found.stored = {name: one for name, one in found.stored.items() if not one.is_empty and name not in dropped}
+    return found
+
+
+def entries_since_base(settles: Path) -> list[SettleEntry]:
+    """The settle entries from the newest base on, oldest first. Raises CheckpointError for one that is missing."""
+    entries: list[SettleEntry] = []
+    for number in reversed(numbered(settles, ".settle")):
+        if entries and number != entries[-1].epoch - 1:
+            raise missing(settles / f"{entries[-1].epoch - 1:010d}.settle")
+        entries.append(read_settle(settles, number))
+        if entries[-1].base is not None:
+            break
+    return entries[::-1]
+
+
+def _count_state(path: Path, last: SettleEntry, found: Contents) -> None:
+    for name, version in last.state.items():
+        segments = {file.name: Segment(_folder(path / "state", name) / file.name) for file in version}
+        found.of(name).keys += count(segments, version, now_s=last.time_s)
+
+
+def _folder(parent: Path, name: str) -> Path:
+    return parent / name
+
+
+def _count_kept(path: Path, last: SettleEntry, upgrades: Upgrades, found: Contents) -> None:
+    files = CarryOverFiles(path / "kept", "")
+    for name, tasks in last.kept.items():
+        found.kept.add(name)
+        for index, version in tasks.items():
+            keep = TaskCarryOver.of(name, 0, index, files, {}, version)
+            keep.renamed = upgrades.names
+            for (component, stream), tuples in keep.tuples().items():
+                at = found.of(name)
+                at.held += tuples
+                at.held_of[component, stream] = at.held_of.get((component, stream), 0) + tuples
+                elsewhere = found.of(component).streams
+                elsewhere[stream] = elsewhere.get(stream, 0) + tuples
+
+
+def _count_undelivered(path: Path, entries: list[SettleEntry], found: Contents) -> None:
+    last = entries[-1]
+    if last.epoch > delivered_in(path / "spools"):
+        for output in last.outputs:
+            if not output.final:
+                found.of(output.sink).undelivered += output.rows
+    waiting = {}
+    for entry in entries:
+        if entry.base is not None:
+            waiting = {file.key: file for file in entry.base.waiting}
+        waiting = {key: file for key, file in waiting.items() if key not in set(entry.released)}
+        waiting.update({file.key: file for file in entry.waiting})
+    for file in waiting.values():
+        found.of(file.sink).undelivered += file.rows
+
+
+def _open_messages(path: Path, entries: list[SettleEntry], settled: int) -> Iterator[int]:
+    """The spout task of each message that is neither acked nor dead."""
+    changes = fold([entry.base.pending if entry.base is not None else entry.pending for entry in entries])
+    yield from (record.spout_task for record in changes.waiting)
+    for epoch in numbered(path / "epochs", ".epoch"):
+        if epoch > settled:
+            header, body = read_epoch(path / "epochs", epoch)
+            for one in unread_inputs(header, body[: header.messages_length]):
+                yield from (task for task, count in one.by_task.items() for _ in range(count))
+    trees: dict[int, OpenTree] = {}
+    for entry in entries:
+        if entry.base is not None:
+            trees = {tree.root: tree for tree in entry.base.open}
+            continue
+        for root in entry.closed:
+            trees.pop(root, None)
+        trees.update({tree.root: tree for tree in entry.opened})
+    for epoch in sorted({tree.epoch for tree in trees.values()}):
+        header, body = read_epoch(path / "epochs", epoch)
+        for one in unread_inputs(header, body[: header.messages_length]):
+            mine = {*one.among([*trees])}
+            yield from (message.task for message in one if message.root in mine)

@@ -1,0 +1,141 @@
+"""Upgrades of a state directory: which topology it had from which start on, and what its components were called.
+
+A start with a changed topology writes one file, `upgrades/GENERATION`, and changes nothing else of what is stored: what
+earlier starts wrote keeps the names of its time, and readers translate. A name that a component once had is never given
+to another one, so that one table of names holds for all of the journal. What was dropped counts no more where an
+earlier start wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupletree.durable import pack, private_folder, read_container, sync_directory, write_once
+
+__all__ = ["NO_UPGRADES", "Upgrade", "Upgrades", "write_upgrade"]
+
+T = TypeVar("T")
+
+DROPPED = " (dropped)"
+"""What `spouts.json` says behind the name of a spout that was dropped."""
+
+FOLDERS = ("state", "spools")
+"""Where components have folders of their names."""
+
+
+class Upgrade(msgspec.Struct):
+    """One change of the topology.
+
+    Attributes:
+        generation: of the start that made it.
+        fingerprint: of the topology from then on.
+        renames: old name → new name.
+        drops: components, by their names then, all that was stored of which counts no more.
+        resets: components whose holders began without what they had remembered.
+    """
+
+    generation: int
+    fingerprint: dict[str, Any]
+    renames: dict[str, str] = {}
+    drops: list[str] = []
+    resets: list[str] = []
+
+
+class Upgrades:
+    """All changes of a directory's topology, the oldest first.
+
+    Attributes:
+        all: each of them.
+    """
+
+    def __init__(self, upgrades: Sequence[Upgrade]) -> None:
+        self.all = list(upgrades)
+        self._names: dict[str, str] = {}
+        self._first: dict[str, str] = {}
+        for upgrade in self.all:
+            for old, new in upgrade.renames.items():
+                self._first[new] = self._first.pop(old, old)
+                self._names = {name: new if now == old else now for name, now in self._names.items()}
+                self._names[old] = new
+                self._names.pop(new, None)
+
+    @classmethod
+    def read(cls, path: Path) -> Upgrades:
+        """Those of a state directory. Raises CheckpointError for a damaged file."""
+        folder = path / "upgrades"
+        numbers = sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit())
+        return cls([read_container(folder / f"{number:06d}", Upgrade)[0] for number in numbers])
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Of the topology that the last start had; empty if it is that of the first one."""
+        return self.all[-1].fingerprint if self.all else {}
+
+    @property
+    def generation(self) -> int:
+        """Of the start that made the last one; 0: there is none."""
+        return self.all[-1].generation if self.all else 0
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Earlier names of components → their names now."""
+        return self._names
+
+    @property
+    def past(self) -> dict[str, str]:
+        """Names that were given up: the name now, or "" for what was dropped."""
+        dropped = {self.today(name): "" for upgrade in self.all for name in upgrade.drops}
+        return {**dropped, **self._names}
+
+    def today(self, name: str) -> str:
+        """The name that a component has now."""
+        return self._names.get(name, name)
+
+    def first_name(self, name: str) -> str:
+        """The first name that a component had: what others know it by, such as a database that knows batches again."""
+        return self._first.get(name, name)
+
+    def dropped_after(self, generation: int) -> set[str]:
+        """Components, by their names now, of which what this start wrote counts no more."""
+        return {self.today(name) for one in self.all if one.generation > generation for name in one.drops}
+
+    def reset_after(self, generation: int) -> set[str]:
+        """Components, by their names now, whose holders began anew after this start."""
+        return {self.today(name) for one in self.all if one.generation > generation for name in one.resets}
+
+    def keyed(self, values: Mapping[str, T], without: Iterable[str] = ()) -> dict[str, T]:
+        """Values by component under the names of now, without some."""
+        left_out = set(without)
+        return {self.today(name): one for name, one in values.items() if self.today(name) not in left_out}
+
+    def spouts(self, tasks: Mapping[int, str]) -> dict[int, str]:
+        """Spout task → name now. A number that belonged to a dropped spout is never given to another."""
+        found = {number: self.today(name) for number, name in tasks.items()}
+        if self.all:
+            dropped = {self.today(name) for name in self.all[-1].drops}
+            known = set(self.fingerprint) - dropped
+            return {n: name + DROPPED if name in dropped and name not in known else name for n, name in found.items()}
+        return found
+
+    def move_folders(self, path: Path) -> None:
+        """Give folders of renamed components their new names. Does nothing where that is done."""
+        for upgrade in self.all[-1:]:
+            for old, new in upgrade.renames.items():
+                for parent in (path / folder for folder in FOLDERS):
+                    if (parent / old).is_dir() and not (parent / new).exists():
+                        (parent / old).rename(parent / new)
+                        sync_directory(parent)
+
+
+NO_UPGRADES = Upgrades([])
+
+
+def write_upgrade(path: Path, upgrade: Upgrade) -> None:
+    """Write a change down, durably: from here on it holds."""
+    folder = private_folder(path / "upgrades")
+    write_once(folder / f"{upgrade.generation:06d}", pack(upgrade))
+    sync_directory(path)

@@ -1,0 +1,85 @@
+"""What a changed topology means for what is stored: the rules, on numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tupletree.topology.changes.upgrades import Stored, UpgradePlan, Words, plan_upgrade, read_words
+
+
+def component(kind: str = "bolt", **parts: Any) -> dict[str, Any]:
+    return {
+        "kind": kind, "parallelism": 1, "replay": "runtime", "streams": {}, "inputs": {}, "state": None, "key": None,
+        "holding": None, "shapes": {}, **parts,
+    }  # fmt: skip
+
+
+def plan(before: Any, after: Any, stored: dict[str, Stored] | None = None, *drops: str, **renames: str) -> UpgradePlan:
+    return plan_upgrade(before, after, stored or {}, Words(renames, frozenset(drops)))
+
+
+CHANGES = [
+    ("state", "int", "str", Stored(keys=3)),
+    ("key", "str", "int", Stored(keys=3)),
+    ("holding", "window(length_s=1)", "window(length_s=2)", Stored(held=3)),
+    ("sink", "calls", ".jsonl files", Stored(undelivered=3)),
+    ("replay", "runtime", "source", Stored(open=3)),
+    ("inputs", {"a.A": "fields(x)"}, {"a.A": "fields(y)"}, Stored(keys=3)),
+    ("kind", "bolt", "sink", Stored(keys=3)),
+]
+
+
+@pytest.mark.parametrize(("part", "was", "now", "stored"), CHANGES)
+def test_what_cannot_be_carried_over_is_dropped_on_request(part: str, was: Any, now: Any, stored: Stored) -> None:
+    more = {"state": "int"} if part == "inputs" else {}
+    before, after = {"it": component(**{**more, part: was})}, {"it": component(**{**more, part: now})}
+    (fault,) = plan(before, after, {"it": stored}).faults
+    assert "--drop it" in fault.next_step
+    assert str(stored) in fault.got
+    found = plan(before, after, {"it": stored}, "it")
+    assert (found.faults, found.drops) == ([], ["it"])
+
+
+@pytest.mark.parametrize(("part", "was", "now", "stored"), CHANGES[:-1])
+def test_it_may_change_while_nothing_of_it_is_stored(part: str, was: Any, now: Any, stored: Stored) -> None:
+    before, after = {"it": component(**{part: was})}, {"it": component(**{part: now})}
+    assert not stored.is_empty
+    assert plan(before, after).faults == []
+
+
+def test_a_window_that_holds_nothing_and_changes_begins_without_what_it_remembers() -> None:
+    before, after = {"it": component(holding="window(1)")}, {"it": component(holding="window(2)")}
+    assert plan(before, after).resets == ["it"]
+
+
+def test_a_spout_keeps_its_parallelism() -> None:
+    (fault,) = plan({"it": component("spout")}, {"it": component("spout", parallelism=2)}, None, "it").faults
+    assert fault.what == "parallelism changed from 1 to 2"
+    assert plan({"it": component()}, {"it": component(parallelism=2)}).faults == []
+
+
+def test_a_rename_takes_inputs_along_and_is_refused_where_it_is_none() -> None:
+    before = {"a": component("spout"), "b": component(inputs={"a.A": "shuffle()"})}
+    after = {"x": component("spout"), "b": component(inputs={"x.A": "shuffle()"})}
+    found = plan(before, after, None, a="x")
+    assert (found.faults, found.renames) == ([], {"a": "x"})
+    assert [(step.component, step.decision) for step in found.steps] == [("x", "renamed"), ("b", "unchanged")]
+    for renames in ({"aa": "x"}, {"a": "y"}, {"a": "b"}, {"b": "x"}):
+        assert any(one.where.startswith("--rename") for one in plan(before, after, None, **renames).faults), renames
+
+
+def test_a_word_of_before_does_nothing_and_one_that_names_nothing_is_an_error() -> None:
+    now = {"x": component("spout")}
+    words = Words({"a": "x"}, frozenset({"gone", "x.Line.old"}))
+    assert plan_upgrade(now, now, {}, words, {"a": "x", "gone": ""}).faults == []
+    (fault,) = plan_upgrade(now, now, {}, Words(drops=frozenset({"gonne"})), {"a": "x", "gone": ""}).faults
+    assert fault.what == "there is nothing of that name to drop"
+
+
+def test_words_are_read_from_a_command_line() -> None:
+    assert read_words(["a=b"], ["c"]) == Words({"a": "b"}, frozenset({"c"}))
+    for text in ("a", "a=", "=b", "a=a"):
+        with pytest.raises(ValueError, match=text):
+            read_words([text], [])
