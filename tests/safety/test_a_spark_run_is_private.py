@@ -3,31 +3,25 @@ nothing: no file with payloads, no socket, no port that takes orders. One run fo
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.clusters import descendants
 from tests.safety.hostile import write_hostile_files
+from tests.safety.looking import command_line, connect, listening, order, readable
 from tests.safety.others import as_other, needs_root
 from tupletree.runtimes.spark.scratch import PREFIX
 
 pytestmark = [pytest.mark.spark, needs_root]
 
 HANG_S = 120.0
-
-LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")
-"""127.0.0.1 as the kernel shows it, as such and in the form of IPv6."""
 
 TOPOLOGY = """
 import tempfile
@@ -157,73 +151,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def _look(shared: Path, home: Path, process: int) -> Running:
     processes = [process, *descendants(process)]
-    ports = _listening(processes)
+    ports = listening(processes)
     files = [path for path in shared.rglob("*") if not path.is_dir()]
     sockets = [str(path) for path in files if path.is_socket()]
     return Running(
         temporary=shared,
         files=files,
-        readable=as_other(lambda: _readable([str(path) for path in files])),
-        sockets=as_other(lambda: {path: _connect(path) for path in sockets}),
-        ports=dict(zip(ports, as_other(lambda: [_order(port) for port in ports]), strict=True)),
-        driver_ports=_listening([process]),
-        command_lines=[_command_line(one) for one in processes],
+        readable=as_other(lambda: readable([str(path) for path in files])),
+        sockets=as_other(lambda: {path: connect(path) for path in sockets}),
+        ports=dict(zip(ports, as_other(lambda: [order(port) for port in ports]), strict=True)),
+        driver_ports=listening([process]),
+        command_lines=[command_line(one) for one in processes],
         worker_temporary=(home / "temporary").read_text(),
     )
-
-
-def _readable(paths: list[str]) -> list[str]:
-    found = []
-    for path in paths:
-        with contextlib.suppress(OSError), Path(path).open("rb") as file:
-            file.read(1)
-            found.append(path)
-    return found
-
-
-def _connect(path: str) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        try:
-            client.connect(path)
-        except PermissionError:
-            return "refused"
-        return "connected"
-
-
-def _order(port: int) -> str:
-    """What a port says to a call of py4j's; `p0` is the first function that is called back."""
-    with socket.socket() as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(("127.0.0.1", port))
-            client.sendall(b"c\np0\ncall\ne\n")
-            return client.recv(1000).decode("latin-1")
-        except TimeoutError:
-            return "silence"
-        except OSError:
-            return ""
-
-
-def _listening(processes: list[int]) -> list[int]:
-    """The TCP ports, of whatever address, that these processes listen on."""
-    inodes = set()
-    for process in processes:
-        for handle in Path(f"/proc/{process}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                inodes.update(re.findall(r"socket:\[(\d+)\]", str(handle.readlink())))
-    ports = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields: list[Any] = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                address, _, port = fields[1].partition(":")
-                assert address in LOOPBACK, f"port {int(port, 16)} listens on {address}, not on the loopback address"
-                ports.append(int(port, 16))
-    return sorted(ports)
-
-
-def _command_line(process: int) -> str:
-    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 def test_no_file_of_the_run_can_be_read_by_another_user(running: Running) -> None:

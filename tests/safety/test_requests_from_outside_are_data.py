@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.safety.hostile import write_hostile_files
 from tupletree import Emit, Spout, Topology
 from tupletree.config import Options
 from tupletree.durable import DECODE_ERRORS, read_file
@@ -220,22 +218,3 @@ def test_reading_follows_no_link_and_is_bounded(tmp_path: Path, target: Path) ->
     with pytest.raises(OSError, match="more than 3 bytes"):
         read_file(target / "precious.json", 3)
     assert read_file(target / "precious.json", 4) == b"mine"
-
-
-def test_ten_thousand_hostile_files_end_no_run_and_remove_nothing_outside(
-    running: api.RunHandle, target: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    place = running.state_dir
-    for seed, name in enumerate(("control", "inbox", "dead", "dead/replayed", "epochs")):
-        write_hostile_files(place / name, 2_000, seed, target)
-    inbox = deadletters.inbox_of(place)
-    for _ in range(3):
-        for request_id in inbox.take():
-            deadletters.carried_out(place, request_id, [])
-    deadletters.letters_of(place, lambda _: None)
-    wait_until_gone([path for path in (place / "control").iterdir() if path.suffix == ".json" and path.name[0] != "_"])
-
-    assert send_request(place, "pause", wait_s=HANG_S).is_alive(time.time())
-    assert [path.name for path in target.iterdir()] == ["precious.json"]
-    assert (target / "precious.json").read_text() == "mine"

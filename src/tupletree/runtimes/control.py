@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, create_new, private_folder, read_file
+from tupletree.durable import DECODE_ERRORS, create_new, is_real_folder, private_folder, read_file
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
@@ -154,8 +154,10 @@ class RunControl:
         """Drop requests that were meant for an earlier process, and start."""
         for request_id in self._control.take():
             self._forget(request_id)
-        for left in (self._handle.state_dir / ANSWERS).glob("*.json"):
-            left.unlink(missing_ok=True)
+        answers = self._handle.state_dir / ANSWERS
+        for left in answers.glob("*.json") if is_real_folder(answers) else ():
+            with contextlib.suppress(OSError):  # what is no file is none of ours, and nobody reads it
+                left.unlink()
         self._write()
         self._thread.start()
 
