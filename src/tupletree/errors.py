@@ -1,7 +1,7 @@
 """The exception tree: every error a user can see.
 
-Owns the shape of an error (what failed, where, got, expected, next step) and the exit code that a command
-a command. It refuses to format tracebacks or to log: that is the edge's work.
+Owns the shape of an error (what failed, where, got, expected, next step) and the exit code that a command ends with.
+It refuses to format tracebacks or to log: that is the edge's work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ __all__ = [
     "TupletreeError",
     "UnavailableAtStartError",
     "UnusableDataError",
+    "did_you_mean",
     "is_outage",
+    "one_of",
 ]
 
 
@@ -54,6 +56,20 @@ class Finding:
     expected: str = ""
     next_step: str = ""
 
+    @classmethod
+    def unknown(cls, what: str, where: str, name: str, known: Iterable[str], otherwise: str = "") -> Finding:
+        """A name that is none of the known ones: says which there are, and which one is probably meant.
+
+        Args:
+            what: see `Finding`.
+            where: see `Finding`.
+            name: that was given.
+            known: that would have been right.
+            otherwise: the next step if no known name is close.
+        """
+        names = [*known]
+        return cls(what, where, expected=one_of(names), next_step=did_you_mean(name, names) or otherwise)
+
     def __str__(self) -> str:
         head = escape_block(f"{self.where}: {self.what}" if self.where else self.what)
         parts = [
@@ -62,6 +78,19 @@ class Finding:
             if text
         ]
         return "\n".join([head, *parts])
+
+
+def one_of(names: Iterable[str]) -> str:
+    """The names that would have been right, as a text."""
+    return ", ".join(names) or "(none)"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A suggestion for a misspelt name; empty if no name is close."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 class TupletreeError(Exception):

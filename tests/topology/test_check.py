@@ -385,10 +385,10 @@ class TestGroupings:
         topology.sink("a", Anything()).fields(lines, "txet", "tags")
         topology.sink("b", Anything()).partial_key(lines)
         unknown, unfit, none = findings(topology)
-        assert unknown.what == "grouping lines.Line by 'txet': Line has no field 'txet'"
+        assert unknown.what == "grouping lines.Line by fields: Line has no field 'txet'"
         assert unknown.next_step == "did you mean 'text'?"
-        assert unfit.what == "grouping lines.Line by 'tags': field 'tags' of Line cannot be a key"
-        assert none.what == "grouping lines.Line by fields names no field"
+        assert unfit.what == "grouping lines.Line by fields: field 'tags' of Line cannot be a key"
+        assert none.what == "grouping lines.Line by fields: a key needs at least one field"
         assert none.expected == "text, number, tags"
 
     def test_direct_needs_a_producer_that_can_choose(self) -> None:

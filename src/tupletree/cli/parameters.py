@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tupletree.errors import ConfigError, Finding
+from tupletree.errors import ConfigError, Finding, did_you_mean
 from tupletree.topology import hints
 from tupletree.topology.secret import HIDDEN, Secret
 
@@ -135,7 +135,7 @@ def _bind(texts: list[str], annotation: Any) -> Any:
 
 def _unknown(name: str, names: list[str], where: str) -> Finding:
     expected = f"one of {', '.join(names)}" if names else f"no --set: {where} takes no parameters"
-    return Finding("unknown parameter", f"--set {name}=…", name, expected, hints.did_you_mean(name, names))
+    return Finding("unknown parameter", f"--set {name}=…", name, expected, did_you_mean(name, names))
 
 
 def _type_of_default(parameter: inspect.Parameter) -> Any:

@@ -86,16 +86,10 @@ def _state_dir(place: str | None, state_dir: Path | None, settings: Sequence[str
 
 
 def _chosen(components: list[ComponentState], names: Sequence[str]) -> list[ComponentState]:
-    from tupletree.topology.hints import did_you_mean, one_of
-
     known = [one.name for one in components]
     for name in names:
         if name not in known:
-            raise ConfigError(
-                f"no bolt {name!r} has state in this run",
-                expected=one_of(known),
-                next_step=did_you_mean(name, known),
-            )
+            raise ConfigError(findings=[Finding.unknown(f"no bolt {name!r} has state in this run", "", name, known)])
     return [one for one in components if not names or one.name in names]
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tupletree.cli.parameters import bind_parameters
-from tupletree.errors import ConfigError, TupletreeError
+from tupletree.errors import ConfigError, TupletreeError, did_you_mean, one_of
 from tupletree.topology.reference import TargetRef
 
 if TYPE_CHECKING:
@@ -160,7 +160,6 @@ def _is_here(name: str) -> bool:
 def _topology_of(
     module: ModuleType, name: str, settings: Sequence[str], folder: Path
 ) -> tuple[Topology, dict[str, Any]]:
-    from tupletree.topology import hints
     from tupletree.topology.builder import Topology
 
     found = getattr(module, name, None)
@@ -171,7 +170,7 @@ def _topology_of(
             f"the module has nothing named {name!r}",
             where=str(module.__file__),
             expected="a Topology, or a function that returns one",
-            next_step=hints.did_you_mean(name, fitting) or f"name it after a colon; there are: {hints.one_of(fitting)}",
+            next_step=did_you_mean(name, fitting) or f"name it after a colon; there are: {one_of(fitting)}",
         )
     if isinstance(found, Topology):
         if settings:

@@ -241,11 +241,8 @@ def _statement(table: sa.Table, message: Schema, key: Sequence[str], dialect: st
 
 def _check_key(message: Schema, key: Sequence[str], dialect: str, where: str) -> None:
     findings = [
-        Finding(
-            f"{hints.text_of(message.cls)} has no field {name!r} to be the key",
-            where,
-            expected=hints.one_of(message.fields),
-            next_step=hints.did_you_mean(name, message.fields),
+        Finding.unknown(
+            f"{hints.text_of(message.cls)} has no field {name!r} to be the key", where, name, message.fields
         )
         for name in key
         if name not in message.fields

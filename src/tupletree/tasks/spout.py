@@ -31,7 +31,7 @@ from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
 from tupletree.tasks.upstream.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.write_requests import WriteRequests
 from tupletree.topology.components import Emit, Reject, Spout
-from tupletree.topology.window_check import max_pending
+from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.facts import FactMaker
 from tupletree.tracking.holds import Hold

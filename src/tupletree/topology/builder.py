@@ -92,12 +92,12 @@ class _Producer:
         if known is None:
             names = [schema.cls.__name__ for schema in draft.outputs]
             draft.findings.append(
-                Finding(
+                Finding.unknown(
                     f"{draft.kind} {draft.name!r} emits no {hints.text_of(message_class)}",
                     hints.caller_place(),
-                    expected=hints.one_of(names),
-                    next_step=hints.did_you_mean(getattr(message_class, "__name__", ""), names)
-                    or "name it in the return type, in `Collector[...]`, or in `outputs=`",
+                    getattr(message_class, "__name__", ""),
+                    names,
+                    "name it in the return type, in `Collector[...]`, or in `outputs=`",
                 )
             )
         before = draft.streams.get(chosen)

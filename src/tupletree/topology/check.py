@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tupletree.config import resolve_options
@@ -54,18 +55,20 @@ def check(
     if not any(component.kind == "spout" for component in components):
         findings.append(Finding("there is no spout", f"topology {name!r}", next_step="add one with Topology.spout"))
     for component in components:
-        findings += _component(component)
+        where = place(component)
+        findings += _component(component, where)
         if not component.inputs and component.kind != "spout" and component.name not in incomplete:
             findings.append(
                 Finding(
                     f"the {component.kind} has no input",
-                    place(component),
+                    where,
                     next_step="say where its tuples come from: `.shuffle(source)`, or another grouping",
                 )
             )
-        findings += _inputs(component, by_name)
-        findings += _keys(component, by_name)
-        findings += input_faults(component, by_name, place(component))
+        findings += _unknown_names(component, by_name, where)
+        findings += _inputs(component, by_name, where)
+        findings += _keys(component, by_name, where)
+        findings += input_faults(component, by_name, where)
     findings += _unconsumed(components)
     if not allow_cycle:
         findings += _cycles(by_name)
@@ -111,8 +114,7 @@ def _duplicates(components: Sequence[ComponentSpec], by_name: Mapping[str, Compo
             )
 
 
-def _component(component: ComponentSpec) -> Iterator[Finding]:
-    where = place(component)
+def _component(component: ComponentSpec, where: str) -> Iterator[Finding]:
     if fault := name_fault(component.kind, component.name, where):
         yield fault
     for stream in component.outputs:
@@ -129,8 +131,6 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
     replay: str = component.replay
     if replay not in {"runtime", "source"}:
         yield Finding("unknown replay mode", where, got=f"replay={replay!r}", expected="replay='runtime' or 'source'")
-    if isinstance(component.body, BoltSpec):
-        yield from _resources(component, component.body)
 
 
 def _executors(component: ComponentSpec, where: str) -> Iterator[Finding]:
@@ -150,28 +150,28 @@ def _executors(component: ComponentSpec, where: str) -> Iterator[Finding]:
     )
 
 
-def _resources(component: ComponentSpec, bolt: BoltSpec) -> Iterator[Finding]:
-    asked = [what.removeprefix("resource:") for what in bolt.inject.values() if what.startswith("resource:")]
-    for name in asked:
-        if name not in component.resources:
-            yield Finding(
-                f"nothing is given for the resource {name!r}",
-                place(component),
-                got=f"resources: {hints.one_of(component.resources)}",
-                next_step=hints.did_you_mean(name, component.resources) or f"say resources={{{name!r}: ...}}",
-            )
-    for name in component.resources:
-        if name not in asked:
-            yield Finding(
-                f"the bolt asks for no resource {name!r}",
-                place(component),
-                expected=hints.one_of(asked),
-                next_step=hints.did_you_mean(name, asked) or f"annotate a parameter `{name}: Resource[...]`",
-            )
+def _unknown_names(component: ComponentSpec, by_name: Mapping[str, ComponentSpec], where: str) -> Iterator[Finding]:
+    """Resources, components and streams that are named and do not exist."""
+    given = component.resources
+    asks = component.body.inject.values() if isinstance(component.body, BoltSpec) else ()
+    asked = [what.removeprefix("resource:") for what in asks if what.startswith("resource:")]
+    for name in (name for name in asked if name not in given):
+        what, otherwise = f"nothing is given for the resource {name!r}", f"say resources={{{name!r}: ...}}"
+        yield Finding.unknown(what, where, name, given, otherwise)
+    for name in (name for name in given if name not in asked):
+        what, otherwise = f"the bolt asks for no resource {name!r}", f"annotate a parameter `{name}: Resource[...]`"
+        yield Finding.unknown(what, where, name, asked, otherwise)
+    for subscription in component.inputs:
+        producer = by_name.get(subscription.component)
+        if producer is None:
+            what = f"there is no component {subscription.component!r}"
+            yield Finding.unknown(what, where, subscription.component, by_name)
+        elif subscription.stream not in producer.outputs:
+            what = f"{producer.kind} {producer.name!r} has no stream {subscription.stream!r}"
+            yield Finding.unknown(what, where, subscription.stream, producer.outputs)
 
 
-def _inputs(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
-    where = place(component)
+def _inputs(component: ComponentSpec, by_name: Mapping[str, ComponentSpec], where: str) -> Iterator[Finding]:
     seen = set[tuple[str, str]]()
     accepted = _accepted(component)
     for subscription in component.inputs:
@@ -184,60 +184,33 @@ def _inputs(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> I
             )
         seen.add((subscription.component, subscription.stream))
         producer = by_name.get(subscription.component)
-        if producer is None:
-            yield Finding(
-                f"there is no component {subscription.component!r}",
-                where,
-                expected=hints.one_of(by_name),
-                next_step=hints.did_you_mean(subscription.component, by_name),
-            )
-            continue
-        stream = producer.outputs.get(subscription.stream)
-        if stream is None:
-            yield Finding(
-                f"{producer.kind} {producer.name!r} has no stream {subscription.stream!r}",
-                where,
-                expected=hints.one_of(producer.outputs),
-                next_step=hints.did_you_mean(subscription.stream, producer.outputs),
-            )
-            continue
+        stream = producer.outputs.get(subscription.stream) if producer is not None else None
+        if producer is None or stream is None:
+            continue  # see `_unknown_names`
         # A bolt whose classes could not be read has a finding already.
         if accepted and not any(issubclass(stream.schema.cls, cls) for cls in accepted):
             yield Finding(
                 f"the {component.kind} does not take the tuples of {source}",
                 where,
-                got=hints.text_of(stream.schema.cls),
-                expected=" | ".join(hints.text_of(cls) for cls in accepted),
+                got=stream.schema.text,
+                expected=" | ".join(map(hints.text_of, accepted)),
                 next_step="subscribe to another stream, or widen the annotation",
             )
-        yield from _grouping(component, producer, stream, subscription)
+        yield from _grouping(producer, stream, subscription, where)
 
 
 def _accepted(component: ComponentSpec) -> tuple[type, ...]:
     if isinstance(component.body, BoltSpec):
         return component.body.input_types
-    declared = hints.declared_class(component.body, Sink)
-    classes = tuple(
-        cls for cls in hints.members(declared) if isinstance(cls, type) and cls not in {Any, hints.NONE_TYPE}
-    )
-    return classes or (object,)
+    return hints.declared_classes(component.body, Sink) or (object,)
 
 
-def _grouping(
-    component: ComponentSpec, producer: ComponentSpec, stream: StreamSpec, subscription: InputSpec
-) -> Iterator[Finding]:
-    where, grouping = place(component), subscription.grouping
+def _grouping(producer: ComponentSpec, stream: StreamSpec, subscription: InputSpec, where: str) -> Iterator[Finding]:
+    grouping = subscription.grouping
     source = f"{producer.name}.{stream.name}"
     if grouping.kind in {"fields", "partial_key"} and stream.schema.is_read:
-        if not grouping.fields:
-            yield Finding(
-                f"grouping {source} by fields names no field", where, expected=hints.one_of(stream.schema.fields)
-            )
-        for name in grouping.fields:
-            if fault := stream.schema.key_fault(name):
-                yield Finding(
-                    f"grouping {source} by {name!r}: {fault.what}", where, fault.got, fault.expected, fault.next_step
-                )
+        for fault in stream.schema.key_faults(grouping.fields):
+            yield replace(fault, what=f"grouping {source} by fields: {fault.what}", where=where)
     if grouping.kind == "custom" and not callable(grouping.custom):
         yield Finding(
             f"the custom grouping of {source} is no function",
@@ -254,7 +227,7 @@ def _grouping(
         )
 
 
-def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
+def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec], where: str) -> Iterator[Finding]:
     """What is kept by key has one owner per key only if every input is grouped by that key."""
     if not isinstance(component.body, BoltSpec) or not component.body.is_keyed:
         return
@@ -265,7 +238,7 @@ def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Ite
         if subscription.grouping.kind != "fields":
             yield Finding(
                 f"the bolt keeps {kept}, but {source} is not grouped by its key",
-                place(component),
+                where,
                 got=f"{subscription.grouping.kind} grouping",
                 expected="`.fields(source, ...)` for every input",
                 next_step="group it by the fields that are the key",
@@ -275,7 +248,7 @@ def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Ite
         if wanted and subscription.grouping.fields != wanted:
             yield Finding(
                 f"the bolt works by another key than {source} is grouped by",
-                place(component),
+                where,
                 got=f"fields ({', '.join(subscription.grouping.fields)})",
                 expected=f"fields ({', '.join(wanted)})",
                 next_step="group it by the fields that the bolt was made with, in the same order",
@@ -288,7 +261,7 @@ def _keys(component: ComponentSpec, by_name: Mapping[str, ComponentSpec]) -> Ite
         elif types != first[1]:
             yield Finding(
                 f"the inputs of a bolt with {kept} have different keys",
-                place(component),
+                where,
                 got=f"{source} by ({', '.join(types)})",
                 expected=f"({', '.join(first[1])}), as {first[0]}",
                 next_step="group every input by fields of the same types, in the same order",
@@ -300,10 +273,7 @@ def _key_types(producer: ComponentSpec | None, subscription: InputSpec) -> list[
     stream = producer.outputs.get(subscription.stream) if producer is not None else None
     if stream is None or any(name not in stream.schema.fields for name in subscription.grouping.fields):
         return None
-    return [
-        " | ".join(hints.text_of(kind) for kind in hints.members(stream.schema.fields[name]) if kind is not type(None))
-        for name in subscription.grouping.fields
-    ]
+    return [stream.schema.text_of_key(name) for name in subscription.grouping.fields]
 
 
 def _unconsumed(components: Sequence[ComponentSpec]) -> Iterator[Finding]:
@@ -313,7 +283,7 @@ def _unconsumed(components: Sequence[ComponentSpec]) -> Iterator[Finding]:
     for component in components:
         for stream in component.outputs.values():
             if not stream.unconsumed and (component.name, stream.name) not in consumed:
-                named = f"{hints.text_of(stream.schema.cls).rpartition('.')[2]}"
+                named = stream.schema.cls.__qualname__.rpartition(".")[2]
                 yield Finding(
                     f"no bolt consumes stream {stream.name!r}",
                     place(component),

@@ -6,11 +6,10 @@ annotation means for a topology is the reader's business.
 
 from __future__ import annotations
 
-import difflib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ForwardRef, Literal, NewType, TypeVar, Union, get_args, get_origin
 
 __all__ = [
@@ -20,10 +19,9 @@ __all__ = [
     "caller_place",
     "classes_in",
     "declared_class",
-    "did_you_mean",
+    "declared_classes",
     "generic_argument",
     "members",
-    "one_of",
     "plain",
     "resolve",
     "text_of",
@@ -116,6 +114,12 @@ def declared_class(component: object, base: type) -> Any:
     return generic_argument(type(component), base)
 
 
+def declared_classes(component: object, base: type) -> tuple[type, ...]:
+    """The classes that a spout or sink says its messages are of; none if it says nothing, or Any."""
+    declared = members(declared_class(component, base))
+    return tuple(cls for cls in declared if isinstance(cls, type) and cls not in {Any, NONE_TYPE})
+
+
 def text_of(annotation: Any, name_of: Callable[[type], str] | None = None) -> str:
     """A text for people and checkpoints: the same in every process and Python version.
 
@@ -160,17 +164,6 @@ def classes_in(annotation: Any) -> tuple[type, ...]:
         elif isinstance(member, type):
             found.append(member)
     return tuple(found)
-
-
-def one_of(names: Iterable[str]) -> str:
-    """The names that would have been right, as a text."""
-    return ", ".join(names) or "(none)"
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelt name; empty if no name is close."""
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _caller() -> types.FrameType | None:

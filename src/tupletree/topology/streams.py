@@ -7,17 +7,21 @@ schema.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import datetime as dt
+import decimal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from tupletree.errors import Finding, TopologyError
+from tupletree.errors import Finding, TopologyError, one_of
 from tupletree.topology import hints, keys
 from tupletree.topology.field_types import fault_of, untravelled
 
 __all__ = ["Schema", "is_message_class", "spelled"]
+
+TIMES = (dt.datetime, float, int, decimal.Decimal)
 
 
 def is_message_class(cls: object) -> bool:
@@ -95,6 +99,11 @@ class Schema:
         """False for the stand-in of a class that its component does not emit, which has a finding already."""
         return bool(self.fields) or (is_message_class(self.cls) and not _field_names(self.cls))
 
+    @property
+    def text(self) -> str:
+        """A text of the class for people."""
+        return hints.text_of(self.cls)
+
     def key_of(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         """A function value → canonical key: the field's value coerced to its declared type (a tuple for several).
 
@@ -105,32 +114,51 @@ class Schema:
         Raises:
             TopologyError: no field, an unknown field, or one whose type cannot be a key.
         """
-        findings = [finding for name in fields if (finding := self.key_fault(name)) is not None]
-        if not fields:
-            findings.append(Finding("a key needs at least one field", hints.text_of(self.cls)))
+        findings = self.key_faults(fields)
         if findings:
             raise TopologyError("no such key", findings=findings)
         coercions = tuple(coercion for name in fields if (coercion := keys.coercion_of(self.fields[name])) is not None)
         return keys.key_function(fields, coercions, self.cls.__qualname__)
 
+    def key_faults(self, fields: Sequence[str]) -> list[Finding]:
+        """Why these fields cannot be a key."""
+        if not fields:
+            return [Finding("a key needs at least one field", self.text, expected=one_of(self.fields))]
+        return [fault for name in fields if (fault := self.key_fault(name)) is not None]
+
     def key_fault(self, name: str) -> Finding | None:
         """Why this field cannot be a key, or None if it can."""
         if name not in self.fields:
-            return Finding(
-                f"{self.cls.__qualname__} has no field {name!r}",
-                hints.text_of(self.cls),
-                expected=hints.one_of(self.fields),
-                next_step=hints.did_you_mean(name, self.fields),
-            )
+            return Finding.unknown(f"{self.cls.__qualname__} has no field {name!r}", self.text, name, self.fields)
         if keys.coercion_of(self.fields[name]) is None:
             return Finding(
                 f"field {name!r} of {self.cls.__qualname__} cannot be a key",
-                hints.text_of(self.cls),
+                self.text,
                 got=hints.text_of(self.fields[name]),
                 expected="text, a number, bool, bytes, a date or time, Decimal, UUID or an enum",
                 next_step="group by another field, or add one that holds the key",
             )
         return None
+
+    def text_of_key(self, name: str) -> str:
+        """A text of a field's type without None, which every key may be."""
+        return " | ".join(
+            hints.text_of(kind) for kind in hints.members(self.fields[name]) if kind is not hints.NONE_TYPE
+        )
+
+    def time_fault(self, name: str) -> Finding | None:
+        """Why this field cannot say when something happened, or None if it can; `where` is left to the caller."""
+        if name not in self.fields:
+            return Finding.unknown(f"{self.cls.__qualname__} has no field {name!r}", "", name, self.fields)
+        kinds = [kind for kind in hints.members(self.fields[name]) if kind is not hints.NONE_TYPE]
+        if all(isinstance(kind, type) and issubclass(kind, TIMES) and kind is not bool for kind in kinds):
+            return None
+        return Finding(
+            f"field {name!r} is no time",
+            got=hints.text_of(self.fields[name]),
+            expected="a datetime with a zone, or seconds since the Unix epoch",
+            next_step="give a function: timestamp=lambda one: ...",
+        )
 
     def check(self, value: object) -> None:
         """Say why a value cannot travel in this stream. Thorough and slow: called after a batch could not be encoded.

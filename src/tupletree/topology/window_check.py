@@ -1,33 +1,27 @@
 """What can be known to be wrong with windows and joins before they run.
 
-Owns the judgement of their settings: alone, among the streams they read, and against the options of a run. Pure:
-descriptions in, findings out.
+Owns the judgement of their settings: alone, and among the streams they read; against the options of a run see
+`window_limits`. Pure: descriptions in, findings out.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tupletree.config import Options
-from tupletree.errors import Finding, TopologyError
+from tupletree.errors import Finding
 from tupletree.topology import hints
-from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
+from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
-__all__ = ["holding_faults", "input_faults", "max_pending", "refuse_stuck"]
+__all__ = ["holding_faults", "input_faults"]
 
 Fault = tuple[str, str, str]
 """(what, got, next step)."""
 
-TIMES = (dt.datetime, float, int, decimal.Decimal)
 SHORTEST_S = 1e-6
-
-MANY_PENDING = 100_000
-"""Messages that a spout task may have open, unless set otherwise, where windows and joins hold them."""
 
 
 def holding_faults(holding: WindowSpec | JoinSpec, inputs: Sequence[type], outputs: Sequence[Any]) -> Iterator[Fault]:
@@ -134,23 +128,8 @@ def input_faults(component: ComponentSpec, by_name: Mapping[str, ComponentSpec],
             continue
         source = f"{subscription.component}.{subscription.stream}"
         name = holding.timestamp
-        if isinstance(name, str):
-            declared = stream.schema.fields.get(name)
-            if declared is None:
-                yield Finding(
-                    f"the timestamp of {source}: {stream.schema.cls.__qualname__} has no field {name!r}",
-                    where,
-                    expected=hints.one_of(stream.schema.fields),
-                    next_step=hints.did_you_mean(name, stream.schema.fields),
-                )
-            elif not _is_time(declared):
-                yield Finding(
-                    f"the timestamp of {source}: field {name!r} is no time",
-                    where,
-                    got=hints.text_of(declared),
-                    expected="a datetime with a zone, or seconds since the Unix epoch",
-                    next_step="give a function: timestamp=lambda one: ...",
-                )
+        if isinstance(name, str) and (fault := stream.schema.time_fault(name)) is not None:
+            yield replace(fault, what=f"the timestamp of {source}: {fault.what}", where=where)
         if isinstance(holding, JoinSpec) and (side := holding.side_of(stream.schema.cls)) is not None:
             seen.add(side)
     if isinstance(holding, JoinSpec) and seen and len(seen) < 2:
@@ -162,87 +141,3 @@ def input_faults(component: ComponentSpec, by_name: Mapping[str, ComponentSpec],
             expected=" | ".join(hints.text_of(cls) for cls in missing),
             next_step="subscribe to it, by the fields that are its key",
         )
-
-
-def _is_time(declared: Any) -> bool:
-    kinds = [kind for kind in hints.members(declared) if kind is not hints.NONE_TYPE]
-    return all(isinstance(kind, type) and issubclass(kind, TIMES) and kind is not bool for kind in kinds)
-
-
-def max_pending(topology: TopologySpec, options: Options, usual: int) -> int:
-    """How many messages a spout task may have open.
-
-    What windows and joins hold is open. With a limit below what is in a window by event time, the tuple that ends it
-    would never come; so where nothing is set it is a high one.
-
-    Args:
-        topology: a built topology.
-        options: of this run.
-        usual: the runtime's choice where nothing is held.
-    """
-    if options.max_spout_pending is not None:
-        return options.max_spout_pending
-    bolts = (component.body for component in topology.components.values())
-    holds = any(isinstance(bolt, BoltSpec) and bolt.holding is not None for bolt in bolts)
-    return max(usual, MANY_PENDING) if holds else usual
-
-
-def refuse_stuck(topology: TopologySpec, options: Options, pending: int | None) -> None:
-    """Refuse windows and joins that would hold messages for longer than they may be open, or wait for more than may be.
-
-    Args:
-        topology: a built topology.
-        options: of this run.
-        pending: messages that one spout task may have open; None if nothing limits them, or it is not known yet.
-
-    Raises:
-        TopologyError: with every finding.
-    """
-    findings: list[Finding] = []
-    for component in topology.components.values():
-        holding = component.body.holding if isinstance(component.body, BoltSpec) else None
-        if holding is None:
-            continue
-        where = f"bolt {component.name!r}" + (f" ({component.where})" if component.where else "")
-        timeout_s, longest_s = options.message_timeout_s, holding.longest_hold_s
-        if timeout_s is not None and longest_s >= timeout_s and not holding.extend_timeout:
-            findings.append(
-                Finding(
-                    "messages would time out while they wait here",
-                    where,
-                    got=f"held for {longest_s:g} s, message_timeout_s={timeout_s:g}",
-                    next_step="say extend_timeout=True, or raise message_timeout_s",
-                )
-            )
-        count = holding.count if isinstance(holding, WindowSpec) else None
-        room = _messages_at_a_time(topology, component, pending) if count is not None else None
-        if count is not None and room is not None and count > room:
-            findings.append(
-                Finding(
-                    "the window never fills",
-                    where,
-                    got=f"count={count}, but at most {room} messages may be open",
-                    next_step="raise max_spout_pending, or make the window smaller",
-                )
-            )
-    if findings:
-        raise TopologyError(f"topology {topology.name!r} cannot run like this", findings=findings)
-
-
-def _messages_at_a_time(topology: TopologySpec, component: ComponentSpec, limit: int | None) -> int | None:
-    """How many tuples may wait here at a time; None where one message may come as many tuples, or nothing limits it."""
-    if limit is None:
-        return None
-    spouts: set[str] = set()
-    upstream, met = [component], {component.name}
-    while upstream:
-        for source in upstream.pop().inputs:
-            producer = topology.components[source.component]
-            if producer.kind == "spout":
-                spouts.add(producer.name)
-            elif producer.body.returns == "many" or producer.body.can_collect or source.grouping.kind == "all":
-                return None
-            elif producer.name not in met:
-                met.add(producer.name)
-                upstream.append(producer)
-    return sum(limit * (topology.components[name].parallelism or 1) for name in spouts)

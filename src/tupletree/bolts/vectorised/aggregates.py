@@ -19,7 +19,7 @@ from types import GenericAlias
 from typing import Any, Literal, TypeAlias
 
 from tupletree.bolts.vectorised.recipes import LibraryBolt, field_faults
-from tupletree.errors import Finding
+from tupletree.errors import Finding, one_of
 from tupletree.topology import hints
 from tupletree.topology.keys import coercion_of
 from tupletree.topology.model import StateSpec
@@ -154,7 +154,7 @@ class _Aggregate:
             yield Finding(
                 f"{into.cls.__qualname__} does not fit the result",
                 where,
-                got=hints.one_of(into.fields),
+                got=one_of(into.fields),
                 expected=f"the fields {', '.join(self.keys)}, and one more for the result",
             )
             return
@@ -243,7 +243,7 @@ class _Dedupe:
 
 def _key_faults(message: Schema, keys: tuple[str, ...], where: str) -> Iterator[Finding]:
     if not keys:
-        yield Finding("no field makes the key", where, expected=hints.one_of(message.fields))
+        yield Finding("no field makes the key", where, expected=one_of(message.fields))
     for name in keys:
         if fault := message.key_fault(name):
             yield Finding(fault.what, where, fault.got, fault.expected, fault.next_step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
 from tupletree.bolts.vectorised.recipes import LibraryBolt, field_faults
-from tupletree.errors import Finding
+from tupletree.errors import Finding, one_of
 from tupletree.topology import hints
 from tupletree.topology.model import StateSpec
 from tupletree.topology.streams import Schema
@@ -171,7 +171,7 @@ class _Explode(_Stateless):
             yield Finding(
                 f"{into.cls.__qualname__} does not say where the parts go",
                 where,
-                got=hints.one_of(into.fields),
+                got=one_of(into.fields),
                 expected=f"one field that is not in {message.cls.__qualname__}, or one called {self.field}",
             )
             return

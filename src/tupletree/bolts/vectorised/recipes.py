@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from tupletree.errors import Finding
-from tupletree.topology import hints
 from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.model import BoltSpec, StateSpec
 from tupletree.topology.signatures import BoltDescription, schemas_of
@@ -95,12 +94,7 @@ def field_faults(schema: Schema, names: tuple[str, ...], where: str) -> Iterator
     """Names that are no fields."""
     for name in names:
         if name not in schema.fields:
-            yield Finding(
-                f"{schema.cls.__qualname__} has no field {name!r}",
-                where,
-                expected=hints.one_of(schema.fields),
-                next_step=hints.did_you_mean(name, schema.fields),
-            )
+            yield Finding.unknown(f"{schema.cls.__qualname__} has no field {name!r}", where, name, schema.fields)
 
 
 def _unusable(*_: Any) -> Any:

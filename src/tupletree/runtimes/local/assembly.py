@@ -31,7 +31,7 @@ from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
-from tupletree.topology.window_check import max_pending
+from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.outages import OutageWait
 
 __all__ = ["Assembly", "CarriedOver", "assemble"]

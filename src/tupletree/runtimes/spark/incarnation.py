@@ -59,7 +59,7 @@ from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import TopologySpec
-from tupletree.topology.window_check import max_pending, refuse_stuck
+from tupletree.topology.window_limits import max_pending, refuse_stuck
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import AlreadySettled
 from tupletree.tracking.retry import RetryPolicy

@@ -28,7 +28,7 @@ from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
 from tupletree.topology.render import to_text
-from tupletree.topology.window_check import max_pending, refuse_stuck
+from tupletree.topology.window_limits import max_pending, refuse_stuck
 from tupletree.tracking.outcomes import Outcome
 
 __all__ = ["SimulationError", "SimulationResult", "simulate"]

@@ -40,7 +40,7 @@ from tupletree.testing.virtual.probes import (
 from tupletree.testing.virtual.scripted import AsyncScriptedSpout, ScriptedSpout
 from tupletree.topology.components import AsyncSpout, Sink, Spout
 from tupletree.topology.model import ComponentSpec
-from tupletree.topology.window_check import max_pending
+from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.retry import RetryPolicy
 
 __all__ = ["MachineSet"]

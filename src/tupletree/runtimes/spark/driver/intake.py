@@ -36,7 +36,7 @@ from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.splits import SplitSpout
-from tupletree.topology.window_check import max_pending
+from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import AlreadySettled, Emission
