@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from tupletree.errors import Finding
+from tupletree.errors import Finding, did_you_mean, one_of
 from tupletree.topology.changes.fingerprint import Difference, Fingerprint, differences, renamed
-from tupletree.topology.hints import did_you_mean, one_of
 
 __all__ = ["Decision", "Step", "Stored", "UpgradePlan", "Words", "plan_upgrade", "read_words"]
 
