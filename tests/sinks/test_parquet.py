@@ -77,3 +77,16 @@ def test_published_rows_can_be_read_and_writing_a_batch_again_changes_nothing(tm
     for _ in range(2):
         sink.write(SinkBatch("t/out/0/7", ROWS))
     assert list(read_rows(tmp_path)) == [msgspec.structs.asdict(row) for row in ROWS]
+
+
+def test_files_of_two_versions_of_a_class_are_read_together(tmp_path: Path) -> None:
+    wider = msgspec.defstruct("Other", [("name", str), ("lang", str, "?")], frozen=True)
+    parquet(tmp_path, made=True).write_candidate(tmp_path / "part-1.parquet", [Other("a"), Other("b")], [1, 2])
+    parquet(tmp_path, made=True).write_candidate(tmp_path / "part-2.parquet", [wider("b", "en")], [3])
+    rows = [{"name": "a", "lang": None}, {"name": "b", "lang": "en"}]
+    assert [{key: row[key] for key in row if key != "_made"} for row in read_rows(tmp_path)] == [
+        rows[0],
+        {"name": "b", "lang": None},
+        rows[1],
+    ]
+    assert list(read_rows(tmp_path, latest_by="name")) == rows

@@ -237,7 +237,7 @@ def test_a_write_to_a_table_that_another_transaction_holds_is_given_up_as_the_da
     assert rows("SELECT word FROM counts") == [("a",)]
 
 
-def made(number: int, *rows: tuple[Count, int], run: str = "first") -> SinkBatch[Any]:
+def made(number: int, *rows: tuple[Any, int], run: str = "first") -> SinkBatch[Any]:
     numbers = [one for _, one in rows]
     return SinkBatch(f"{run}-{number:08d}", [row for row, _ in rows], f"{run}-out-0000", number, run, numbers)
 
@@ -273,6 +273,36 @@ def test_a_table_of_before_takes_the_column_that_the_error_names(url: str, rows:
     with opened(sql(url, "counts", key="word")) as sink:
         sink.write(made(1, (Count("a", 6), 1)))
     assert rows("SELECT word, count FROM counts") == [("a", 6)]
+
+
+class Wider(msgspec.Struct, frozen=True):
+    word: str
+    count: int
+    lang: str = "?"
+    at: datetime | None = None
+
+
+def test_a_table_without_the_column_of_a_new_field_takes_the_statements_that_the_error_shows(
+    url: str, rows: Rows
+) -> None:
+    with opened(sql(url, "counts", key="word")) as sink:
+        sink.write(made(1, (Count("a", 5), 1)))
+    with pytest.raises(ConfigError) as caught, opened(sql(url, "counts", key="word"), Wider):
+        pass
+    assert all("add_columns=True" in finding.expected for finding in caught.value.findings)
+    for finding in caught.value.findings:
+        rows(finding.next_step)
+    with opened(sql(url, "counts", key="word"), Wider) as sink:
+        sink.write(made(2, (Wider("b", 6, "en"), 1)))
+    assert sorted(rows("SELECT word, count, lang FROM counts")) == [("a", 5, None), ("b", 6, "en")]
+
+
+def test_columns_of_new_fields_are_added_where_that_is_asked_for(url: str, rows: Rows) -> None:
+    for number, cls in enumerate((Count, Wider, Wider), 1):
+        with opened(sql(url, "counts", key="word", add_columns=True), cls) as sink:
+            sink.write(made(number, (cls("a" * number, number), number)))
+    found = sorted(rows("SELECT word, count, lang, at FROM counts"))
+    assert found == [("a", 1, None, None), ("aa", 2, "?", None), ("aaa", 3, "?", None)]
 
 
 def test_the_name_of_the_column_is_taken(url: str) -> None:

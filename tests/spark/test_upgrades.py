@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ import pytest
 
 from tests.spark.upgrading import Feed, begin, complete, crash, decisions, module, planned, state_of
 from tupletree import Topology
-from tupletree.errors import CheckpointError
+from tupletree.errors import CheckpointError, ConfigError
 from tupletree.runtimes.deadletters import read, request_replay
 from tupletree.runtimes.run import why
-from tupletree.sinks import foreach, jsonl, read_rows
+from tupletree.sinks import foreach, jsonl, parquet, read_rows, sql
 
 V1 = """
 import msgspec
@@ -396,3 +398,28 @@ def test_dead_letters_of_a_dropped_spout_stay_and_are_not_replayed(tmp_path: Pat
     assert complete(t, tmp_path, drops=("more", "tally", "tallys")).acked == 4 + 3
     assert [letter.spout for letter in read(tmp_path / "state")] == ["more"]
     assert {fact.spout for fact in why(tmp_path / "state", "1")} == {"lines", "more (dropped)"}
+
+
+def test_sinks_take_rows_of_a_wider_class_beside_those_that_are_there(tmp_path: Path) -> None:
+    source = V1.replace("    count: int\n\nclass Total", '    count: int\n    lang: str = "?"\n\nclass Total')
+    versions = module("narrow", V1), module("wide", source)
+
+    def with_sinks(version: Any, end: int, *, add_columns: bool) -> Topology:
+        def grow(t: Topology, _lines: Any, counts: Any) -> None:
+            url = f"sqlite:///{tmp_path / 'counts.db'}"
+            t.sink("table", sql(url, "counts", add_columns=add_columns)).shuffle(counts)
+            t.sink("columns", parquet(tmp_path / "columns")).shuffle(counts)
+
+        return topology(version, tmp_path, end, grow=grow)
+
+    assert complete(with_sinks(versions[0], 6, add_columns=False), tmp_path).acked == 6
+    with pytest.raises(ConfigError, match="ALTER TABLE counts ADD COLUMN") as refused:
+        complete(with_sinks(versions[1], 9, add_columns=False), tmp_path)
+    assert "'lang'" in str(refused.value)
+    assert complete(with_sinks(versions[1], 9, add_columns=True), tmp_path).acked == 9
+    with closing(sqlite3.connect(tmp_path / "counts.db")) as database:
+        rows = database.execute("SELECT word, count, lang FROM counts").fetchall()
+    assert Counter((word, number) for word, number, _ in rows) == expected(9)
+    assert Counter(lang for _, _, lang in rows) == {None: 6, "?": 3}
+    read = [(row["word"], row["count"], row["lang"]) for row in read_rows(tmp_path / "columns")]
+    assert sorted(read, key=str) == sorted(rows, key=str)

@@ -24,6 +24,9 @@ _encoder = msgspec.json.Encoder()
 def read_rows(directory: str | os.PathLike[str], *, latest_by: str | Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """The published rows of a sink's folder, file by file in name order.
 
+    Parquet files may have different columns, as where a field was added between two starts: a row has None in those
+    that its file does not have. A line of JSON has the fields that it was written with.
+
     Args:
         directory: the folder.
         latest_by: a field, or several: only the newest row of each of their values, without its `_made`, in the order
@@ -64,7 +67,8 @@ def _newest(folder: Path, paths: list[Path], names: tuple[str, ...]) -> list[dic
             known = found.get(key)
             if known is None or order >= known[0]:
                 found[key] = order, row
-    return [row for _, row in found.values()]
+    columns = [name for name in _columns_of(paths) if name != MADE]
+    return [{**{name: row.get(name) for name in columns}, **row} for _, row in found.values()]
 
 
 def _run_of(file: str, runs: list[str]) -> int:
@@ -73,7 +77,17 @@ def _run_of(file: str, runs: list[str]) -> int:
     return next((number for number, names in enumerate(starts) if file.startswith(names)), -1)
 
 
+def _columns_of(paths: list[Path]) -> list[str]:
+    """The columns of all Parquet files together, in the order of the newest file and then of the others."""
+    import pyarrow.parquet as pq
+
+    names = [pq.read_schema(path).names for path in reversed(paths) if path.suffix == ".parquet"]
+    return [*dict.fromkeys(name for one in names for name in one)]
+
+
 def _rows_of(paths: list[Path]) -> Iterator[dict[str, Any]]:
+    several = [path for path in paths if path.suffix == ".parquet"]
+    columns = _columns_of(several) if len(several) > 1 else []
     for path in paths:
         if path.suffix == ".jsonl":
             with path.open("rb") as lines:
@@ -81,7 +95,10 @@ def _rows_of(paths: list[Path]) -> Iterator[dict[str, Any]]:
         elif path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
-            for batch in pq.ParquetFile(path).iter_batches():
-                yield from batch.to_pylist()
+            file = pq.ParquetFile(path)
+            is_whole = set(file.schema_arrow.names) >= {*columns}
+            for batch in file.iter_batches():
+                rows = batch.to_pylist()
+                yield from rows if is_whole else [{name: row.get(name) for name in columns} for row in rows]
         else:
             raise ConnectorError("not a file of a sink", where=str(path), expected="*.jsonl or *.parquet")

@@ -40,6 +40,7 @@ def sql(
     key: str | Sequence[str] = (),
     schema: str | None = None,
     message_type: type | None = None,
+    add_columns: bool = False,
 ) -> SqlSink:
     """Write rows to a table of a database; its columns are the fields of the message class, matched by name.
 
@@ -63,6 +64,8 @@ def sql(
             PostgreSQL. Of several rows of a key in one batch only the newest is written.
         schema: the database schema of the table; None is the connection's default.
         message_type: class of the rows; None takes that of the one stream the sink reads.
+        add_columns: give the table, at the start, a column for each field that it has none for, with `ALTER TABLE …
+            ADD COLUMN`; rows that are there have NULL in it. Default: that is an error, which shows the statement.
 
     Raises:
         RuntimeUnavailableError: SQLAlchemy is not installed.
@@ -72,7 +75,7 @@ def sql(
         >>> sql("sqlite:///counts.db", "counts", key="word").promise
         'exactly_once'
     """
-    return SqlSink(url, table, key=key, schema=schema, message_type=message_type)
+    return SqlSink(url, table, key=key, schema=schema, message_type=message_type, add_columns=add_columns)
 
 
 class SqlSink(Sink[Any]):
@@ -89,6 +92,7 @@ class SqlSink(Sink[Any]):
         key: str | Sequence[str] = (),
         schema: str | None = None,
         message_type: type | None = None,
+        add_columns: bool = False,
     ) -> None:
         self.url = url.reveal() if isinstance(url, Secret) else url
         self.shown_url = _shown(self.url)
@@ -96,6 +100,7 @@ class SqlSink(Sink[Any]):
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.schema = schema
         self.message_type = message_type
+        self.add_columns = add_columns
         self._engine: Engine | None = None
         self._target: Target | None = None
         self._base: int | None = None
@@ -119,7 +124,7 @@ class SqlSink(Sink[Any]):
         from sqlalchemy import create_engine
         from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
-        from tupletree.sinks.tables import Target
+        from tupletree.sinks.tables import Target, add_missing_columns
 
         cls = only_class(self.message_type, context)
         try:
@@ -132,6 +137,8 @@ class SqlSink(Sink[Any]):
                 next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
             ) from error
         try:
+            if self.add_columns:
+                add_missing_columns(engine, self.table, self.schema, Schema.of(cls))
             self._target = Target.prepare(engine, self.table, self.schema, Schema.of(cls), self.key, str(self))
         except SQLAlchemyError as error:
             engine.dispose()

@@ -26,7 +26,7 @@ from tupletree.sinks.files import MADE, RowError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema
 
-__all__ = ["BATCHES", "RUNS", "Target"]
+__all__ = ["BATCHES", "RUNS", "Target", "add_missing_columns"]
 
 BATCHES = "tupletree_batches"
 """The table that says up to which number each writer's batches are there."""
@@ -107,7 +107,7 @@ class Target:
         for column in table.columns:
             column.name = _quoted(column.name)
         fits = _fits(table, message, dialect)
-        findings = [*_misfits(table, message, fits), *_key_findings(engine, table, key)]
+        findings = [*_misfits(table, message, fits, engine.dialect), *_key_findings(engine, table, key)]
         if findings:
             raise ConfigError(f"{where}: the table does not fit {hints.text_of(message.cls)}", findings=findings)
         columns = tuple((attrgetter(field), field, fits[field].convert) for field in message.fields)
@@ -194,6 +194,41 @@ def _create(engine: sa.Engine, table: sa.Table) -> None:
     except sa.exc.SQLAlchemyError:
         if not sa.inspect(engine).has_table(table.name, schema=table.schema):
             raise
+
+
+def add_missing_columns(engine: sa.Engine, name: str, schema: str | None, message: Schema) -> None:
+    """Give a table that is there a column for each field that it has none for. Another task may be doing the same.
+
+    Raises SQLAlchemyError: the database failed, or refuses it.
+    """
+    for field, statement in _additions(engine, name, schema, message).items():
+        try:
+            with engine.begin() as connection:
+                connection.exec_driver_sql(statement)
+        except sa.exc.SQLAlchemyError:
+            if field in _additions(engine, name, schema, message):
+                raise
+
+
+def _additions(engine: sa.Engine, name: str, schema: str | None, message: Schema) -> dict[str, str]:
+    """Field → the statement that adds its column, of those without one; none if there is no such table."""
+    inspector = sa.inspect(engine)
+    if not inspector.has_table(name, schema=schema):
+        return {}
+    there = {column["name"] for column in inspector.get_columns(name, schema=schema)}
+    return {
+        field: _addition(name, schema, field, annotation, engine.dialect)
+        for field, annotation in message.fields.items()
+        if field not in there
+    }
+
+
+def _addition(name: str, schema: str | None, field: str, annotation: Any, dialect: sa.Dialect) -> str:
+    """The statement that adds the column of a field. Rows that are there have no value for it, so it may be null."""
+    column = sa.Column(_quoted(field), _ways(annotation, dialect.name)[0].made, nullable=True)
+    table = sa.Table(name, sa.MetaData(), column, schema=schema)
+    text = str(sa.schema.CreateColumn(column).compile(dialect=dialect))
+    return f"ALTER TABLE {dialect.identifier_preparer.format_table(table)} ADD COLUMN {text}"
 
 
 def _quoted(name: str) -> sa.sql.quoted_name:
@@ -287,7 +322,7 @@ def _for_zone(way: _Fit, column_type: sa.types.TypeEngine[Any]) -> _Fit:
     return way
 
 
-def _misfits(table: sa.Table, message: Schema, fits: dict[str, _Fit]) -> list[Finding]:
+def _misfits(table: sa.Table, message: Schema, fits: dict[str, _Fit], dialect: sa.Dialect) -> list[Finding]:
     findings = []
     for name, annotation in message.fields.items():
         if name in fits:
@@ -295,7 +330,13 @@ def _misfits(table: sa.Table, message: Schema, fits: dict[str, _Fit]) -> list[Fi
         column = table.columns.get(name)
         expected = " or ".join(dict.fromkeys(one.__name__ for way in _ways(annotation, "") for one in way.column_types))
         if column is None:
-            findings.append(Finding(f"there is no column for the field {name!r}", table.name, expected=expected))
+            statement = _addition(table.name, table.schema, name, annotation, dialect)
+            expected = f"{expected}; or sql(…, add_columns=True), which adds it at the start"
+            findings.append(
+                Finding(
+                    f"there is no column for the field {name!r}", table.name, expected=expected, next_step=statement
+                )
+            )
         else:
             findings.append(
                 Finding(
