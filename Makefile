@@ -67,6 +67,7 @@ test: setup ## Format, lint, types, layers, tests; all of it on two cores
 	@$(MAKE) --no-print-directory --jobs=2 tests types
 
 tests: setup
+	@$(BIN)/python -m tests.java_archive
 	$(BIN)/pytest -n 3 --dist loadgroup
 
 # Its lines come together, for tests run beside it.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.java_archive import archive_options
 from tupletree.runtimes.java import find_java
 
 __all__ = ["SPARK_HOME", "Cluster", "parent_of"]
@@ -22,7 +23,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 120.0
 
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {archive_options()}".rstrip()}
 """Environment of a JVM that lives for seconds: the second compiler would never pay for itself."""
 
 

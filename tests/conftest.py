@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 from _pytest.nodeid import NodeId
 
+from tests.java_archive import use_archive
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
@@ -22,6 +24,8 @@ EXAMPLES = ROOT / "examples"
 # How long an example takes depends on what runs beside it.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
+
+use_archive(os.environ)
 
 SESSION = {"spark", "start_topology", "run_topology"}
 """Fixtures of tests that share a Spark session, if they are marked `spark`."""
