@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup servers postgresql redis demo test tests types format nightly cluster stress bench bench-peers lock clean
+.PHONY: help setup servers postgresql redis demo test tests types format nightly cluster stress bench bench-peers lock audit dist clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -95,10 +95,30 @@ bench-peers: setup ## What the local runtime is measured against, in an environm
 	@$(BIN)/python -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
 
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
+    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
-	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-	    --extra dev --extra java --extra sql --extra redis --extra delta --extra metrics --extra routes --extra embed --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
+	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra delta --extra metrics --extra routes --extra embed \
+	    --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
+	$(COMPILE) --group release --output-file requirements-release.lock $(LOCK_OPTIONS)
+
+RELEASE := .venv-release
+
+$(RELEASE)/.installed: requirements-release.lock | $(STAMP)
+	@$(BIN)/python -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
+	@touch $@
+
+audit: $(RELEASE)/.installed ## Look for known faults of the locked packages; fails, too, where the advisories cannot be had
+	$(RELEASE)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.lock
+	$(RELEASE)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements-release.lock
+
+dist: $(RELEASE)/.installed ## Build the wheel, the sdist and the list of what they are made of (SBOM, CycloneDX) in dist/
+	rm -rf dist
+	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python
+	$(RELEASE)/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --mc-type library \
+	    --output-reproducible --output-format JSON --output-file dist/sbom.cdx.json
 
 clean: ## Remove what the tools and runs left, but not .venv
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tupletree build dist
+	rm -rf $(RELEASE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tupletree build dist
