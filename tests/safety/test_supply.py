@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ADVISORIES: dict[str, Any] = json.loads(Path(__file__).with_name("advisories.json").read_text())
 LOCKS = ["requirements.lock", "requirements-release.lock"]
+FIELDS = ("License-Expression", "License", "Classifier")
 UV = str(Path(sys.executable).with_name("uv"))
 
 
@@ -95,9 +96,7 @@ def test_the_licence_of_every_package_is_named_as_the_package_says_it() -> None:
             said = metadata.metadata(requirement.name)
         except metadata.PackageNotFoundError:
             continue  # an extra that the lock leaves out
-        told = " ".join(
-            [said.get("License-Expression") or "", said.get("License") or "", *(said.get_all("Classifier") or ())]
-        )
+        told = " ".join(text for field in FIELDS for text in said.get_all(field) or ())
         family = next(one for one in ("LGPL", "GPL", "Apache", "MIT", "BSD") if one in rows[requirement.name])
         assert family in told, (requirement.name, told[:200])
 
