@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup servers postgresql redis demo test tests types format nightly cluster stress bench bench-peers lock audit dist clean
+.PHONY: help setup servers postgresql redis nats demo test tests types format nightly cluster stress bench bench-peers lock audit dist clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -50,13 +50,16 @@ define server
 	$(1)
 endef
 
-servers: postgresql redis ## Install the servers that tests need and do not find (Debian, Ubuntu; root or sudo)
+servers: postgresql redis nats ## Install the servers that tests need and do not find (Debian, Ubuntu; root or sudo)
 
 postgresql: setup
 	$(call server,$(BIN)/python -m tests.databases,postgresql)
 
 redis:
 	$(call server,command -v redis-server,redis-server)
+
+nats:
+	$(call server,command -v nats-server,nats-server)
 
 demo: setup ## Count words on Spark while some lines fail, and account for every line
 	@$(BIN)/tupletree demo
@@ -99,7 +102,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
     --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
-	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra delta --extra metrics --extra routes --extra embed \
+	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra nats --extra delta --extra metrics --extra routes --extra embed \
 	    --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
 	$(COMPILE) --group release --output-file requirements-release.lock $(LOCK_OPTIONS)
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from tests.docs.documents import ROOT, blocks_of
 from tupletree.queues import Broker, Capabilities
+from tupletree.queues.nats import CAPABILITIES as NATS
 from tupletree.queues.redis import CAPABILITIES as REDIS
 from tupletree.queues.sqlite import CAPABILITIES
 from tupletree.testing.queue_conformance import BrokerUnderTest
@@ -23,21 +24,24 @@ _TABLE = re.compile(r"(?<=<!-- capabilities -->\n).*?(?=<!-- end of capabilities
 MEANINGS = {
     "idempotent_publish": "an id is stored once",
     "remembers_acked_s": "seconds for which an id is known after its ack",
-    "delay": "`delay_s` of messages and failures",
+    "delay": "`delay_s` of messages",
+    "retry_delay": "`delay_s` of failures",
     "absolute_time": "`not_before_s`",
     "extend": "`extend`",
     "fencing": "the handle of an old lease is refused",
     "uncounted": "`Failure(counts=False)`",
     "dead_letters": "`dead_letter`",
-    "peek": "`peek`",
     "find": "`find`",
-    "move": "`move`",
-    "purge": "`purge`",
+    "peek": "states for which `peek` works",
+    "move": "states for which `move` works",
+    "purge": "states for which `purge` works",
     "states": "what `depth` counts",
+    "counts_open": "`depth().open` counts all that is not done",
     "key_order": "`ordered=True`",
     "atomic_move": "a crash in a move leaves a message in one queue only",
     "atomic_settle": "`settle` happens as a whole or not at all",
     "runs_sql": "`settle(within=)`",
+    "durable_acks": "a crash of the broker forgets no ack",
     "ack_anywhere": "any connection may settle a handle",
     "several_hosts": "consumers on several hosts",
     "max_body_bytes": "largest body, in bytes",
@@ -78,6 +82,7 @@ def capabilities_table(folder: Path) -> str:
     brokers: dict[str, Capabilities] = {
         "sqlite": CAPABILITIES,
         "redis": REDIS,
+        "nats": NATS,
         "folder": folder_broker(folder).FolderBroker.capabilities,
     }
     rows = [f"| Capability | What it is | {' | '.join(brokers)} |", "|---|---|" + "---|" * len(brokers)]
@@ -91,7 +96,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(str, value)) or "no"
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 

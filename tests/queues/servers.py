@@ -29,24 +29,23 @@ def need(program: str, name: str, install: str) -> str:
     return found
 
 
-class RedisServer:
-    """A Redis server that writes through to its disk. It can be killed and started again."""
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+class Server:
+    """A server that can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        self.program = need("redis-server", "redis", "make redis")
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self, *options: str) -> None:
-        command = [self.program, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
-        command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
+    def run(self, command: list[str]) -> None:
+        """Start it, and return when it answers."""
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         ends_s = time.monotonic() + 20
         while time.monotonic() < ends_s:
@@ -62,6 +61,49 @@ class RedisServer:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
             self.process = None
+
+
+class NatsServer(Server):
+    """A NATS server with JetStream."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.program = need("nats-server", "nats", "make nats")
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self, *options: str) -> None:
+        self.run([self.program, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder), *options])
+
+
+@contextmanager
+def nats_server(*options: str) -> Iterator[NatsServer]:
+    with tempfile.TemporaryDirectory(prefix="tt-nats-") as folder:
+        server = NatsServer(Path(folder))
+        server.start(*options)
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+class RedisServer(Server):
+    """A Redis server that writes through to its disk. It can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.program = need("redis-server", "redis", "make redis")
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self, *options: str) -> None:
+        command = [self.program, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
+        self.run(command)
 
 
 @contextmanager

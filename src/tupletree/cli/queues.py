@@ -67,7 +67,7 @@ def check_command(url: Url, create: Create = False, as_json: Json = False) -> No
         _print_json({"url": parts.shown, "ok": True, "ms": round(took_ms, 1), "capabilities": capabilities})
         return
     print(f"ok: {escape(parts.shown)}, a probe was published, leased and acked ({took_ms:.0f} ms with connecting)")
-    lacking = [name for name in capabilities.__struct_fields__ if getattr(capabilities, name) is False]
+    lacking = [name for name in capabilities.__struct_fields__ if getattr(capabilities, name) in (False, ())]
     print(f"  cannot: {', '.join(lacking) or 'nothing that a broker must do'}")
 
 

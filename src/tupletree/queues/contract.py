@@ -39,6 +39,7 @@ __all__ = [
     "Capabilities",
     "LeaseLostError",
     "NotCapableError",
+    "RefusedConnectionError",
     "RefusedMessagesError",
     "UnknownQueueError",
     "check_messages",
@@ -60,21 +61,27 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         idempotent_publish: an id that is in the queue is not stored again. False: it is stored again, silently, as such
             a broker cannot know; consumers must be idempotent.
         remembers_acked_s: seconds for which an id is known after its ack; 0 means not at all.
-        delay: messages and failures with a delay.
+        delay: messages with a delay.
+        retry_delay: failures with a delay.
         absolute_time: `not_before_s`.
         extend: a lease can be extended.
         fencing: `ack`, `fail`, `extend` and `dead_letter` with the handle of an old lease are refused. False: they may
             settle the message for its new holder.
-        uncounted: failures with `counts=False`.
+        uncounted: failures with `counts=False`. False: they count as any other.
         dead_letters: `dead_letter`.
-        peek, find, move, purge: these operations.
-        states: what `depth` counts and `peek` shows; another number of the depth is 0.
+        find: this operation.
+        peek, move, purge: the states for which these operations work.
+        states: what `depth` counts; another number of the depth is 0.
+        counts_open: `Depth.open` is the number of all messages that are not done and not dead: those of a state that is
+            not counted by itself are counted as ready. False: they are in no number.
         key_order: `declare(ordered=True)`.
         atomic_move: a crash in the middle of a move leaves each message in one of the two queues. False: in both, with
             the same id.
         atomic_settle: `settle` happens as a whole or not at all. False: it publishes first and acks then, so that a
             crash in between delivers the message again.
         runs_sql: `settle(within=…)` runs the caller's statements in the same transaction.
+        durable_acks: a crash of the broker forgets no ack that returned. False: what was acked just before may be
+            delivered again.
         ack_anywhere: any connection may settle a handle. False: only the one that leased it.
         several_hosts: consumers on several hosts may share a queue.
         max_body_bytes: of one message.
@@ -83,20 +90,23 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     idempotent_publish: bool = False
     remembers_acked_s: float = 0.0
     delay: bool = False
+    retry_delay: bool = False
     absolute_time: bool = False
     extend: bool = False
     fencing: bool = False
     uncounted: bool = False
     dead_letters: bool = False
-    peek: bool = False
     find: bool = False
-    move: bool = False
-    purge: bool = False
+    peek: tuple[State, ...] = ()
+    move: tuple[State, ...] = ()
+    purge: tuple[State, ...] = ()
     states: tuple[State, ...] = STATES
+    counts_open: bool = True
     key_order: bool = False
     atomic_move: bool = False
     atomic_settle: bool = False
     runs_sql: bool = False
+    durable_acks: bool = True
     ack_anywhere: bool = False
     several_hosts: bool = False
     max_body_bytes: int = 1_000_000
@@ -107,6 +117,12 @@ class UnknownQueueError(ConnectorError):
 
     is_outage = False
     exit_code = 2
+
+
+class RefusedConnectionError(ConnectorError):
+    """The broker does not let this user do it. Waiting does not help."""
+
+    is_outage = False
 
 
 class NotCapableError(ConfigError):

@@ -19,10 +19,18 @@ from redis.retry import Retry
 from tupletree.errors import ConfigError, ConnectorError, InternalError
 from tupletree.queues import redis_operating as operating
 from tupletree.queues import redis_scripts as scripts
-from tupletree.queues.contract import Broker, Capabilities, UnknownQueueError, check_messages, check_name
+from tupletree.queues.contract import (
+    Broker,
+    Capabilities,
+    RefusedConnectionError,
+    UnknownQueueError,
+    check_messages,
+    check_name,
+)
 from tupletree.queues.messages import (
     DEFAULT_CONTENT_TYPE,
     DEFAULT_LEASE_S,
+    STATES,
     Delivery,
     Depth,
     Failure,
@@ -39,15 +47,16 @@ CAPABILITIES = Capabilities(
     idempotent_publish=True,
     remembers_acked_s=300.0,
     delay=True,
+    retry_delay=True,
     absolute_time=True,
     extend=True,
     fencing=True,
     uncounted=True,
     dead_letters=True,
-    peek=True,
     find=True,
-    move=True,
-    purge=True,
+    peek=STATES,
+    move=("ready", "delayed", "dead"),
+    purge=STATES,
     atomic_move=True,
     ack_anywhere=True,
     several_hosts=True,
@@ -71,12 +80,6 @@ _HEAD = msgspec.msgpack.Decoder(tuple[str, str, dict[str, str]])
 _TAKEN = msgspec.msgpack.Decoder(list[tuple[bytes, bytes, int, bytes, bytes, bytes, bytes, list[bytes] | None]])
 
 logger = logging.getLogger("tupletree.queues")
-
-
-class RefusedConnectionError(ConnectorError):
-    """The server does not let this user do it. Waiting does not help."""
-
-    is_outage = False
 
 
 def open_redis(url: QueueUrl) -> RedisBroker:

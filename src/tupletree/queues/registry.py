@@ -56,8 +56,19 @@ def _open_redis(url: QueueUrl) -> Broker:
     return open_redis(url)
 
 
+def _open_nats(url: QueueUrl) -> Broker:
+    from tupletree.queues.nats import open_nats
+
+    return open_nats(url)
+
+
 _REDIS = _Scheme(_open_redis, "redis")
-_schemes: dict[str, _Scheme] = {"sqlite": _Scheme(open_sqlite), "redis": _REDIS, "rediss": _REDIS}
+_schemes: dict[str, _Scheme] = {
+    "sqlite": _Scheme(open_sqlite),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "nats": _Scheme(_open_nats, "nats"),
+}
 
 
 def register_scheme(scheme: str, opening: Opening | str, *, extra: str = "") -> None:

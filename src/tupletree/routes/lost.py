@@ -169,7 +169,7 @@ def _held(places: QueuePlaces, queue: str, ids: Sequence[str]) -> set[str]:
         depth = broker.depth(queue)
     except UnknownQueueError:
         return set()
-    if {"ready", "delayed", "leased"} <= {*broker.capabilities.states} and depth.open == 0:
+    if broker.capabilities.counts_open and depth.open == 0:
         return set()
     raise _UnknownError(
         f"its broker cannot be asked for single messages; it holds {depth.open:,}, {len(ids):,} are open"
@@ -190,9 +190,9 @@ def _with_bodies(places: QueuePlaces, losses: Sequence[Loss]) -> Iterator[Loss]:
 
 def _bodies(broker: Broker | None, queue: str, wanted: set[str]) -> dict[str, tuple[bytes, Mapping[str, str]]]:
     found: dict[str, tuple[bytes, Mapping[str, str]]] = {}
-    if broker is None or not broker.capabilities.peek:
+    if broker is None:
         return found
-    for state in broker.capabilities.states:
+    for state in broker.capabilities.peek:
         after = 0
         while len(found) < len(wanted) and (page := broker.peek(queue, state, CHUNK, after=after)):
             after += len(page)

@@ -291,6 +291,8 @@ class BrokerSpout(AsyncSpout[T]):
     def _is_empty(self, queue: Queue) -> bool:
         """Whether nothing will be delivered any more, but for what is out here."""
         depth = queue.depth()
+        if "leased" not in self._can.states:  # what is out here is among the others, until its ack has arrived
+            return depth.open <= len(self._out)
         here = len(self._out) + len(self._failures) + len(self._acks) + len(self._letters)
         return depth.ready + depth.delayed == 0 and depth.leased <= here
 
@@ -370,7 +372,7 @@ class BrokerSpout(AsyncSpout[T]):
         elif failure.kind in NO_ATTEMPT:
             self._failures[message_id] = self._given_back(delivery)
         else:
-            delay_s = min(LONGEST_PAUSE_S, 2.0 ** min(delivery.deliveries - 1, 6)) if self._can.delay else 0.0
+            delay_s = min(LONGEST_PAUSE_S, 2.0 ** min(delivery.deliveries - 1, 6)) if self._can.retry_delay else 0.0
             self._failures[message_id] = Failure(handle=delivery.handle, delay_s=delay_s, reason=_text_of(failure))
 
     def _given_back(self, delivery: Delivery) -> Failure:

@@ -276,7 +276,12 @@ class Services:
                 letters.append(Letter(handle=delivery.handle, reason=verdict.reason))
             else:
                 back.append(
-                    Failure(handle=delivery.handle, delay_s=PAUSED_DELAY_S, reason=verdict.reason, counts=False)
+                    Failure(
+                        handle=delivery.handle,
+                        delay_s=PAUSED_DELAY_S if broker.capabilities.retry_delay else 0.0,
+                        reason=verdict.reason,
+                        counts=False,
+                    )
                 )
         if acks:
             broker.ack(acks)
@@ -332,10 +337,12 @@ class Services:
         for standing in effects.acks:
             found.setdefault(self.url_of(standing.queue), _Told([], [])).acks.append(standing.handle)
         for retry in effects.retries:
+            url = self.url_of(retry.standing.queue)
+            delay_s = retry.delay_s if self.broker_at(url).capabilities.retry_delay else 0.0
             failure = Failure(
-                handle=retry.standing.handle, delay_s=retry.delay_s, reason=retry.reason[:500], counts=retry.counts
+                handle=retry.standing.handle, delay_s=delay_s, reason=retry.reason[:500], counts=retry.counts
             )
-            found.setdefault(self.url_of(retry.standing.queue), _Told([], [])).failures.append(failure)
+            found.setdefault(url, _Told([], [])).failures.append(failure)
         return found
 
     def drain_old_outbox(self) -> None:

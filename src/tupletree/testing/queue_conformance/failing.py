@@ -24,7 +24,7 @@ def _delayed(bench: Bench) -> None:
     bench.broker.fail([Failure(handle=one.handle, delay_s=bench.lease_s) for one in bench.lease()])
 
 
-@scenario("delay", otherwise=_delayed)
+@scenario("retry_delay", otherwise=_delayed)
 def a_message_that_failed_with_a_delay_comes_when_it_is_over(bench: Bench) -> None:
     """Many failures stay within the backoff, and each of a batch has its own."""
     bench.publish(*(b"%d" % number for number in range(10)))
@@ -33,19 +33,15 @@ def a_message_that_failed_with_a_delay_comes_when_it_is_over(bench: Bench) -> No
         [Failure(handle=one.handle, delay_s=bench.lease_s * (1 + number % 2)) for number, one in enumerate(leased)]
     )
     must(not bench.lease(), "none comes before its time")
-    must(bench.broker.depth(bench.queue).delayed == 10, "they count as delayed")
+    if "delayed" in bench.can.states:
+        must(bench.broker.depth(bench.queue).delayed == 10, "they count as delayed")
     bench.advance(bench.lease_s * 1.05)
     must(len(bench.lease()) == 5, "those of the short delay come first")
     bench.advance(bench.lease_s * 1.1)
     must({one.deliveries for one in bench.lease()} == {2, 3}, "then the others, and those whose second lease ended")
 
 
-def _uncounted(bench: Bench) -> None:
-    bench.publish(b"a")
-    bench.broker.fail([Failure(handle=one.handle, counts=False) for one in bench.lease()])
-
-
-@scenario("uncounted", otherwise=_uncounted)
+@scenario("uncounted")
 def work_that_was_cancelled_does_not_count_as_a_delivery(bench: Bench) -> None:
     """As on a stop."""
     bench.publish(b"a")
@@ -100,7 +96,7 @@ def a_dead_letter_never_comes_again(bench: Bench) -> None:
     must(not bench.lease(), "it does not come again")
     depth = bench.broker.depth(bench.queue)
     must((depth.dead, depth.open) == (1, 0), "it counts as dead", depth)
-    if bench.can.peek:
+    if "dead" in bench.can.peek:
         [stored] = bench.broker.peek(bench.queue, "dead")
         must(stored.message == poison.message, "it is kept whole", stored)
         must((stored.state, stored.reason, stored.deliveries) == ("dead", "no JSON: «é»", 1), "with its reason", stored)

@@ -123,7 +123,7 @@ class QueueScenario:
     Attributes:
         name: as a sentence.
         play: does it; raises NotConformingError.
-        needs: fields of `Capabilities` without which it is not asked.
+        needs: fields of `Capabilities` without which it is not asked; `move:dead` is a state that the field names.
         otherwise: asks for it all the same; must raise NotCapableError where one of them is missing.
     """
 
@@ -156,7 +156,8 @@ def check(one: QueueScenario, under_test: BrokerUnderTest) -> Outcome:
         NotConformingError: it is not met.
     """
     with _benched(under_test) as bench:
-        if all(getattr(bench.can, need) for need in one.needs):
+        lacking = [need for need in one.needs if not _has(bench.can, need)]
+        if not lacking:
             one.play(bench)
             return "held"
         if one.otherwise is None:
@@ -165,8 +166,15 @@ def check(one: QueueScenario, under_test: BrokerUnderTest) -> Outcome:
             one.otherwise(bench)
         except NotCapableError:
             return "refused"
-        lacking = ", ".join(need for need in one.needs if not getattr(bench.can, need))
-        raise NotConformingError(f"{under_test} declares that it lacks {lacking}, but takes it without NotCapableError")
+        raise NotConformingError(
+            f"{under_test} declares that it lacks {', '.join(lacking)}, but takes it without NotCapableError"
+        )
+
+
+def _has(can: Capabilities, need: str) -> bool:
+    name, _, state = need.partition(":")
+    value = getattr(can, name)
+    return state in value if state else bool(value)
 
 
 @contextlib.contextmanager

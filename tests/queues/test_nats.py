@@ -1,0 +1,228 @@
+"""Queues on a real NATS server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.queues.servers import NatsServer, nats_server
+from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
+from tupletree import Topology
+from tupletree.errors import ConnectorError
+from tupletree.queues import Broker, Failure, Letter, Message, NotCapableError, connect, open_queue
+from tupletree.queues.contract import RefusedConnectionError
+from tupletree.sinks import queue_sink
+from tupletree.sources import queue as queue_source
+from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
+
+pytest.importorskip("nats")
+
+CANNOT = {
+    "a delayed message comes when its time has come": "refused",
+    "a lease that waits takes a message whose time comes": "not asked",
+    "a handle is good for one end": "not asked",
+    "a message moved while delayed stays delayed and exists once": "refused",
+    "a message with a time of day comes at that time": "refused",
+    "clocks of callers that are five minutes apart change nothing": "not asked",
+    "looking at messages leases none": "refused",
+    "messages of a key come in order and one at a time": "refused",
+    "moved messages are in one queue only": "refused",
+    "parents whose lease is lost are named": "not asked",
+    "purged messages are gone and may be published again": "refused",
+    "statements of the caller run in the same transaction": "refused",
+    "the handle of an old lease is refused": "not asked",
+    "work that was cancelled does not count as a delivery": "not asked",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with nats_server() as started:
+        yield started
+
+
+class NatsQueue(BrokerUnderTest):
+    """Time is the server's."""
+
+    name = "nats"
+    lease_s = 0.5
+
+    def __init__(self, server: NatsServer) -> None:
+        self.url = f"{server.url}?lease_s={self.lease_s}&remembers_acked_s=1"
+
+    def connect(self, *, skew_s: float = 0.0) -> Broker:
+        return connect(self.url)
+
+    def advance(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_the_queue_on_nats_does_all_that_it_says(scenario: QueueScenario, server: NatsServer) -> None:
+    assert check(scenario, NatsQueue(server)) == CANNOT.get(str(scenario), "held")
+
+
+def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_was_promised() -> None:
+    with nats_server() as server, open_queue(f"{server.url}?queue=q&lease_s=3600") as queue:
+        ids = [f"m{number}" for number in range(300)]
+        queue.publish([Message(id=one, body=one.encode()) for one in ids])
+        done: list[str] = []
+        for turn in range(6):
+            leased = queue.lease(50, lease_s=3600)
+            queue.ack([one.handle for one in leased[:30]])
+            done += [one.message.id for one in leased[:30]]
+            if turn in {1, 3}:
+                server.kill()
+                with pytest.raises(ConnectorError) as away:
+                    queue.depth()
+                assert away.value.is_outage
+                server.start()
+            queue.fail([Failure(handle=one.handle) for one in leased[30:]])
+        left = [one.message.id for one in queue.lease(300, lease_s=3600)]
+        found = Counter(done + left)
+        assert set(found) == set(ids)
+        assert not queue.broker.capabilities.durable_acks
+        assert set(found.values()) <= {1, 2, 3}  # what was acked just before each kill may come again
+
+
+def test_a_lease_that_waits_while_the_server_dies_says_so_at_once() -> None:
+    with nats_server() as server, open_queue(f"{server.url}?queue=q") as queue:
+        dying = threading.Timer(0.2, server.kill)
+        dying.start()
+        began_s = time.monotonic()
+        with pytest.raises(ConnectorError):
+            queue.lease(wait_s=60)
+        assert time.monotonic() - began_s < 9  # no timeout was waited for
+        dying.join()
+
+
+def test_a_lease_that_waits_ends_with_its_connection(server: NatsServer) -> None:
+    queue = open_queue(f"{server.url}?queue=closing")
+    closing = threading.Timer(0.2, queue.close)
+    closing.start()
+    with pytest.raises(ConnectorError, match=r"ended|closed"):
+        queue.lease(wait_s=60)
+    closing.join()
+
+
+@pytest.mark.parametrize(("server_s", "lease_s"), [(0.3, 1.5), (30.0, 0.3)], ids=["longer", "shorter"])
+def test_a_lease_may_be_longer_or_shorter_than_the_server_s(
+    server: NatsServer, server_s: float, lease_s: float
+) -> None:
+    name = f"of-{server_s}"
+    with open_queue(f"{server.url}?queue={name}&lease_s={server_s}") as queue, connect(server.url) as other:
+        queue.publish([Message(id="a"), Message(id="acked")])
+        began_s = time.monotonic()
+        first, acked = queue.lease(2, lease_s=lease_s)
+        queue.ack([acked.handle])
+        [again] = other.lease(name, 2, wait_s=20)
+        assert time.monotonic() - began_s >= lease_s * 0.95
+        assert (again.message.id, again.deliveries) == (first.message.id, 2)
+
+
+def test_dead_letters_are_shown_moved_and_deleted(server: NatsServer) -> None:
+    with open_queue(f"{server.url}?queue=dead") as queue:
+        published = [Message(id=f"m{number}", body=b"x", headers={"n": str(number)}) for number in range(4)]
+        queue.publish(published)
+        queue.dead_letter([Letter(handle=one.handle, reason=f"«{one.message.id}»") for one in queue.lease(4)])
+        shown = queue.peek("dead", 2, after=1)
+        assert [(one.message, one.reason, one.deliveries) for one in shown] == [
+            (published[1], "«m1»", 1),
+            (published[2], "«m2»", 1),
+        ]
+        assert queue.broker.move("dead", "dead", state="dead", ids=["m2"]) == 1
+        assert queue.broker.move("dead", "dead", state="dead", limit=1) == 1
+        assert [one.message for one in queue.lease(9)] == [published[2], published[0]]
+        assert queue.broker.purge("dead", states=["dead"]) == 2
+        assert queue.depth().dead == 0
+        with pytest.raises(NotCapableError):
+            queue.broker.purge("dead")
+
+
+def test_what_other_programs_publish_are_messages(server: NatsServer) -> None:
+    import asyncio
+
+    import nats
+
+    async def publish() -> None:
+        client = await nats.connect(server.url)
+        stream = client.jetstream()
+        await stream.publish("tupletree.queue.foreign.a", b"\xff", headers={"who": "them", "Nats-Msg-Id": "theirs"})
+        await stream.publish("tupletree.queue.foreign.b", b"plain")
+        await client.close()
+
+    with open_queue(f"{server.url}?queue=foreign") as queue:
+        asyncio.run(publish())
+        first, second = queue.lease(10)
+        assert (first.message.id, first.message.body, first.message.headers["who"]) == ("theirs", b"\xff", "them")
+        assert (second.message.id, second.message.body) == ("2", b"plain")
+        queue.dead_letter([Letter(handle=first.handle, reason="not ours")])
+        [letter] = queue.peek("dead")
+        assert (letter.message.id, letter.message.body) == ("theirs", b"\xff")
+
+
+def test_a_wrong_password_is_refused_and_shown_nowhere() -> None:
+    with nats_server("--user", "ann", "--pass", "right@/") as server:
+        right = server.url.replace("nats://", "nats://ann:right%40%2F@")
+        with open_queue(f"{right}?queue=q") as queue:
+            assert queue.depth().ready == 0
+        wrong = server.url.replace("nats://", "nats://ann:s3cret@")
+        with pytest.raises(RefusedConnectionError) as refused:
+            connect(wrong)
+        assert "s3cret" not in f"{refused.value!r} {refused.value}"
+
+
+def test_a_server_that_is_not_there_is_an_outage() -> None:
+    with pytest.raises(ConnectorError) as away:
+        connect("nats://127.0.0.1:1?timeout_s=5")
+    assert away.value.is_outage
+
+
+def test_a_server_without_jetstream_is_named() -> None:
+    with nats_server("-js=false") as server, pytest.raises(ConnectorError, match="JetStream"):
+        connect(server.url)
+
+
+def test_many_consumers_of_one_queue_share_its_messages(server: NatsServer) -> None:
+    ids = [f"m{number}" for number in range(2000)]
+    with open_queue(f"{server.url}?queue=many") as queue:
+        assert queue.publish([Message(id=one) for one in ids]) == 2000
+    seen: list[str] = []
+
+    def consume() -> None:
+        with open_queue(f"{server.url}?queue=many") as mine:
+            while leased := mine.lease(37, lease_s=60):
+                mine.ack([one.handle for one in leased])
+                seen.extend(one.message.id for one in leased)
+
+    threads = [threading.Thread(target=consume) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(seen) == Counter(ids)
+
+
+@pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
+def test_a_topology_reads_one_queue_and_writes_another(server: NatsServer, tmp_path: Path, runner: Runner) -> None:
+    def place(name: str) -> str:
+        return f"{server.url}?queue={name}-{runner.__name__}"
+
+    t = Topology("pricing")
+    orders = t.spout("orders", queue_source(place("orders"), Order, follow=False))
+    t.sink("invoices", queue_sink(place("invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
+    with open_queue(place("orders")) as inbound:
+        bodies = [b'{"number":%d,"pears":%d}' % (n, -1 if n % 10 == 7 else n) for n in range(60)] + [b"three pears"]
+        inbound.publish([Message(id=f"m{number}", body=body) for number, body in enumerate(bodies)])
+        summary = runner(t, tmp_path)
+        assert (summary.acked, summary.dead) == (54, 7)
+        assert (inbound.depth().open, inbound.depth().dead) == (0, 7)
+    with open_queue(place("invoices")) as invoices:
+        numbers = sorted(msgspec.json.decode(one.message.body)["order"] for one in invoices.lease(100))
+        assert numbers == [n for n in range(60) if n % 10 != 7]
