@@ -20,7 +20,7 @@ from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
-from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
@@ -93,10 +93,7 @@ class Driver:
                 task,
                 spout,
                 self.options,
-                random_bits=bits,
-                random=self.random.random,
-                sinks=self.incarnations,
-                attempts=self.attempts,
+                SpoutSurroundings(bits, self.random.random, self.incarnations, self.attempts),
                 spout_checkpoint=spout_checkpoint,
                 active=self.active,
             )

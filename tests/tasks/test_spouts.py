@@ -9,7 +9,7 @@ from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.config import Options
 from tupletree.tasks.mail import HighWater, SinkReset
-from tupletree.tasks.spout import SpoutMachine
+from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.topology.components import MessageId, Reject
 from tupletree.tracking.outcomes import Failure, FailureKind
 
@@ -188,10 +188,7 @@ def test_an_inactive_start_asks_for_nothing_until_it_is_resumed() -> None:
         old.task,
         script,
         driver.options,
-        random_bits=driver.random.getrandbits,
-        random=driver.random.random,
-        sinks={driver.sinks[0].task.task_id: 1},
-        attempts={},
+        SpoutSurroundings(driver.random.getrandbits, driver.random.random, {driver.sinks[0].task.task_id: 1}, {}),
         active=False,
     )
     script.life.clear()
@@ -215,10 +212,9 @@ def test_a_restart_hands_messages_over_and_they_are_tried_again_under_new_roots(
         old.task,
         script,
         driver.options,
-        random_bits=driver.random.getrandbits,
-        random=driver.random.random,
-        sinks={driver.sinks[0].task.task_id: 1},
-        attempts=driver.attempts,
+        SpoutSurroundings(
+            driver.random.getrandbits, driver.random.random, {driver.sinks[0].task.task_id: 1}, driver.attempts
+        ),
         spout_checkpoint=spout_checkpoint,
     )
     driver.machines[old.task.task_id] = fresh

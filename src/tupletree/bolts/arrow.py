@@ -42,6 +42,7 @@ class _Input:
     keys_of: Callable[[list[Any]], list[Any]] | None
 
 
+# More than 12 attributes: each is looked up once, because calls go by the thousand.
 class ArrowTask:
     """One task of an Arrow bolt; with the methods of `plain.BoltTask`. Not thread-safe.
 

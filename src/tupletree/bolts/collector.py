@@ -68,6 +68,7 @@ class _Before:
     undo: Callable[[], None] | None
 
 
+# More than 12 attributes: the state of one call, which its methods judge as a whole; one object is used again for each.
 class CollectorCall:
     """Runs frames through a bolt that has a collector, for one task."""
 

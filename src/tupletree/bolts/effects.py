@@ -137,6 +137,7 @@ class Worked:
     outage: BaseException | None = None
 
 
+# More than 12 attributes: what user code may ask for in `context`, on one page.
 @dataclass(slots=True)
 class TaskPlace:
     """The `TaskContext` that user code sees; the runtime keeps `attempts` and `epoch_time_s` up to date.

@@ -43,6 +43,7 @@ __all__ = ["BoltTask"]
 TICK_STREAM = "__tick"
 
 
+# More than 12 attributes: each is looked up once, because calls go by the thousand.
 class BoltTask:
     """One task of a bolt: opened once, fed frames, closed once. Not thread-safe.
 

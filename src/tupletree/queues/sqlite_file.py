@@ -65,6 +65,7 @@ CREATE TRIGGER IF NOT EXISTS tupletree_queue_deleted AFTER DELETE ON tupletree_q
 """
 
 
+# More than 12 attributes: one file with its lock: which file and process it was, and what was read of it once.
 class QueueFile:
     """One connection to the file, which threads share: a lock lets one use it at a time.
 

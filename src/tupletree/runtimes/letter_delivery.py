@@ -47,6 +47,7 @@ FAILED_RUN_S = 5.0
 """How long a run that failed waits for letters that are not delivered yet."""
 
 
+# More than 12 attributes: one thread, its position in the letters, and its pauses.
 class LetterDelivery:
     """See the module docstring. `begin`, then `put` from any thread, then `finish`.
 

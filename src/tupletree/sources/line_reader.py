@@ -125,6 +125,7 @@ class _LongLine:
 # --- lines --------------------------------------------------------------------------------------------------------
 
 
+# More than 12 attributes: one position in one file: buffer, offsets and limits move together.
 class LineReader:
     """Whole lines of an open file, from an offset on. Offsets count what comes out: decompressed, as UTF-8.
 

@@ -123,6 +123,7 @@ def queue(
     )
 
 
+# More than 12 attributes: one lease loop: its settings, what is leased, and what waits to be told.
 class BrokerSpout(AsyncSpout[T]):
     """See `queue`."""
 

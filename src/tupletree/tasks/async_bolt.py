@@ -50,6 +50,7 @@ LOOK_S = 0.1
 NO_KEY: Final = object()
 
 
+# More than 12 attributes: one machine: tuples that wait and calls that run are one state.
 class AsyncBoltMachine(EmittingMachine):
     """See `Machine` and `EmittingMachine`. What a call asks of its collector counts when the call ends, all together.
 

@@ -22,7 +22,7 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.mail import Finished, Mail, Now
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
-from tupletree.tasks.spout import SpoutMachine
+from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outages import OutageWait
@@ -45,10 +45,29 @@ class AsyncSpoutMachine(SpoutMachine):
     After `stop` the outbox holds an ending, which cancels a `next` that waits, does what is due, and closes the spout.
     """
 
-    def __init__(self, plan: Plan, task: Task, spout: AsyncSpout[Any], options: Options, **others: Any) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        spout: AsyncSpout[Any],
+        options: Options,
+        surroundings: SpoutSurroundings,
+        *,
+        spout_checkpoint: SpoutCheckpoint | None = None,
+        active: bool = True,
+        was_open: bool = False,
+    ) -> None:
         self._spout_calls = _SpoutCalls(spout, task.component)
-        super().__init__(plan, task, self._spout_calls, options, **others)
-        spout_checkpoint: SpoutCheckpoint | None = others.get("spout_checkpoint")
+        super().__init__(
+            plan,
+            task,
+            self._spout_calls,
+            options,
+            surroundings,
+            spout_checkpoint=spout_checkpoint,
+            active=active,
+            was_open=was_open,
+        )
         self._not_told: Sequence[tuple[MessageId, Failure | None]] = (
             spout_checkpoint.not_yet_told if spout_checkpoint is not None else ()
         )
@@ -227,6 +246,7 @@ class _SpoutCall(msgspec.Struct, frozen=True, eq=False):
         return self.verdict is not None and self.verdict[1] is not None and not self.verdict[1].permanent
 
 
+# More than 12 attributes: the spout as its event loop sees it: what it gave, and callbacks that are due.
 class _SpoutCalls(Spout[Any]):
     """The user's spout as its machine sees it: no call takes time, and callbacks are due from then on.
 

@@ -63,6 +63,7 @@ class Sender(Protocol):
         ...
 
 
+# More than 12 attributes: one machine: what is held, out and in hand of a task is one state.
 class BoltMachine(EmittingMachine):
     """See `Machine`. What user code raises fails messages; only what its `close` raises comes out.
 

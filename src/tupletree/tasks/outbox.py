@@ -32,6 +32,7 @@ class LogNote:
     text: str
 
 
+# More than 12 attributes: one list for each thing that a machine may ask for.
 class Outbox:
     """Effects of a step. Machines append; the driver takes.
 

@@ -82,6 +82,7 @@ class _Batch:
     refused: dict[int, Failure] = field(default_factory=dict)
 
 
+# More than 12 attributes: one machine: rows that are held, being written and written are one state.
 class SinkMachine(Machine):
     """See `Machine`.
 

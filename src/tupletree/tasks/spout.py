@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -53,6 +53,23 @@ MAX_LAUNCH = 1024
 """Messages that are emitted in one step: enough for a low cost per frame, few enough to spread them over tasks."""
 
 
+class SpoutSurroundings(NamedTuple):
+    """What a spout machine shares with others.
+
+    Attributes:
+        random_bits: for root ids and edge ids.
+        random: uniform floats in [0, 1), for jitter.
+        sinks: sink task → its incarnation.
+        attempts: root → attempt of those beyond the first; shared with bolts, which read it.
+    """
+
+    random_bits: RandomBits
+    random: Callable[[], float]
+    sinks: Mapping[int, int]
+    attempts: MutableMapping[int, int]
+
+
+# More than 12 attributes: one machine: what may be emitted, and what becomes of it, is one state.
 class SpoutMachine(Machine):
     """See `Machine`. A user's spout that raises ends the topology: it is infrastructure, no message.
 
@@ -61,10 +78,7 @@ class SpoutMachine(Machine):
         task: the spout task.
         spout: the user's object, for this task only.
         options: limits, attempts, pauses.
-        random_bits: for root ids and edge ids.
-        random: uniform floats in [0, 1), for jitter.
-        sinks: sink task → its incarnation.
-        attempts: root → attempt of those beyond the first; shared with bolts, which read it.
+        surroundings: what it shares with others.
         spout_checkpoint: what the previous machine left.
         active: False starts it paused.
         was_open: the spout was open in this run before, so that an outage as it opens is waited for, too.
@@ -80,15 +94,13 @@ class SpoutMachine(Machine):
         task: Task,
         spout: Spout[Any],
         options: Options,
+        surroundings: SpoutSurroundings,
         *,
-        random_bits: RandomBits,
-        random: Callable[[], float],
-        sinks: Mapping[int, int],
-        attempts: MutableMapping[int, int],
         spout_checkpoint: SpoutCheckpoint | None = None,
         active: bool = True,
         was_open: bool = False,
     ) -> None:
+        random_bits, random, sinks, attempts = surroundings
         component = plan.spec.components[task.component]
         ((self._stream, stream),) = component.outputs.items()
         super().__init__(task)

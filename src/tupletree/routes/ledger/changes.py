@@ -133,6 +133,7 @@ class NewChild:
         return PENDING if self.route else UNROUTED
 
 
+# More than 12 attributes: one list of rows for each thing that a transaction may change.
 class Changes:
     """See the module.
 

@@ -41,6 +41,7 @@ class Counts:
     waiting: int = 0
 
 
+# More than 12 attributes: one thread and its queue: limits, what waits, and what it tells of both.
 class LineageWriter:
     """Takes records from any thread; one thread writes them.
 

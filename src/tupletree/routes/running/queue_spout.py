@@ -40,6 +40,7 @@ NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
 logger = logging.getLogger("tupletree.routes")
 
 
+# More than 12 attributes: one lease loop: what is leased, what is told, and the gates before it.
 class QueueSpout(AsyncSpout[Work]):
     """Leases the messages of one route.
 

@@ -80,6 +80,7 @@ class Step(Protocol):
         """Tell the adapter how the attempt ended."""
 
 
+# More than 12 attributes: one message on its way through a chain: what is done of it is one state.
 class Walk:
     """One message on its way through a chain.
 

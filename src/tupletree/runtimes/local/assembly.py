@@ -25,7 +25,7 @@ from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.sink import SinkMachine
-from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
@@ -213,10 +213,7 @@ class _Maker:
             task,
             own_instance(component, shared=self._plan.parallelism(task.component) == 1),
             self._options,
-            random_bits=own.getrandbits,
-            random=own.random,
-            sinks=self._sinks,
-            attempts=self._attempts,
+            SpoutSurroundings(own.getrandbits, own.random, self._sinks, self._attempts),
             spout_checkpoint=self._carried_over.spout_checkpoints.pop(task.task_id, None),
             active=self._carried_over.active,
             was_open=self._carried_over.starts > 1,

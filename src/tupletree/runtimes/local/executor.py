@@ -91,6 +91,7 @@ class Hub(Protocol):
         """An executor ended by an error."""
 
 
+# More than 12 attributes: one loop over its machines: outbox, queue, clock and timers are used in each step.
 class Executor:
     """Serves tasks. All methods but `step` and `run` may be called from any thread.
 

@@ -89,6 +89,7 @@ def start(request: RunRequest) -> RunHandle:
     return run
 
 
+# More than 12 attributes: the handle of a run: one per part that it starts, asks and ends.
 class LocalRun(RunHandle):
     """One run in this process; the handle that `run` returns. It is the `Hub` of its executors."""
 

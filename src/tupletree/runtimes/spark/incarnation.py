@@ -143,6 +143,7 @@ def claim(request: RunRequest, spec: TopologySpec, backend: Backend, surrounding
     return RunSettings(request, spec, directory, sinks, backend, outages, surroundings)
 
 
+# More than 12 attributes: the parts of one start, which it opens and closes in order.
 class Incarnation:
     """See the module docstring. `open` it, run the loop, `leave`, `close`; and `end` if the run is over.
 

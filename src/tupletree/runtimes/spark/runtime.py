@@ -52,6 +52,7 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
     return run
 
 
+# More than 12 attributes: the handle of a run: one per part that it starts, asks and ends.
 class SparkRun(RunHandle):
     """One run on Spark; the handle that `run` returns."""
 

@@ -59,6 +59,7 @@ MAY_LOSE = (WriteRequest, Written)
 MAY_REPEAT = (TreeVerdicts, WriteRequest, Written, Drop, SinkReset)
 
 
+# More than 12 attributes: one simulation: steps, effects and faults share all of its state.
 class Simulation:
     """See the module docstring.
 

@@ -53,6 +53,7 @@ class Moment(Enum):
     END = "the end"
 
 
+# More than 12 attributes: one run through crashes: what was told, seen and stored outside of it.
 class Simulation:
     """See the module docstring.
 

@@ -24,7 +24,7 @@ from tupletree.tasks.mail import Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
-from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
@@ -182,18 +182,13 @@ class MachineSet:
             pending.probe = self._probe
             pending.register(task.task_id, task.component, component.replay)
             spout_checkpoint = SpoutCheckpoint(pending, draw, SpoutBuffer())
-        common: dict[str, Any] = {
-            "random_bits": bits,
-            "random": self._random.random,
-            "sinks": self.incarnations,
-            "attempts": self.attempts,
-            "spout_checkpoint": spout_checkpoint,
-        }
-        spout = self._instance(component)
+        shared = SpoutSurroundings(bits, self._random.random, self.incarnations, self.attempts)
+        spout, options = self._instance(component), self._options
         if isinstance(spout, AsyncSpout):
             watched = ProbedAsyncSpout(spout, self._probe)
-            return AsyncSpoutMachine(self._plan, task, watched, self._options, **common)
-        return SpoutMachine(self._plan, task, ProbedSpout(spout, self._probe), self._options, **common)
+            return AsyncSpoutMachine(self._plan, task, watched, options, shared, spout_checkpoint=spout_checkpoint)
+        probed = ProbedSpout(spout, self._probe)
+        return SpoutMachine(self._plan, task, probed, options, shared, spout_checkpoint=spout_checkpoint)
 
     def _instance(self, component: ComponentSpec) -> Spout[Any] | AsyncSpout[Any]:
         body: Spout[Any] | AsyncSpout[Any] = component.body

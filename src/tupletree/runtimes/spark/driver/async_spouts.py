@@ -73,6 +73,7 @@ class SpoutLoop:
                 return
 
 
+# More than 12 attributes: one spout between two threads: what each has asked and got.
 class AsyncSpoutAdapter(Spout[Any]):
     """An `AsyncSpout` as a `Spout`.
 

@@ -39,6 +39,7 @@ START_BYTES = 64 * 1024
 logger = logging.getLogger("tupletree.spark")
 
 
+# More than 12 attributes: a column of the buffer each: what one spout gave that has no epoch yet.
 @dataclass
 class SpoutTask:
     """One spout task in the driver: the user's object and what it gave that has no epoch yet.
@@ -60,6 +61,7 @@ class SpoutTask:
     rejected: dict[int, Reject] = field(default_factory=dict)
     cut: dict[int, bytes] = field(default_factory=dict)
     untracked: list[Any] = field(default_factory=list)
+    again: list[int] = field(default_factory=list)
     planned: list[Split] = field(default_factory=list)
     fresh: int = 0
     position: Any = None

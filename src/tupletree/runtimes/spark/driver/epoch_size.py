@@ -1,7 +1,8 @@
 """How many messages the next epoch may have.
 
 Owns what makes epochs smaller than `epoch_max_messages`: one had to be split, too many dead letters would come of one
-at once, or the calls of one take too long because of a `max_rate`. Each epoch that had no such trouble doubles it.
+at once, the calls of one take too long because of a `max_rate`, or messages are long (`epoch_max_bytes`). Each epoch
+without such trouble doubles it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class EpochSize:
         topology, options: of the run.
 
     Attributes:
-        limit: messages in the next epoch at most.
+        limit: messages in the next epoch at most, however long they are.
+        max_bytes: of an epoch.
     """
 
     def __init__(self, topology: TopologySpec, options: Options) -> None:
@@ -40,6 +42,25 @@ class EpochSize:
         if dead_limit is not None:
             first.append(dead_limit)
         self.limit = min(first)
+        self.max_bytes = options.epoch_max_bytes
+        self._bytes_per_message = 0.0
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known how long messages are."""
+        return bool(self._bytes_per_message)
+
+    @property
+    def messages(self) -> int:
+        """Messages in the next epoch at most, as long as they are."""
+        if not self._bytes_per_message:
+            return max(1, self.limit)
+        return max(1, min(self.limit, int(self.max_bytes / self._bytes_per_message)))
+
+    def measured(self, messages: int, size_bytes: float) -> None:
+        """Note how long messages are in the log of an epoch; longer ones count at once, shorter ones by half."""
+        average = size_bytes / messages
+        self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
 
     def settled(self, messages: int, run_s: float, *, shrunk: bool) -> None:
         """Note an epoch that was settled.

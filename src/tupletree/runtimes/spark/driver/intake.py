@@ -46,6 +46,7 @@ __all__ = ["Intake"]
 logger = logging.getLogger("tupletree.spark")
 
 
+# More than 12 attributes: the buffer, its limits, and those who are asked about both.
 class Intake:
     """See the module docstring. Its methods are called by the driver's loop only.
 
@@ -65,7 +66,6 @@ class Intake:
         answered: set[int] | None = None,
     ) -> None:
         self._answered = set() if answered is None else answered
-        self._again: list[int] = []  # first attempts in the buffer that were in an epoch before
         self._reader_of = readers_of(frame_maker.plan.spec)
         self._outages = outages or Outages(clock, options.outage_limit_s)
         self._accounts = accounts
@@ -76,10 +76,7 @@ class Intake:
         self._pending_limit = max_pending(frame_maker.plan.spec, options, 2 * options.epoch_max_messages)
         self._tracked = options.acker_tasks > 0
         self._split_planner = SplitPlanner(frame_maker.plan, options, accounts)
-        self._max_messages = options.epoch_max_messages
-        self._max_bytes = options.epoch_max_bytes
         self.size = EpochSize(frame_maker.plan.spec, options)
-        self._bytes_per_message = 0.0
         self._delivered: set[tuple[int, Hashable]] = set()
 
     @property
@@ -96,7 +93,7 @@ class Intake:
     def is_full(self) -> bool:
         """Whether the next epoch has reached its limit."""
         planned_bytes = sum(split.size_bytes for spout in self._spouts.values() for split in spout.planned)
-        return self.buffered >= self._epoch_limit() or planned_bytes >= self._max_bytes
+        return self.buffered >= self.size.messages or planned_bytes >= self.size.max_bytes
 
     @property
     def has_ended(self) -> bool:
@@ -131,12 +128,6 @@ class Intake:
         """Whether a spout has ended and that is in no epoch log yet."""
         return any(spout.ended and task not in self._accounts.ended for task, spout in self._spouts.items())
 
-    def _epoch_limit(self) -> int:
-        limit = min(self.size.limit, self._max_messages)
-        if self._bytes_per_message:
-            limit = min(limit, int(self._max_bytes / self._bytes_per_message))
-        return max(1, limit)
-
     def _room(self, spout_task: int) -> int:
         """How many more messages of a spout may be open.
 
@@ -169,8 +160,8 @@ class Intake:
                 continue
             try:
                 if isinstance(spout.spout, SplitSpout):
-                    room = min(self._epoch_limit() - self.buffered, self._room(task_id))
-                    came = self._split_planner.plan(spout, spout.spout, self._epoch_limit(), room) or came
+                    room = min(self.size.messages - self.buffered, self._room(task_id))
+                    came = self._split_planner.plan(spout, spout.spout, self.size.messages, room) or came
                     self._answered.add(task_id)
                     self._outages.over(spout.name)
                     continue
@@ -222,8 +213,8 @@ class Intake:
                     got=safe_text(one, 200),
                     expected="an Emit, a Reject, a list of them, or None",
                 )
-        if values and not self._bytes_per_message:  # no epoch was measured yet
-            self._bytes_per_message = self._frame_maker.length_of(spout, values[-1])
+        if values and not self.size.is_measured:
+            self.size.measured(1, self._frame_maker.length_of(spout, values[-1]))
         if spout.position is None and spout.spout.snapshot() is None:
             given = [*ids, *(message_id for message_id, _ in rejected)]
             self._delivered.update((spout.number, message_key(message_id)) for message_id in given)
@@ -265,11 +256,11 @@ class Intake:
     def add_due(self, now_s: float) -> int:
         """Move retries that are due into the buffer; returns how many."""
         with self._accounts.lock:
-            due = self._accounts.pending.due(now_s, max(0, self._epoch_limit() - self.buffered))
+            due = self._accounts.pending.due(now_s, max(0, self.size.messages - self.buffered))
         for emission in due:
             self._append(self._spouts[emission.spout_task], emission)
             if emission.attempt == 1:
-                self._again.append(emission.root)
+                self._spouts[emission.spout_task].again.append(emission.root)
         return len(due)
 
     def cut(
@@ -294,10 +285,9 @@ class Intake:
             partitions=self._frame_maker.plan.partitions,
             ticks=[*ticks],
             drain=drain,
-            again=self._again,
+            again=[root for spout in self._spouts.values() for root in spout.again],
             tasks=self._frame_maker.tasks,
         )
-        self._again = []
         failures: dict[int, Failure] = {}
         epoch_frames = EpochFrames()
         columns = _Columns()
@@ -322,7 +312,7 @@ class Intake:
             spout.ids, spout.roots, spout.values, spout.attempts, spout.made = [], [], [], [], []
             with self._accounts.lock:
                 self._accounts.pending.cut(spout.cut)
-            spout.rejected, spout.cut, spout.untracked, spout.fresh = {}, {}, [], 0
+            spout.rejected, spout.cut, spout.untracked, spout.again, spout.fresh = {}, {}, [], [], 0
         self._split_planner.place(self._spouts.values(), header)
         header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
         header.ended = sorted(self._accounts.ended)
@@ -340,8 +330,7 @@ class Intake:
         header.messages, header.messages_length = len(messages.ids), len(section)
         sections = epoch_frames.sections(header, section)
         if header.messages:
-            average = sum(map(len, sections)) / header.messages
-            self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
+            self.size.measured(header.messages, sum(map(len, sections)))
         return sections
 
 

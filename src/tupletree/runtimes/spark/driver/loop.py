@@ -58,6 +58,7 @@ class _NextTimes:
     parked: bool = False
 
 
+# More than 12 attributes: one thread: the parts that it calls in turn, and what has been asked of it.
 class Loop:
     """See the module docstring. Call `run`, or `begin` and then `step` until it returns None.
 

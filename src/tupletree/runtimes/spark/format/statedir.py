@@ -59,6 +59,7 @@ class _SpoutTasks(msgspec.Struct):
     checksum: str
 
 
+# More than 12 attributes: a path for each folder.
 class StateDirectory:
     """Open it with `open`; `close` releases it for another process.
 

@@ -99,6 +99,7 @@ class Reports:
         return reports
 
 
+# More than 12 attributes: one set of roots for each thing that may become of them in a run.
 @dataclass
 class Settlement:
     """The verdicts of an epoch, from all its runs so far.

@@ -118,6 +118,7 @@ class CarryOverFiles:
             write_file(self._directory / self.name, pack(_Header(self._parts), self._sections))
 
 
+# More than 12 attributes: one list for each thing that a task may keep.
 @dataclass
 class TaskCarryOver:
     """One task's kept frames during one run.

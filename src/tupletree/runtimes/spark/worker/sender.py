@@ -74,6 +74,7 @@ class _OutgoingFrame:
     weight: int
 
 
+# More than 12 attributes: each is looked up once, because tuples go by the thousand.
 class Sender:
     """The sender of one task during one run: an `effects.Outlet`.
 

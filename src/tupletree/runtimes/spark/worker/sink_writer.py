@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SinkTask", "takes_columns"]
 
 
+# More than 12 attributes: one candidate and its sidecar while they are written.
 class SinkTask:
     """Gathers the rows of one candidate of a sink task.
 

@@ -114,6 +114,7 @@ def run_stage(
             run.close()
 
 
+# More than 12 attributes: one attempt of a stage: all of its components add to what it reports.
 class StageRun:
     """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
 

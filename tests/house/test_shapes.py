@@ -1,0 +1,89 @@
+"""Classes and constructors stay small enough to be held in mind: more than so much wants another shape, or a reason.
+
+A record, whose fields are declared one by one and which no method of its own changes, may have any number of them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.house.test_tidy import name_of, source_files, tree_of
+
+MOST_ATTRIBUTES = 12
+MOST_PARAMETERS = 8
+REASON = f"# More than {MOST_ATTRIBUTES} attributes: "
+"""The line before such a class, or before its decorators, begins so and gives the reason."""
+
+MANY_PARAMETERS: dict[str, str] = {
+    "src/tupletree/sources/text.py:TextLines": "users write it: each is a setting of the source, by keyword",
+}
+"""`path:class` → why its constructor may have more than MOST_PARAMETERS."""
+
+
+def classes() -> Iterator[tuple[str, list[str], ast.ClassDef]]:
+    """`path:class`, the lines of its file, and the class."""
+    for path in source_files():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                yield f"{name_of(path)}:{node.name}", lines, node
+
+
+def declared(node: ast.ClassDef) -> set[str]:
+    """The fields that a class declares."""
+    return {
+        field.target.id
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and "ClassVar" not in ast.unparse(field.annotation)
+    }
+
+
+def assigned(node: ast.ClassDef) -> set[str]:
+    """The attributes that methods of a class set on `self`."""
+    return {
+        target.attr
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        for target in ast.walk(method)
+        if isinstance(target, ast.Attribute)
+        and isinstance(target.ctx, ast.Store)
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "self"
+    }
+
+
+def parameters(node: ast.ClassDef) -> int:
+    """How many parameters a class's own constructor has."""
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            given = method.args
+            return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+    return 0
+
+
+def has_reason(lines: list[str], node: ast.ClassDef) -> bool:
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return lines[first - 2].startswith(REASON)
+
+
+def test_a_class_with_many_attributes_says_why() -> None:
+    silent = []
+    stale = []
+    for name, lines, node in classes():
+        own = assigned(node)
+        count = len(own | declared(node)) if own else 0
+        if count > MOST_ATTRIBUTES and not has_reason(lines, node):
+            silent.append((name, count))
+        if count <= MOST_ATTRIBUTES and has_reason(lines, node):
+            stale.append((name, count))
+    assert silent == [], f"find another shape, or give the reason: {REASON}…"
+    assert stale == [], "gives a reason without need"
+
+
+def test_constructors_have_few_parameters() -> None:
+    many = {name: count for name, _, node in classes() if (count := parameters(node)) > MOST_PARAMETERS}
+    assert many.keys() - MANY_PARAMETERS.keys() == set(), many
+    assert MANY_PARAMETERS.keys() - many.keys() == set(), "listed as an exception without need"
