@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.upgrading import Feed, begin, complete, crash, decisions, module, planned, state_of
+from tests.spark.upgrading import LONG, Feed, begin, complete, crash, decisions, module, planned, state_of
 from tupletree import Topology
 from tupletree.errors import CheckpointError, ConfigError
 from tupletree.runtimes.deadletters import read, request_replay
@@ -93,7 +93,10 @@ def refusal(t: Topology, place: Path) -> CheckpointError:
 SMALL: dict[str, Any] = {"epoch_max_messages": 5}
 
 
-@pytest.mark.parametrize("point", ["settle.before_log", "settle.after_log", "publish.before_output", "epoch.after_log"])
+AT_NIGHT = [pytest.param(point, marks=pytest.mark.nightly) for point in ("publish.before_output", "epoch.after_log")]
+
+
+@pytest.mark.parametrize("point", ["settle.before_log", "settle.after_log", *AT_NIGHT])
 def test_sinks_branches_and_tasks_are_added_while_messages_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -423,3 +426,24 @@ def test_sinks_take_rows_of_a_wider_class_beside_those_that_are_there(tmp_path: 
     assert Counter(lang for _, _, lang in rows) == {None: 6, "?": 3}
     read = [(row["word"], row["count"], row["lang"]) for row in read_rows(tmp_path / "columns")]
     assert sorted(read, key=str) == sorted(rows, key=str)
+
+
+def test_a_spout_that_was_dropped_and_stays_begins_anew_once(tmp_path: Path) -> None:
+    """Who tries again what is open has changed: what is open is dropped on request, with the position."""
+    version = module("anew", V1)
+    version.FAILS.add(3)
+
+    def with_replay(replay: Any, end: int) -> Topology:
+        t = Topology("versions")
+        lines = t.spout("lines", Feed(line(version), end), replay=replay)
+        t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("count", version.count).fields(lines, "text"))
+        return t
+
+    handle = begin(with_replay("runtime", 3), tmp_path, **LONG)
+    until(lambda: handle.progress().acked == 2 and handle.progress().failed == 1)
+    handle.stop(5.0)
+    assert handle.wait(30.0).open == 1
+    assert "--drop lines" in str(refusal(with_replay("source", 3), tmp_path))
+    version.FAILS.clear()
+    assert complete(with_replay("source", 3), tmp_path, drops=("lines",)).acked == 2 + 3
+    assert complete(with_replay("source", 4), tmp_path, drops=("lines",)).acked == 2 + 4

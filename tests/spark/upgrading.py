@@ -25,7 +25,11 @@ from tupletree.topology.components import Emit, MessageId
 from tupletree.tracking.outcomes import Failure
 
 HANG_S = 30.0
-LONG = {"backoff_initial_ms": 3_600_000.0, "backoff_max_ms": 3_600_000.0, "service_backoff_max_ms": 3_600_000.0}
+LONG: dict[str, Any] = {
+    "backoff_initial_ms": 3_600_000.0,
+    "backoff_max_ms": 3_600_000.0,
+    "service_backoff_max_ms": 3_600_000.0,
+}
 """A failed message waits for its next attempt beyond the end of the test."""
 
 

@@ -32,6 +32,7 @@ from tupletree.testing.spark_protocol.disk import Disk
 from tupletree.testing.spark_protocol.faults import ProtocolFaults
 from tupletree.testing.spark_protocol.runner import FaultyBackend, FaultyRunner, LateTasks
 from tupletree.topology.builder import Topology
+from tupletree.topology.changes.upgrades import Words
 
 __all__ = ["Crash", "Moment", "Simulation"]
 
@@ -64,6 +65,7 @@ class Simulation:
         seed: decides everything.
         faults: what may go wrong.
         check: called at each moment, with the simulation; raises if a rule is broken.
+        words: what the user says at a start of the topology that `make` built for it.
 
     Attributes:
         folder: what the topology was given.
@@ -82,7 +84,9 @@ class Simulation:
         seed: int,
         faults: ProtocolFaults,
         check: Callable[[Moment, Simulation], None],
+        words: Callable[[], Words] = Words,
     ) -> None:
+        self._words = words
         self.chance = Random(seed)
         self.folder = place / "disk"
         self.folder.mkdir()
@@ -187,7 +191,16 @@ class Simulation:
 
     def _claimed(self) -> RunSettings:
         topology = self._make(self.folder)
-        request = RunRequest(topology, self._options, None, self.state_dir, append=False, master="", redact=None)
+        request = RunRequest(
+            topology,
+            self._options,
+            None,
+            self.state_dir,
+            append=False,
+            master="",
+            redact=None,
+            words=self._words(),
+        )
         surroundings = Surroundings(
             SteadyClock(self._clock),
             random_bits=self.chance.getrandbits,

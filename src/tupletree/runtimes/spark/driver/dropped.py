@@ -6,19 +6,20 @@ it out each time; that epoch writes a base, and nothing names it from then on.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from msgspec.structs import replace
 
-from tupletree.runtimes.spark.format.entries import SettleEntry
+from tupletree.runtimes.spark.format.entries import OpenTree, SettleEntry, WaitingFile, read_epoch
+from tupletree.runtimes.spark.format.inputs import unread_inputs
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.format.upgrades import Upgrades
-from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.accounts import Accounts, Dropped
 from tupletree.runtimes.spark.settle.decision import BASE_EPOCHS
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.tracking.pending_log import PendingChanges
 
-__all__ = ["drop_stored", "of_spouts", "without_dropped"]
+__all__ = ["drop_stored", "of_dropped_spouts", "of_spouts", "without_dropped"]
 
 
 def without_dropped(entry: SettleEntry, upgrades: Upgrades, sinks: Container[str]) -> SettleEntry:
@@ -41,16 +42,33 @@ def of_spouts(changes: Iterable[PendingChanges], tasks: Container[int]) -> list[
     ]
 
 
-def drop_stored(directory: StateDirectory, accounts: Accounts, generation: int) -> None:
+def of_dropped_spouts(directory: StateDirectory, trees: Iterable[OpenTree], tasks: Container[int]) -> set[int]:
+    """The roots of those open trees whose messages are not of these spout tasks."""
+    roots = {tree.root: tree.epoch for tree in trees}
+    found: set[int] = set()
+    for epoch in sorted(set(roots.values())):
+        header, body = read_epoch(directory.epochs, epoch)
+        for one in unread_inputs(header, body[: header.messages_length]):
+            if any(task not in tasks for task in one.by_task):
+                found.update(message.root for message in one if message.root in roots and message.task not in tasks)
+    return found
+
+
+def drop_stored(
+    directory: StateDirectory, accounts: Accounts, generation: int, waiting: Collection[WaitingFile]
+) -> None:
     """Leave out of the accounts what is dropped, and let the messages go on that were held by it.
 
     Args:
         directory: the state directory.
         accounts: from the settle entries.
         generation: of the start that wrote the last of them.
+        waiting: the files of rows that wait, as the entries say.
     """
     upgrades, components = directory.upgrades, accounts.spec.components
     dropped = upgrades.dropped_after(generation)
+    names = frozenset(name for file in waiting for name in (file.candidate, file.sidecar))
+    accounts.dropped = Dropped(accounts.state, dict(accounts.kept), names)
     files = CarryOverFiles(directory.kept, "")
     for name in [name for name in accounts.kept if name in dropped or name not in components]:
         for index, version in accounts.kept.pop(name).items():

@@ -154,7 +154,9 @@ class Loop:
         """Remove files that no entry names any more."""
         parts, accounts = self._parts, self._parts.accounts
         with accounts.lock:
-            state, kept, waiting = accounts.state, accounts.kept, accounts.waiting_names
+            state = {**accounts.dropped.state, **accounts.state}
+            kept = {**accounts.dropped.kept, **accounts.kept}
+            waiting = accounts.waiting_names | accounts.dropped.waiting
         sweep_orphans(parts.directory, parts.sinks, self._settling.called_back, state, kept, waiting)
 
     def run(self) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tupletree.clock import Clock
 from tupletree.durable import missing, sync_directory
 from tupletree.errors import CheckpointError
-from tupletree.runtimes.spark.driver.dropped import drop_stored, of_spouts, without_dropped
+from tupletree.runtimes.spark.driver.dropped import drop_stored, of_dropped_spouts, of_spouts, without_dropped
 from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.format.carryover import missing_files
 from tupletree.runtimes.spark.format.entries import (
@@ -30,7 +30,7 @@ from tupletree.runtimes.spark.format.entries import (
     read_settle,
     settle_path,
 )
-from tupletree.runtimes.spark.format.epoch_messages import EpochMessage, EpochMessages
+from tupletree.runtimes.spark.format.epoch_messages import EpochMessage
 from tupletree.runtimes.spark.format.inputs import inputs_of_log
 from tupletree.runtimes.spark.format.logged_messages import Codecs
 from tupletree.runtimes.spark.format.sidecars import read_waiting
@@ -223,6 +223,11 @@ def _fold(
         changes.append(entry.pending)
     changes = of_spouts(changes, accounts.spout_of)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
+    is_changed = last.generation < directory.upgrades.generation
+    if is_changed:
+        forgotten = of_dropped_spouts(directory, trees.values(), accounts.spout_of)
+        trees = {root: tree for root, tree in trees.items() if root not in forgotten}
+        accounts.gone = sorted({*accounts.gone, *forgotten})  # the next epoch purges what is kept of them
     accounts.trees = OpenTrees(trees.values())
     # Publishing the last entry may be unfinished: then it does what makes a message dead that the entry acked and a
     # sink refused.
@@ -239,8 +244,8 @@ def _fold(
         changes_of_rows.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
     accounts.waiting.apply(changes_of_rows)
     accounts.waiting_names = accounts.waiting.names()
-    if last.generation < directory.upgrades.generation:
-        drop_stored(directory, accounts, last.generation)
+    if is_changed:
+        drop_stored(directory, accounts, last.generation, waiting.values())
 
 
 def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
@@ -249,24 +254,9 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
         header, body = read_epoch(directory.epochs, epoch)
         roots = [tree.root for tree in accounts.trees.all()]
         for one in inputs_of_log(header, body, codecs, readers_of(accounts.spec)):
-            for message, value in one.find(_of_known(one, one.among(roots), accounts)):
+            for message, value in one.find(one.among(roots)):
                 message.attempt = accounts.trees.attempt_of(message.root)
                 _adopt(message, value, accounts, clock)
-
-
-def _of_known(messages: EpochMessages, roots: list[int], accounts: Accounts) -> list[int]:
-    """Those of these roots whose spout is there.
-
-    Open trees of one that was dropped are forgotten: the next epoch purges what is kept of them, and writes a base.
-    """
-    if messages.by_task.keys() <= accounts.spout_of.keys():
-        return roots
-    task_of = {message.root: message.task for message in messages}
-    forgotten = [root for root in roots if task_of[root] not in accounts.spout_of]
-    for root in forgotten:
-        accounts.trees.remove(root)
-    accounts.gone = sorted({*accounts.gone, *forgotten})
-    return [root for root in roots if root not in set(forgotten)]
 
 
 def _readopt(

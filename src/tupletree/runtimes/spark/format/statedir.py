@@ -312,7 +312,10 @@ def _without_words(_: Path, stored: Fingerprint, current: Fingerprint, upgrades:
 
 
 def _written(path: Path, plan: UpgradePlan, generation: int, fingerprint: Fingerprint, upgrades: Upgrades) -> Upgrades:
-    upgrade = Upgrade(generation, msgspec.to_builtins(fingerprint), plan.renames, plan.drops, plan.resets)
+    file = path / "spouts.json"
+    spouts = upgrades.spouts(spout_tasks(file)) if file.exists() else {}
+    dropped = [number for number, name in spouts.items() if plan.renames.get(name, name) in plan.drops]
+    upgrade = Upgrade(generation, msgspec.to_builtins(fingerprint), plan.renames, plan.drops, plan.resets, dropped)
     write_upgrade(path, upgrade)
     crash_point("generation.claimed")
     return Upgrades([*upgrades.all, upgrade])

@@ -36,6 +36,7 @@ class Upgrade(msgspec.Struct):
         renames: old name → new name.
         drops: components, by their names then, all that was stored of which counts no more.
         resets: components whose holders began without what they had remembered.
+        dropped_spouts: the numbers of the tasks of spouts among `drops`.
     """
 
     generation: int
@@ -43,6 +44,7 @@ class Upgrade(msgspec.Struct):
     renames: dict[str, str] = {}
     drops: list[str] = []
     resets: list[str] = []
+    dropped_spouts: list[int] = []
 
 
 class Upgrades:
@@ -114,12 +116,13 @@ class Upgrades:
 
     def spouts(self, tasks: Mapping[int, str]) -> dict[int, str]:
         """Spout task → name now. A number that belonged to a dropped spout is never given to another."""
-        found = {number: self.today(name) for number, name in tasks.items()}
-        if self.all:
-            dropped = {self.today(name) for name in self.all[-1].drops}
-            known = set(self.fingerprint) - dropped
-            return {n: name + DROPPED if name in dropped and name not in known else name for n, name in found.items()}
-        return found
+        dropped = {number for upgrade in self.all for number in upgrade.dropped_spouts}
+        return {
+            number: f"{self.today(name)}{DROPPED}"
+            if number in dropped and not name.endswith(DROPPED)
+            else self.today(name)
+            for number, name in tasks.items()
+        }
 
     def move_folders(self, path: Path) -> None:
         """Give folders of renamed components their new names. Does nothing where that is done."""

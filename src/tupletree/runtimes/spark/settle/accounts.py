@@ -29,7 +29,16 @@ from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 
-__all__ = ["Accounts"]
+__all__ = ["Accounts", "Dropped"]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What a user has dropped and the last settle entry still names; see `Accounts`."""
+
+    state: Mapping[str, list[StateFile]] = field(default_factory=dict)
+    kept: Mapping[str, dict[int, CarryOver]] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -61,6 +70,8 @@ class Accounts:
         epoch_time_s: of the last logged epoch.
         released: open trees that are complete because a user has dropped what they waited for: the next epoch acks
             their messages.
+        dropped: what was kept by, and the state of, components which a user has dropped, by component: the last settle
+            entry names its files, so they stay until the next one is written.
         given_up_s: spout task → windows wait no longer for what its source is to emit again, if it failed by then
             (monotonic).
     """
@@ -88,6 +99,7 @@ class Accounts:
     ran_from_s: float = 0.0
     epoch_time_s: float = 0.0
     released: list[int] = field(default_factory=list)
+    dropped: Dropped = field(default_factory=Dropped)
     given_up_s: dict[int, float] = field(default_factory=dict)
     random_bits: RandomBits = system_random_bits
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -18,7 +18,7 @@ from tupletree.config import Options
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.spark.format.carryover import carryover_after
 from tupletree.runtimes.spark.format.entries import AckedTree, Base, Counters, DeadEntry, FailedAttempt, SettleEntry
-from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.accounts import Accounts, Dropped
 from tupletree.runtimes.spark.settle.epoch_runs import CountedRun
 from tupletree.runtimes.spark.settle.open_trees import TreeChanges, WaitingChanges
 from tupletree.runtimes.spark.settle.publish import letter_of
@@ -104,7 +104,7 @@ class EpochDecision:
         accounts.waiting.apply(self.rows)
         accounts.waiting_names = accounts.waiting.names()
         accounts.gone = entry.gone
-        accounts.released = []
+        accounts.released, accounts.dropped = [], Dropped()
         accounts.settled = entry.epoch
         accounts.state = entry.state
         accounts.kept = entry.kept
