@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from pathlib import Path
@@ -170,3 +171,34 @@ def test_explain_shows_none_of_the_secrets(place: Path, capsys: pytest.CaptureFi
         main(["routes", command[0], "secretive.yaml", *command[1:]])
         told = capsys.readouterr()
         assert PASSWORD not in told.out + told.err, command
+
+
+@pytest.mark.parametrize("given", ["$SHOP_QUEUES", "@url.txt"])
+def test_urls_with_passwords_need_not_be_on_the_command_line(
+    given: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{place}/shop.db"
+    monkeypatch.setenv("SHOP_QUEUES", url)
+    (place / "url.txt").write_text(f"{url}\n")
+    with connect(f"{url}?queue=orders") as broker:
+        broker.declare("orders")
+    assert main(["queues", "depth", given]) == 0
+    assert "orders" in capsys.readouterr().out
+    assert main(["routes", "list", "--ledger", given]) in {0, 1, 2}
+    assert "SHOP_QUEUES" not in capsys.readouterr().err
+    for missing in ("$NO_SUCH_QUEUES", "@none.txt"):
+        assert main(["queues", "depth", missing]) == 2
+        assert "cannot be looked up" in capsys.readouterr().err
+
+
+def test_the_log_of_the_http_library_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    import httpx
+
+    from tupletree.routes.adapters.builtin import http
+
+    assert http.HttpRequest
+    with caplog.at_level(logging.INFO, logger="httpx"):
+        transport = httpx.MockTransport(lambda request: httpx.Response(200))
+        httpx.Client(transport=transport).get("https://api.example/x?token=s3cr3t!&page=1")
+    assert PASSWORD not in caplog.text
+    assert "page=1" in caplog.text

@@ -17,7 +17,7 @@ from tupletree.errors import ConfigError, Finding, did_you_mean
 from tupletree.topology import hints
 from tupletree.topology.secret import HIDDEN, Secret
 
-__all__ = ["bind_parameters"]
+__all__ = ["bind_parameters", "url_from"]
 
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([^\W\d]\w*))")
@@ -93,6 +93,18 @@ def bind_parameters(
     if findings:
         raise ConfigError("the topology's parameters are invalid", findings=findings)
     return bound
+
+
+def url_from(text: str) -> str:
+    """A URL as it was given, or that of `@file` or `$VARIABLE`: its password is then on no command line.
+
+    Raises:
+        ConfigError: there is no such file or variable.
+    """
+    try:
+        return _looked_up(text, os.environ)
+    except ValueError as fault:
+        raise ConfigError("the URL cannot be looked up", got=text, expected=str(fault)) from None
 
 
 def _looked_up(text: str, environment: Mapping[str, str]) -> str:

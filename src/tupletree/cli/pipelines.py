@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tupletree.cli.parameters import url_from
 from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.queues.urls import without_secrets
 
 if TYPE_CHECKING:
     from tupletree.routes.document.spec import PipelineSpec
@@ -40,11 +42,16 @@ PipelineName = Annotated[
 StoreUrl = Annotated[
     str | None,
     typer.Option(
-        "--store", metavar="URL", help="Of the lineage: a database, or parquet:FOLDER. Instead of --pipeline."
+        "--store",
+        metavar="URL",
+        help="Of the lineage: a database, or parquet:FOLDER; @FILE and '$VARIABLE' hold one. Not with --pipeline.",
     ),
 ]
 LedgerUrl = Annotated[
-    str | None, typer.Option("--ledger", metavar="URL", help="Of the ledger's database. Instead of --pipeline.")
+    str | None,
+    typer.Option(
+        "--ledger", metavar="URL", help="Of the ledger's database; @FILE and '$VARIABLE' hold one. Not with --pipeline."
+    ),
 ]
 
 
@@ -93,7 +100,8 @@ def find_places(pipeline: str | None = None, *, store: str | None = None, ledger
     if store or ledger:
         from tupletree.routes.lineage import store_beside
 
-        return [Places("", ledger or "", store or store_beside(ledger or ""))]
+        ledger, store = url_from(ledger or ""), url_from(store or "")
+        return [Places("", ledger, store or store_beside(ledger))]
     if pipeline is not None and (pipeline.endswith((".yaml", ".yml")) or Path(pipeline).is_file()):
         return [_of_document(pipeline)]
     known = [*_run_here()]
@@ -123,7 +131,10 @@ def existing(url: str) -> str:
     scheme, mark, path = url.partition(":///")
     if mark and scheme.startswith("sqlite") and not Path(path.partition("?")[0]).exists():
         raise ConfigError(
-            "there is no ledger", where=url, got="no such file", next_step="check the path, or run the pipeline first"
+            "there is no ledger",
+            where=without_secrets(url),
+            got="no such file",
+            next_step="check the path, or run the pipeline first",
         )
     return url
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tupletree.cli.arguments import Json
+from tupletree.cli.parameters import url_from
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.escaping import escape, escape_json
 
@@ -30,7 +31,9 @@ NUMBERS = frozenset({"ready", "leased", "delayed", "dead", "deliveries"})
 
 app = typer.Typer(no_args_is_help=True, help="Check, look into, fill and empty message queues.")
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="Such as sqlite:///orders.db?queue=orders.")]
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="Such as sqlite:///orders.db?queue=orders; @FILE and '$VARIABLE' hold one.")
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many messages.")]
 NoLimit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many messages. \\[default: all]")]
 Create = Annotated[bool, typer.Option("--create", help="Make the queue (and its file) if it is not there.")]
@@ -210,6 +213,7 @@ def _connect(url: str, *, create: bool = False) -> Iterator[tuple[Broker, QueueU
     from tupletree.queues.registry import connect
     from tupletree.queues.urls import parse_url
 
+    url = url_from(url)
     parts = parse_url(url)
     if parts.scheme == "sqlite" and parts.path and not create and not Path(parts.path).exists():
         raise ConfigError("there is no such queue file", where=parts.shown, next_step="check the path; see --create")

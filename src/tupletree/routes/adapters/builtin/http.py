@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -37,6 +38,19 @@ MAX_REDIRECTS = 5
 STATUS_HEADER = "http-status"
 _WORTH_A_RETRY = frozenset({408, 425, 429})
 _FIXED = re.compile(r"(?P<origin>https?://[^/?#{}\s\\]+)(?=[/?#]|$)")
+
+
+class _WithoutSecrets(logging.Filter):
+    """httpx logs each address that it asks, with its query."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through, without what is secret in it."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(without_secrets(str(one)) if isinstance(one, httpx.URL) else one for one in record.args)
+        return True
+
+
+logging.getLogger("httpx").addFilter(_WithoutSecrets())
 
 
 class HttpConfig(AdapterConfig):
