@@ -196,7 +196,7 @@ def test_the_log_of_the_http_library_has_no_secrets(caplog: pytest.LogCaptureFix
 
     from tupletree.routes.adapters.builtin import http
 
-    assert http.HttpRequest
+    assert http.__name__ == "tupletree.routes.adapters.builtin.http"  # its import is what does it
     with caplog.at_level(logging.INFO, logger="httpx"):
         transport = httpx.MockTransport(lambda request: httpx.Response(200))
         httpx.Client(transport=transport).get("https://api.example/x?token=s3cr3t!&page=1")
