@@ -22,6 +22,7 @@ from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.run import stored_state
 from tupletree.sinks import jsonl, parquet, read_rows
+from tupletree.sinks.files import visible_files
 from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
 from tupletree.topology.builder import BoltHandle
 from tupletree.topology.components import Emit, MessageId, SinkBatch
@@ -335,9 +336,10 @@ class Oracle:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.seen_at_crash: dict[str, Counter[tuple[int, int]]] = {}
+        self._reader = Reader()
 
     def check(self, moment: Moment, simulation: Simulation) -> None:
-        seen = {sink: visible(simulation.folder / sink) for sink in SINKS}
+        seen = {sink: self._reader.visible(simulation.folder / sink) for sink in SINKS}
         if moment is Moment.CRASH:
             self._check_visible(seen)
             self.seen_at_crash = seen
@@ -435,9 +437,23 @@ class Oracle:
             raise BrokenRuleError(what)
 
 
-def visible(folder: Path) -> Counter[tuple[int, int]]:
-    """The rows that a plain reader sees."""
-    return Counter((row["number"], row["share"]) for row in read_rows(folder)) if folder.exists() else Counter()
+class Reader:
+    """A plain reader, that reads a folder again only if something in it has changed since the last time."""
+
+    def __init__(self) -> None:
+        self._found: dict[Path, tuple[Any, Counter[tuple[int, int]]]] = {}
+
+    def visible(self, folder: Path) -> Counter[tuple[int, int]]:
+        """The rows that are seen."""
+        if not folder.exists():
+            return Counter()
+        files = [(path.name, path.stat()) for path in visible_files(folder)]
+        now = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
+        then, rows = self._found.get(folder, (None, Counter()))
+        if now != then:
+            rows = Counter((row["number"], row["share"]) for row in read_rows(folder))
+            self._found[folder] = now, rows
+        return rows
 
 
 def keys_of(rows: Counter[tuple[int, int]]) -> Counter[int]:

@@ -36,6 +36,8 @@ class Fault:
 
 def untravelled(annotation: Any) -> str:
     """Why values of this type cannot be sent to another process, in words; empty if they can."""
+    if isinstance(annotation, type) and annotation in SCALARS:
+        return ""
     try:
         nodes = nodes_of(annotation)
     except (TypeError, NameError, RecursionError) as error:
@@ -75,7 +77,7 @@ def fault_of(value: Any, annotation: Any, path: str) -> Fault | None:
         return _union_fault(value, annotation, path)
     if origin is Literal:
         return None if value in get_args(annotation) else _fault(value, hints.text_of(annotation), path)
-    if annotation in {int, float, str, bytes, bool, hints.NONE_TYPE}:
+    if annotation in SCALARS:
         return _scalar_fault(value, annotation, path)
     if origin is not None or annotation in CONTAINERS:
         return _container_fault(value, origin or annotation, get_args(annotation), path)
@@ -88,6 +90,7 @@ def fault_of(value: Any, annotation: Any, path: str) -> Fault | None:
     return _first(fault_of(getattr(value, name), kind, f"{path}.{name}") for name, kind in fields.items())
 
 
+SCALARS = frozenset({int, float, str, bytes, bool, hints.NONE_TYPE})
 CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 
 

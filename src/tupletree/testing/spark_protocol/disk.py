@@ -38,19 +38,19 @@ class Disk:
 
     def __init__(self, root: Path, aside: Path, chance: Random, before_sync: Callable[[], None]) -> None:
         self._root = root
+        self._place = str(root)
         self._aside = aside
         self._chance = chance
         self._before_sync = before_sync
         self._content: dict[int, tuple[int, int]] = {}  # inode → size and time of change when it was synced
-        self._names: dict[Path, Names] = {}
-        self._inodes = aside / "inodes"  # links that keep what was synced, also if it is removed, and its number
+        self._names: dict[str, Names] = {}
         self._after = aside / "after"
         self._kept: set[int] = set()
         self._is_all_durable = False
         self._fsync = os.fsync
 
     def __enter__(self) -> Self:
-        self._inodes.mkdir(parents=True)
+        (self._aside / "inodes").mkdir(parents=True)
         os.fsync = self._sync  # type: ignore[assignment]  # it takes a handle, which is all that is passed here
         return self
 
@@ -58,8 +58,8 @@ class Disk:
         os.fsync = self._fsync
 
     def _sync(self, handle: int) -> None:
-        path = Path(f"/proc/self/fd/{handle}").readlink()
-        if not path.is_relative_to(self._root):
+        path = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115 - text, as names are: this is done for each sync
+        if path != self._place and not path.startswith(f"{self._place}/"):
             return
         self._before_sync()
         status = os.fstat(handle)
@@ -67,20 +67,23 @@ class Disk:
             self._note_names(path)
         else:
             self._content[status.st_ino] = status.st_size, status.st_mtime_ns
-            if path.name not in ALONE:
+            if path.rpartition("/")[2] not in ALONE:
                 self._keep(path, status.st_ino)
 
-    def _note_names(self, folder: Path) -> None:
+    def _note_names(self, folder: str) -> None:
         names = self._names[folder] = _names_in(folder)
         for name, inode in names.items():
             if inode and inode not in self._kept:
-                self._keep(folder / name, inode)
+                self._keep(f"{folder}/{name}", inode)
 
-    def _keep(self, path: Path, inode: int) -> None:
+    def _keep(self, path: str, inode: int) -> None:
         """Keep a file, so that no other gets its inode: a name would seem to be the same file, or content synced."""
         if inode not in self._kept:
             self._kept.add(inode)
-            os.link(path, self._inodes / str(inode))
+            os.link(path, self._kept_as(inode))
+
+    def _kept_as(self, inode: int) -> str:
+        return f"{self._aside}/inodes/{inode}"  # a link that keeps what was synced, also if it is removed
 
     def crash(self, *, machine: bool) -> None:
         """Note what the next process finds; what this one still does is not in it.
@@ -91,13 +94,13 @@ class Disk:
         self._after.mkdir()
         self._is_all_durable = machine
         for folder in _folders_in(self._root):
-            target = self._after / folder.relative_to(self._root)
+            target = Path(f"{self._after}{folder.removeprefix(self._place)}")
             target.mkdir(exist_ok=True)
             live = _names_in(folder)
             found = self._left_of(self._names.get(folder, {}), live) if machine else live
             for name, inode in found.items():
-                path = folder / name if live.get(name) == inode else self._inodes / str(inode)
-                self._put(path, target / name, whole=not machine)
+                path = f"{folder}/{name}" if live.get(name) == inode else self._kept_as(inode)
+                self._put(Path(path), target / name, whole=not machine)
 
     def restart(self) -> None:
         """Put in place what `crash` noted."""
@@ -107,7 +110,7 @@ class Disk:
             for folder in _folders_in(self._root):
                 self._note_names(folder)
                 for name in self._names[folder]:
-                    status = (folder / name).stat()
+                    status = Path(folder, name).stat()
                     self._content[status.st_ino] = status.st_size, status.st_mtime_ns
 
     def _left_of(self, synced: Names, live: Names) -> Names:
@@ -143,12 +146,12 @@ class Disk:
         target.chmod(stat.S_IMODE(status.st_mode))
 
 
-def _folders_in(root: Path) -> list[Path]:
-    """It, and all folders below it, upper ones first."""
-    return sorted(Path(folder) for folder, _, _ in os.walk(root))
+def _folders_in(root: Path) -> list[str]:
+    """It, and all folders below it, upper ones first. Text, and no paths: simulations look at thousands of them."""
+    return sorted((folder for folder, _, _ in os.walk(root)), key=lambda folder: folder.split("/"))
 
 
-def _names_in(folder: Path) -> Names:
+def _names_in(folder: str) -> Names:
     with os.scandir(folder) as entries:
         files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
     return {
