@@ -10,6 +10,7 @@ from typing import Any
 
 from tupletree.bolts.effects import MAX_STRAYS_KEPT, Worked
 from tupletree.bolts.forks import leave_if_forked
+from tupletree.bolts.service_errors import is_of_service
 from tupletree.data.frames import Root, roots_of
 from tupletree.errors import PermanentError, ProcessingTimeoutError, RetryAfter, TupletreeError
 from tupletree.texts import encodable
@@ -17,9 +18,6 @@ from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
 __all__ = ["OUR_MODULES", "FailureMaker", "late_text", "rule_of", "safe_text", "wrong_type"]
-
-OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of the operating system that no service or network is the cause of."""
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
@@ -89,7 +87,7 @@ def rule_of(retry: Retry | None, error: BaseException | None) -> RetryRule | Non
     after_s = error.seconds if isinstance(error, RetryAfter) else None
     settings = retry.settings_for(error) if retry is not None else None
     has_pauses = settings is not None and settings.has_pauses
-    is_service = isinstance(error, OSError) and not isinstance(error, OF_PATHS) and not has_pauses
+    is_service = not has_pauses and is_of_service(error)
     if settings is None:
         return RetryRule(after_s=after_s, is_service=is_service) if is_service or after_s is not None else None
     return RetryRule(

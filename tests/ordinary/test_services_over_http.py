@@ -1,0 +1,210 @@
+"""A service over HTTP that is away, slow, or answers 429 or 503: what a user would write with httpx holds.
+
+The service is a real one on the loopback interface; time is virtual where no runtime is needed.
+"""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import httpx
+import pytest
+
+from tests.local.running import run as run_locally
+from tests.ordinary.conftest import InProcess
+from tests.tasks.streams import Line, Word
+from tupletree import Retry, RetryAfter, TaskContext, Topology, bolt, testing
+from tupletree.bolts.service_errors import is_of_service
+from tupletree.sinks import foreach
+from tupletree.sources import items
+
+TIMEOUT_S = 0.05
+PATIENCE_S = 2.0
+"""How long a slow answer of the service waits for the end of its test."""
+
+
+class Service:
+    """A service that is troubled for its first calls: `away`, `slow`, or a status."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.trouble: list[str] = []
+        self.asked = 0
+        self.over = threading.Event()
+        self._server: http.server.ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def begin(self, trouble: list[str]) -> None:
+        self.trouble, self.asked = trouble, 0
+
+    def before_call(self) -> str:
+        """It is there, or it is not, as the next call is to find it."""
+        self.asked += 1
+        kind = self.trouble[self.asked - 1] if self.asked <= len(self.trouble) else ""
+        if kind == "away":
+            self.stop()
+        elif self._server is None:
+            self._start()
+        self.now = kind
+        return kind
+
+    def _start(self) -> None:
+        service = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                kind = service.now
+                if kind == "slow":
+                    service.over.wait(PATIENCE_S)
+                    return
+                self.send_response(int(kind or 200))
+                if kind == "429":
+                    self.send_header("Retry-After", "30" if self.path == "/long" else "0.2")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing on stderr."""
+
+        http.server.ThreadingHTTPServer.allow_reuse_address = True
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+SERVICE = Service()
+CALLS: list[float] = []
+
+
+@pytest.fixture(autouse=True)
+def service() -> Iterator[Service]:
+    CALLS.clear()
+    SERVICE.over.clear()
+    yield SERVICE
+    SERVICE.over.set()
+    SERVICE.stop()
+
+
+def url_of(line: Line) -> str:
+    return SERVICE.url + ("long" if line.text == "long" else "")
+
+
+def understood(answer: httpx.Response, line: Line) -> Word:
+    if answer.status_code == 429:
+        raise RetryAfter(float(answer.headers["Retry-After"]))
+    answer.raise_for_status()
+    return Word(line.text)
+
+
+@bolt
+def plain(line: Line, context: TaskContext) -> Word:
+    CALLS.append(context.epoch_time_s)
+    SERVICE.before_call()
+    with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+        return understood(client.get(url_of(line)), line)
+
+
+@bolt(concurrency=4)
+async def waits(line: Line, context: TaskContext) -> Word:
+    CALLS.append(time.monotonic())
+    SERVICE.before_call()
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as client:
+        return understood(await client.get(url_of(line)), line)
+
+
+def of(work: Any, retry: Retry | None, line: str = "") -> Topology:
+    t = Topology("asks")
+    done = t.bolt("work", work, retry=retry).shuffle(t.spout("lines", items([Line(line)])))
+    t.sink("out", foreach(lambda _: None)).shuffle(done)
+    return t
+
+
+@pytest.mark.parametrize(
+    ("trouble", "pauses"),
+    [
+        (["away"] * 3, [0.5, 3, 18]),
+        (["slow"] * 2, [0.5, 3]),
+        (["503"] * 3, [0.5, 3, 18]),
+        (["404"] * 9, [0.1, 0.2, 0.4, 0.8]),
+    ],
+)
+def test_a_service_that_is_away_slow_or_answers_with_an_error_is_waited_for(
+    trouble: list[str], pauses: list[float]
+) -> None:
+    SERVICE.begin(trouble)
+    ended = testing.run(of(plain, None), {"lines": [Line("")]}, options={"backoff_jitter": 0.0})
+    [message] = ended.messages["lines"]
+    assert message.acked is (trouble[0] != "404")
+    assert [round(later - before, 1) for before, later in pairwise(CALLS)] == pauses
+
+
+def test_a_pause_that_it_asks_for_is_kept() -> None:
+    SERVICE.begin(["429", "429"])
+    ended = testing.run(of(plain, None), {"lines": [Line("long")]}, options={"backoff_jitter": 0.0})
+    [message] = ended.messages["lines"]
+    assert (message.acked, message.attempts) == (True, 3)
+    assert [round(later - before) for before, later in pairwise(CALLS)] == [30, 30]
+
+
+@pytest.mark.parametrize("work", [plain, waits])
+@pytest.mark.parametrize("runtime", ["local", "spark"])
+def test_both_runtimes_wait_as_it_asks_and_take_its_absence_for_an_outage_where_that_is_said(
+    tmp_path: Path, in_process: InProcess, work: Any, runtime: str
+) -> None:
+    run: Callable[[Topology, Path], Any] = run_locally if runtime == "local" else in_process
+    SERVICE.begin(["away", "away", "429", "slow"])
+    policy = Retry(attempts=3, backoff_s=0.01, on={httpx.ConnectError: Retry.OUTAGE})
+    summary = run(of(work, policy), tmp_path / "state")
+    assert (summary.acked, summary.dead, summary.failed) == (1, 0, 2)
+    assert SERVICE.asked == 5
+    assert CALLS[3] - CALLS[2] >= 0.2
+
+
+def raised_from(cause: BaseException) -> BaseException:
+    error = RuntimeError("a client's own class")
+    error.__cause__ = cause
+    return error
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://localhost/")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionResetError(), True),
+        (FileNotFoundError(), False),
+        (raised_from(raised_from(TimeoutError())), True),
+        (raised_from(PermissionError()), False),
+        (RuntimeError(), False),
+        (answered(503), True),
+        (answered(429), True),
+        (answered(404), False),
+        (HTTPError("http://localhost/", 404, "no", {}, None), False),  # type: ignore[arg-type]  # an OSError all the same
+        (HTTPError("http://localhost/", 500, "no", {}, None), True),  # type: ignore[arg-type]
+        (SystemExit(500), False),
+        (None, False),
+    ],
+)
+def test_which_exceptions_tell_of_a_service(error: BaseException | None, expected: bool) -> None:
+    assert is_of_service(error) is expected
