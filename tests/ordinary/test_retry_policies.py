@@ -26,6 +26,7 @@ from tupletree import (
     Spout,
     TaskContext,
     Topology,
+    TopologyError,
     arrow_bolt,
     batch_bolt,
     bolt,
@@ -286,3 +287,52 @@ def test_what_times_out_or_is_refused_by_a_sink_goes_by_the_options(work: Any, k
     driver.run()
     assert [(died.attempts, died.failure.kind.value) for died in driver.died] == [(3, kind)]
     assert driver.now_s - began_s < 60.0
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+class Flaky(Sink[Word]):
+    """Raises for its first calls, and notes when it was called."""
+
+    def __init__(self, error: BaseException, times: int) -> None:
+        self.error, self.times = error, times
+
+    def write(self, batch: SinkBatch[Word]) -> None:
+        CALLS.append(time.monotonic())
+        if len(CALLS) <= self.times:
+            raise self.error
+
+
+@pytest.mark.parametrize("runtime", ["local", "spark"])
+def test_a_sink_has_a_policy_of_its_own(tmp_path: Path, in_process: InProcess, runtime: str) -> None:
+    def written(error: BaseException, times: int, retry: Retry | None) -> Any:
+        CALLS.clear()
+        t = Topology("sinks")
+        t.sink("out", Flaky(error, times), retry=retry).shuffle(
+            t.bolt("same", same).shuffle(t.spout("s", items([Line("")])))
+        )
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        return run_locally(t, place) if runtime == "local" else in_process(t, place)
+
+    on: dict[type[BaseException], Retry] = {KeyError: Retry.NEVER, LookupError: Retry.OUTAGE}
+    policy = Retry(attempts=3, backoff_s=0.01, on=on)
+    assert (written(ValueError("busy"), 2, policy).acked, len(CALLS)) == (1, 3)
+    assert (written(ValueError("busy"), 9, policy).dead, len(CALLS)) == (1, 3)
+    assert (written(KeyError("no"), 9, policy).dead, len(CALLS)) == (1, 1)
+    ended = written(LookupError("away"), 4, policy)
+    assert (ended.acked, ended.failed, len(CALLS)) == (1, 0, 5)
+    assert (written(RetryAfter(0.2), 1, None).acked, len(CALLS)) == (1, 2)
+    assert CALLS[1] - CALLS[0] >= 0.2
+
+
+@bolt
+def same(line: Line) -> Word:
+    return Word(line.text)
+
+
+def test_what_a_sink_is_given_is_checked() -> None:
+    t = Topology("wrong")
+    t.sink("out", foreach(print), retry=Retry(attempts=0)).shuffle(t.spout("s", items([Line("")])))
+    with pytest.raises(TopologyError, match="retry= is out of range: attempts"):
+        t.build()

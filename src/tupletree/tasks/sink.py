@@ -17,7 +17,7 @@ from typing import Any
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.failures import FailureMaker
 from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, done_roots, roots_of
-from tupletree.errors import InternalError, is_outage
+from tupletree.errors import InternalError
 from tupletree.routing.plan import Plan, Task
 from tupletree.sinks.files import SinkRowsError
 from tupletree.tasks.edges import ONLY_INT
@@ -121,6 +121,7 @@ class SinkMachine(Machine):
             plan.parallelism(task.component),
             component_tasks=plan.component_tasks,
             input_types=plan.input_types(task.component),
+            retry=plan.spec.components[task.component].retry,
         )
         self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
         self._run = run
@@ -129,7 +130,7 @@ class SinkMachine(Machine):
         self._is_ordered = asks_for_order(plan.spec.components[task.component])
         self._names_messages = bool(getattr(sink, "names_messages", False))
         self._linger_s = linger_s
-        self._fail = FailureMaker(task.component, task.task_id)
+        self._fail = FailureMaker(task.component, task.task_id, self.place.retry)
         self._lost = Failure(
             kind=FailureKind.LOST,
             component=task.component,
@@ -175,7 +176,7 @@ class SinkMachine(Machine):
         try:
             self._open()
         except Exception as error:
-            if not (self._was_open and is_outage(error)):
+            if not (self._was_open and self.place.takes_as_outage(error)):
                 raise
             self._note(self.wait.met(error, now.monotonic_s), out)
 
@@ -374,7 +375,7 @@ class SinkMachine(Machine):
             self._open()
             self._try(batch, out)
         except Exception as error:
-            if not is_outage(error):
+            if not self.place.takes_as_outage(error):
                 raise
             self._batch = batch
             self._note(self.wait.met(error, now.monotonic_s), out)
@@ -408,7 +409,7 @@ class SinkMachine(Machine):
             except SinkRowsError as error:
                 self._leave_out(error, batch, out)
             except Exception as error:
-                if is_outage(error):
+                if self.place.takes_as_outage(error):
                     raise
                 failure = self._fail.of(batch.rows[0], error, FailureKind.PUBLISH)
                 batch.refused.update((root, failure) for roots in batch.row_roots for root in roots_of(roots))

@@ -305,7 +305,13 @@ class Topology:
         return handle
 
     def sink(
-        self, name: str, sink: Sink[Any], *, parallelism: int | None = None, executors: int | None = None
+        self,
+        name: str,
+        sink: Sink[Any],
+        *,
+        parallelism: int | None = None,
+        executors: int | None = None,
+        retry: Retry | None = None,
     ) -> SinkHandle:
         """Add a sink, where results go.
 
@@ -314,8 +320,12 @@ class Topology:
             sink: a sink object.
             parallelism: number of tasks; None is as many as its widest producer has on Spark, and 1 locally.
             executors: see `bolt`.
+            retry: what follows when the sink raises; None: as the options say. Locally the messages of the batch are
+                tried again; on Spark their rows are there already, and the call is made again, attempts times.
         """
         draft = self._declare(name, "sink", sink, parallelism, executors)
+        draft.retry = retry
+        draft.findings += policy_faults(retry, draft.place)
         self._is_object(draft, Sink)
         return SinkHandle(draft)
 

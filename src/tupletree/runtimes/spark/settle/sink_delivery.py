@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from tupletree.bolts.effects import TaskPlace
-from tupletree.bolts.failures import FailureMaker
+from tupletree.bolts.failures import FailureMaker, rule_of
 from tupletree.data.frames import Root, all_failed, roots_of
 from tupletree.durable import missing, pack, read_container, replace_file
-from tupletree.errors import ConnectorError, PermanentError, is_outage
+from tupletree.errors import PermanentError, is_outage
 from tupletree.routing.plan import Plan, Task
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.instances import own_instance
@@ -151,6 +151,7 @@ class SinkDelivery:
                     wall_s,
                     component_tasks=self._plan.component_tasks,
                     input_types=self._plan.input_types(name),
+                    retry=component.retry,
                 )
                 self._sinks[name, task.index] = sink
                 while True:
@@ -158,8 +159,8 @@ class SinkDelivery:
                         self._calls.call(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
                         self._outages.over(name)
                         break
-                    except ConnectorError as error:
-                        if not (may_wait and is_outage(error)):
+                    except Exception as error:
+                        if not (may_wait and place.takes_as_outage(error)):
                             raise
                         self._wait(name, error)
 
@@ -245,7 +246,7 @@ class SinkDelivery:
                 return
             may_split = offer.sink.promise != "exactly_once" and offer.failed_calls < MAX_FAILED_CALLS
             if end - start == 1 or not may_split:
-                maker = FailureMaker(offer.task.component, offer.task.task_id)
+                maker = self._maker(offer)
                 for row in offer.remaining(start, end):
                     offer.ledger.refused[row] = maker.of(offer.rows[row], error, FailureKind.PUBLISH)
                 offer.save()
@@ -259,7 +260,7 @@ class SinkDelivery:
     def _call(self, offer: _Delivery, batch_id: str, start: int, end: int, *, whole: bool) -> BaseException | None:
         """Call until the sink has the batch, or no call is left: then return the last error. Halves are not retried."""
         attempt = 0
-        maker = FailureMaker(offer.task.component, offer.task.task_id)
+        maker, retry = self._maker(offer), self._components[offer.task.component].retry
         while rows := offer.remaining(start, end):
             made = None if offer.made is None else [offer.made[row] for row in rows]
             ids = None if offer.ids is None else [offer.ids[row] for row in rows]
@@ -280,17 +281,18 @@ class SinkDelivery:
                 # Before the others are written: a batch that is there already would be skipped.
                 offer.save()
             except BaseException as error:  # SystemExit, too, is a fault of the user's code here
-                if is_outage(error):
+                if is_outage(error) if retry is None else retry.takes_as_outage(error):
                     attempt -= 1
                     self._wait(offer.task.component, error)
                     continue
                 offer.failed_calls += 1
                 name = type(error).__qualname__
                 logger.warning("sink %s: batch %s failed: %s: %s", offer.task.component, batch_id, name, error)
-                is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt)
+                rule = rule_of(retry, error)
+                is_last = isinstance(error, PermanentError) or self._policy.exhausted(attempt, rule)
                 if is_last or not whole:
                     return error
-                if self._calls.wait(self._policy.delay_s(attempt, self._random)):
+                if self._calls.wait(self._policy.delay_s(attempt, self._random, rule)):
                     raise Closing from error
             else:
                 offer.failed_calls = 0
@@ -298,6 +300,9 @@ class SinkDelivery:
                 break
         crash_point("publish.after_call")
         return None
+
+    def _maker(self, offer: _Delivery) -> FailureMaker:
+        return FailureMaker(offer.task.component, offer.task.task_id, self._components[offer.task.component].retry)
 
     def _wait(self, sink: str, error: BaseException) -> None:
         """Wait until a sink that is not available is to be called again. Raises Closing if the run ends first."""

@@ -516,7 +516,7 @@ class StageRun:
         control = self._control
         directory = Path(unmarked_text(control.sink_directories[component.name]))
         name = f"{control.run_id[:8]}-{self._version}-{task.index:04d}-{self._attempt}"
-        fail = partial(self._fail, FailureMaker(component.name, task.task_id))
+        fail = partial(self._fail, FailureMaker(component.name, task.task_id, component.retry))
         worked = self._stats.worked
         part = 0
         sink = SinkTask(component, directory, name, part, self._names.ids_of)
