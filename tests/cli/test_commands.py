@@ -146,7 +146,7 @@ def test_doctor_knows_every_extra_that_users_install_and_says_how_to_get_one(
     needed = {
         f"extra {extra}": {re.split(r"[\[>=]", line)[0] for line in lines}
         for extra, lines in project["optional-dependencies"].items()
-        if extra not in {"dev", "java"}
+        if extra not in {"java", "spark"}
     }
     monkeypatch.setattr(java, "installed_version", lambda name: None if name == "psycopg" else "1.0")
     checks = {check.name: check for check in examine()}
