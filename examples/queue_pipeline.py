@@ -16,7 +16,7 @@ import zlib
 import msgspec
 
 from tupletree import PermanentError, TaskContext, Topology, bolt
-from tupletree.queues import Message, open_queue
+from tupletree.queues import Message, open_queue, url_of
 from tupletree.sinks import queue_sink, sql
 from tupletree.sources import queue as queue_of
 
@@ -65,17 +65,17 @@ def topology(
         follow: wait for more when the queue is empty.
     """
     t = Topology("queue-pipeline")
-    orders = t.spout("orders", queue_of(f"{queue}?queue=orders", Order, follow=follow))
+    orders = t.spout("orders", queue_of(url_of(queue, "orders"), Order, follow=follow))
     sales = t.bolt("price", price, parallelism=2).shuffle(orders)
     t.sink("table", sql(table, "sales", key="id", message_type=Sale)).shuffle(sales)
-    t.sink("sales", queue_sink(f"{queue}?queue=sales", id="id", key="article")).shuffle(sales)
+    t.sink("sales", queue_sink(url_of(queue, "sales"), id="id", key="article")).shuffle(sales)
     return t
 
 
 def publish(queue: str, count: int) -> int:
     """Publish orders; how many were new. One of a hundred is no order."""
     articles = [*PRICES]
-    with open_queue(f"{queue}?queue=orders") as orders:
+    with open_queue(url_of(queue, "orders")) as orders:
         new = 0
         for first in range(0, count, 1000):
             batch = []

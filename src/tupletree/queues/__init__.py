@@ -15,7 +15,7 @@ from tupletree.queues.contract import (
 from tupletree.queues.messages import Delivery, Depth, Failure, Letter, Message, RefusedMessage, Stored
 from tupletree.queues.named import Queue
 from tupletree.queues.registry import connect, open_queue, register_scheme, schemes
-from tupletree.queues.urls import QueueUrl
+from tupletree.queues.urls import QueueUrl, url_of
 
 __all__ = [
     "Broker",
@@ -38,4 +38,5 @@ __all__ = [
     "open_queue",
     "register_scheme",
     "schemes",
+    "url_of",
 ]

@@ -13,7 +13,7 @@ import msgspec
 
 from tupletree.errors import ConfigError, Finding
 
-__all__ = ["HIDDEN", "QueueUrl", "is_secret", "parse_url", "without_secrets"]
+__all__ = ["HIDDEN", "QueueUrl", "is_secret", "parse_url", "url_of", "without_secrets"]
 
 HIDDEN = "***"
 _LEAST_SECRET = 4
@@ -131,6 +131,16 @@ def parse_url(text: str) -> QueueUrl:
     options = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name != "queue"}
     queue = dict(parse_qsl(query, keep_blank_values=True)).get("queue", "")
     return QueueUrl(scheme.lower(), unquote(user), unquote(password), host, port, unquote(path), options, queue)
+
+
+def url_of(broker: str, queue: str) -> str:
+    """The URL of a queue of this broker, whose own URL may have options already.
+
+    Example:
+        >>> url_of("nats://127.0.0.1?lease_s=5", "orders")
+        'nats://127.0.0.1?lease_s=5&queue=orders'
+    """
+    return f"{broker}{'&' if '?' in broker else '?'}queue={quote(queue, safe='')}"
 
 
 def _split_login(place: str) -> tuple[str, str]:
