@@ -31,7 +31,7 @@ def escape(text: str) -> str:
 def escape_block(text: str) -> str:
     """The text with its line breaks; every line but the first is indented, to be told from Tupletree's own.
 
-    All of them alike, so that a traceback keeps its shape; not at all, if all of them are indented already.
+    All of them in the same way, so that a traceback keeps its shape; not at all, if all of them are indented already.
     """
     first, *rest = _LINE_BREAK.split(text)
     others = [escape(line.expandtabs(4)) if line.strip() else "" for line in rest]

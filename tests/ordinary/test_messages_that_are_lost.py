@@ -15,6 +15,7 @@ from tests.routes.running.pipelines import Asked, adapter
 from tests.routes.running.test_commands import Commands
 from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states, until
 from tupletree.cli.main import main
+from tupletree.errors import ConnectorError
 from tupletree.queues import Broker, connect
 from tupletree.routes import lost
 from tupletree.routes.ledger import Completed, NewMessage
@@ -170,6 +171,27 @@ def test_the_commands_say_what_is_lost_and_end_it(tmp_path: Path, monkeypatch: p
     assert "completed with dead letters, 4 messages, 3 dead" in ended
     assert "nothing is lost" in commands.run("settle-lost", execution)
     assert "can be replayed" in commands.run("replay", execution, code=2)
+
+
+def test_a_broker_that_is_away_is_asked_once_for_a_list_of_executions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    p, _ = held_up(tmp_path / ".tupletree/routes/p")
+    with p.run(only=["split"]) as run:
+        begun = run.execute({"count": 2}, route="split")
+        until(lambda: states(run, begun.id).get("split") == {"done": 1})
+    asked: list[str] = []
+
+    def find(_: object, queue: str, __: object) -> set[str]:
+        asked.append(queue)
+        raise ConnectorError("the broker is away")
+
+    with connect(f"sqlite:///{tmp_path}/.tupletree/routes/p/pipeline.db") as broker:
+        monkeypatch.setattr(type(broker), "find", find)
+    commands = Commands(tmp_path, capsys)
+    assert len(commands.run("list").splitlines()) == 2
+    assert asked == ["q.two"]
 
 
 def test_without_its_document_queues_that_are_elsewhere_are_not_taken_for_empty(

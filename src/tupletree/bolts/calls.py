@@ -16,7 +16,7 @@ from tupletree.bolts.event_time import (
     BEFORE_ALL,
     BY_RUN,
     BY_WALL,
-    Hold,
+    TimeHold,
     Watermark,
     micros,
     seconds,
@@ -454,7 +454,7 @@ class TimedHolder(CallingHolder):
         self._stirred = self._retries_run and self.is_holding
         return self._watermark.advance(self._now_us(), self._ran_us(), self._holds())
 
-    def _holds(self) -> list[Hold]:
+    def _holds(self) -> list[TimeHold]:
         """What holds the watermark back: what is tried again, what is put off before it, and what is under way."""
         place = self._place
         put_off_us = None if place.held_back_since_s is None else micros(place.held_back_since_s)

@@ -17,7 +17,17 @@ from tupletree.bolts.failures import safe_text
 from tupletree.errors import ProcessingError
 from tupletree.topology.windows import Timestamp
 
-__all__ = ["BEFORE_ALL", "BY_RUN", "BY_WALL", "Hold", "Watermark", "micros", "seconds", "shown", "timestamp_function"]
+__all__ = [
+    "BEFORE_ALL",
+    "BY_RUN",
+    "BY_WALL",
+    "TimeHold",
+    "Watermark",
+    "micros",
+    "seconds",
+    "shown",
+    "timestamp_function",
+]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
@@ -87,7 +97,7 @@ HISTORY_LENGTH = 192
 """How finely the past is remembered: in steps of so many microseconds, or of this part of its age where that is more.
 It is thinned out when it has so many entries."""
 
-Hold = tuple[int, int]
+TimeHold = tuple[int, int]
 """(since when, microseconds; by which clock) something holds the watermark back."""
 
 BY_WALL, BY_RUN = 0, 2
@@ -123,7 +133,7 @@ class Watermark:
         self._latest[source] = max(self._latest[source], time_us)
         self._heard_us[source] = ran_us
 
-    def advance(self, now_us: int, ran_us: int, holds: Sequence[Hold] = ()) -> int:
+    def advance(self, now_us: int, ran_us: int, holds: Sequence[TimeHold] = ()) -> int:
         """Bring it up to date.
 
         Args:
@@ -138,14 +148,14 @@ class Watermark:
         self.current = max(self.current, min(free, self._held_at(ran_us, holds)))
         return self.current
 
-    def _held_at(self, ran_us: int, holds: Sequence[Hold]) -> int:
+    def _held_at(self, ran_us: int, holds: Sequence[TimeHold]) -> int:
         """Where it is held; after all times if nothing holds it."""
         if not holds:
             return AFTER_ALL
         held = min(self._as_of(since_us, clock) for since_us, clock in holds)
         return max(held, self._as_of(ran_us - self._hold_us, BY_RUN))
 
-    def reaches(self, time_us: int, now_us: int, ran_us: int, holds: Sequence[Hold] = ()) -> int | None:
+    def reaches(self, time_us: int, now_us: int, ran_us: int, holds: Sequence[TimeHold] = ()) -> int | None:
         """When to look whether the clock alone has brought it to a time; None: only tuples will."""
         if all(latest == BEFORE_ALL for latest in self._latest.values()):
             return None

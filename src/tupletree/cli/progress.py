@@ -92,7 +92,7 @@ def _others(progress: Progress) -> list[tuple[str, str]]:
 
 
 class StderrConsole(Console):
-    """Writes to a stream; a pipe that nobody reads any more is no reason to end the process, as rich has it."""
+    """Writes to a stream; a pipe that no process reads any more is no reason to end the process, as rich has it."""
 
     def on_broken_pipe(self) -> None:
         """Called within the handling of a BrokenPipeError: go on."""

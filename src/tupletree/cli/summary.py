@@ -1,7 +1,7 @@
 """How a run ended, as text for people and as one line of JSON for programs, and the streams where it is printed.
 
 Results stay apart from what else is printed. What a run did is its exit code's to say: a terminal that was closed, a
-pipe that nobody reads and a log file on a full disk end no run and change no exit code, and what cannot be shown is
+pipe that no process reads and a log file on a full disk end no run and change no exit code, and what cannot be shown is
 dropped.
 """
 
@@ -122,7 +122,7 @@ def print_result(text: str, stream: TextIO) -> None:
 
 
 def discard_output() -> None:
-    """Let what is left to print on stdout go nowhere, because nobody reads it any more."""
+    """Let what is left to print on stdout go nowhere, because no process reads it any more."""
     _drop_rest(sys.stdout)
 
 

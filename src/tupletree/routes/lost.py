@@ -22,7 +22,16 @@ from tupletree.queues.contract import UnknownQueueError
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Execution, Loss, MessageRow
 
-__all__ = ["LostMessage", "LostReport", "LostWatch", "QueuePlaces", "find_lost", "find_lost_among", "settle_lost"]
+__all__ = [
+    "Away",
+    "LostMessage",
+    "LostReport",
+    "LostWatch",
+    "QueuePlaces",
+    "find_lost",
+    "find_lost_among",
+    "settle_lost",
+]
 
 MOST = 10_000
 """Open messages of an execution that are looked for at a time."""
@@ -34,6 +43,9 @@ FIRST_LOOK_S = 5.0
 
 AGAIN_S = 30.0
 """How often that is looked at while it stands still."""
+
+Away = dict[Broker | None, str]
+"""Broker that did not answer → what it said, or why not."""
 
 logger = logging.getLogger("tupletree.routes")
 
@@ -95,16 +107,26 @@ class LostReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{count:,} message{'s' * (count != 1)} can never be delivered: {named}{rest}"
 
 
-def find_lost(ledger: Ledger, places: QueuePlaces, execution: str, *, most: int = MOST) -> LostReport:
-    """Look for the open messages of an execution. Nothing changes."""
+def find_lost(
+    ledger: Ledger, places: QueuePlaces, execution: str, *, most: int = MOST, away: Away | None = None
+) -> LostReport:
+    """Look for the open messages of an execution. Nothing changes.
+
+    Args:
+        ledger: that has them.
+        places: where their queues are.
+        execution: its id.
+        most: how many messages are looked for.
+        away: brokers that are not asked, because they did not answer for another execution; added to.
+    """
     rows = ledger.messages(execution, state="open", limit=most + 1)
-    losses, not_asked = _losses(ledger, places, rows[:most])
+    losses, not_asked = _losses(ledger, places, rows[:most], {} if away is None else away)
     return LostReport(messages=[*map(_told, losses)], not_asked=not_asked, more=len(rows) > most)
 
 
 def find_lost_among(ledger: Ledger, places: QueuePlaces, rows: Sequence[MessageRow]) -> Sequence[LostMessage]:
     """Look for these messages, which are open."""
-    return [*map(_told, _losses(ledger, places, rows)[0])]
+    return [*map(_told, _losses(ledger, places, rows, {})[0])]
 
 
 def settle_lost(ledger: Ledger, places: QueuePlaces, execution: str) -> Sequence[LostMessage]:
@@ -116,7 +138,7 @@ def settle_lost(ledger: Ledger, places: QueuePlaces, execution: str) -> Sequence
     settled: list[LostMessage] = []
     after = 0
     while rows := ledger.messages(execution, state="open", after=after, limit=MOST):
-        losses, _ = _losses(ledger, places, rows)
+        losses, _ = _losses(ledger, places, rows, {})
         ended = set(ledger.end_lost([*_with_bodies(places, losses)]))
         settled += [_told(loss) for loss in losses if loss.row.id in ended]
         after = rows[-1].number
@@ -128,8 +150,13 @@ def _told(loss: Loss) -> LostMessage:
     return LostMessage(id=row.id, route=row.route, queue=row.queue, state=row.state, reason=loss.reason)
 
 
-def _losses(ledger: Ledger, places: QueuePlaces, rows: Sequence[MessageRow]) -> tuple[list[Loss], dict[str, str]]:
-    """Which of these are lost, and the queues that could not be asked. The rows were read before this is called."""
+def _losses(
+    ledger: Ledger, places: QueuePlaces, rows: Sequence[MessageRow], away: Away
+) -> tuple[list[Loss], dict[str, str]]:
+    """Which of these are lost, and the queues that could not be asked. The rows were read before this is called.
+
+    A broker is asked once, until it does not answer: each try may take seconds.
+    """
     unpublished = set(ledger.unpublished([row.broker_id for row in rows]))
     queues: dict[str, list[MessageRow]] = {}
     for row in rows:
@@ -141,10 +168,17 @@ def _losses(ledger: Ledger, places: QueuePlaces, rows: Sequence[MessageRow]) -> 
             found += [Loss(row, f"no route of the document reads its queue {queue}") for row in waiting]
             continue
         waiting = [row for row in waiting if row.broker_id not in unpublished]
+        broker: Broker | None = None
         try:
-            held = _held(places, queue, [row.broker_id for row in waiting]) if waiting else set()
+            broker = places.broker_of(queue)
+            if broker in away:
+                not_asked[queue] = away[broker]
+                continue
+            held = _held(broker, queue, [row.broker_id for row in waiting]) if waiting else set()
         except ConnectorError as error:
             not_asked[queue] = error.what
+            if broker is not None:
+                away[broker] = error.what
         except _UnknownError as error:
             not_asked[queue] = str(error)
         else:
@@ -158,9 +192,8 @@ class _UnknownError(Exception):
     """It cannot be told which messages a queue has."""
 
 
-def _held(places: QueuePlaces, queue: str, ids: Sequence[str]) -> set[str]:
+def _held(broker: Broker | None, queue: str, ids: Sequence[str]) -> set[str]:
     """Which of these messages a queue has."""
-    broker = places.broker_of(queue)
     if broker is None:
         raise _UnknownError("it is not known where it is: name the document with --pipeline FILE")
     try:

@@ -452,13 +452,13 @@ def _deputies(
     served_by = {task_id: executor.index for executor in executors for task_id in executor.task_ids}
     found: dict[str, tuple[int, ...]] = {}
     for name, component in spec.components.items():
-        if len(ranges[name]) > 1 and _is_alike(component):
+        if len(ranges[name]) > 1 and _has_equal_tasks(component):
             first: dict[int, int] = {}
             found[name] = tuple(first.setdefault(served_by[task_id], task_id) for task_id in ranges[name])
     return found
 
 
-def _is_alike(component: ComponentSpec) -> bool:
+def _has_equal_tasks(component: ComponentSpec) -> bool:
     """Whether it makes no difference to a bolt, or to the task that emits to it, which of its tasks works a tuple.
 
     It does where an object of its own, a context, held tuples or ticks belong to each task.

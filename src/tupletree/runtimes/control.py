@@ -156,7 +156,7 @@ class RunControl:
             self._forget(request_id)
         answers = self._handle.state_dir / ANSWERS
         for left in answers.glob("*.json") if is_real_folder(answers) else ():
-            with contextlib.suppress(OSError):  # what is no file is none of ours, and nobody reads it
+            with contextlib.suppress(OSError):  # what is no file is none of ours, and is not read
                 left.unlink()
         self._write()
         self._thread.start()

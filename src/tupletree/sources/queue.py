@@ -24,7 +24,7 @@ from tupletree.queues.messages import Delivery, Failure, Letter, Message
 from tupletree.queues.named import Queue
 from tupletree.queues.registry import check_url, open_queue
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, TaskContext
-from tupletree.tracking.outcomes import Failure as Verdict
+from tupletree.tracking.outcomes import Failure as TupleFailure
 from tupletree.tracking.outcomes import FailureKind
 
 __all__ = ["BrokerSpout", "queue"]
@@ -178,7 +178,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._acks: dict[str, str] = {}  # message → handle, until `flush`
         self._failures: dict[str, Failure] = {}
         self._letters: dict[str, Letter] = {}
-        self._settled: dict[str, Verdict | None] = {}  # without a delivery at hand; None: it was acked
+        self._settled: dict[str, TupleFailure | None] = {}  # without a delivery at hand; None: it was acked
         self._decode: Callable[[Message], Any] | None
         if callable(self._body):
             self._decode = self._body
@@ -273,7 +273,7 @@ class BrokerSpout(AsyncSpout[T]):
 
     def _lease_ahead(self, queue: Queue) -> None:
         self._leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
-        self._leasing.add_done_callback(_hear)
+        self._leasing.add_done_callback(_note_outage)
 
     def _not_given(self) -> list[Delivery]:
         """What was leased and not given yet."""
@@ -347,24 +347,24 @@ class BrokerSpout(AsyncSpout[T]):
         """The message is done: `flush` acks it at the broker."""
         self._end(str(message_id), None)
 
-    def fail(self, message_id: MessageId, failure: Verdict) -> None:
+    def fail(self, message_id: MessageId, failure: TupleFailure) -> None:
         """The message is dead, or goes back to the queue."""
         self._end(str(message_id), failure)
 
-    def _end(self, message_id: str, failure: Verdict | None) -> None:
+    def _end(self, message_id: str, failure: TupleFailure | None) -> None:
         delivery = self._out.pop(message_id, None)
         if delivery is not None:
             self._tell(delivery, failure)
         elif failure is None or failure.permanent:
             self._remember(message_id, failure)
 
-    def _remember(self, message_id: str, failure: Verdict | None) -> None:
+    def _remember(self, message_id: str, failure: TupleFailure | None) -> None:
         """What is to be told when the message is delivered again: an earlier process had the delivery."""
         self._settled[message_id] = failure
         if len(self._settled) > MAX_SETTLED:
             del self._settled[next(iter(self._settled))]
 
-    def _tell(self, delivery: Delivery, failure: Verdict | None) -> None:
+    def _tell(self, delivery: Delivery, failure: TupleFailure | None) -> None:
         message_id = delivery.message.id
         if failure is None:
             self._acks[message_id] = delivery.handle
@@ -441,17 +441,17 @@ def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[st
     return lost
 
 
-def _hear(leasing: asyncio.Future[list[Delivery]]) -> None:
-    """An outage is raised by the next `next`; if there is none, nobody misses it."""
+def _note_outage(leasing: asyncio.Future[list[Delivery]]) -> None:
+    """An outage is raised by the next `next`; if there is none, it does not matter."""
     if not leasing.cancelled():
         leasing.exception()
 
 
-def _text_of(failure: Verdict) -> str:
+def _text_of(failure: TupleFailure) -> str:
     where = f"{failure.component}: " if failure.component else ""
     kind = failure.error_type or failure.kind.value
     return f"{where}{kind}: {failure.error}" if failure.error else f"{where}{kind}"
 
 
-def _dead(reason: str, component: str) -> Verdict:
-    return Verdict(kind=FailureKind.ERROR, error=reason, component=component, permanent=True)
+def _dead(reason: str, component: str) -> TupleFailure:
+    return TupleFailure(kind=FailureKind.ERROR, error=reason, component=component, permanent=True)

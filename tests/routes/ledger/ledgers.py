@@ -12,7 +12,7 @@ from tupletree.queues import Delivery, Failure, Letter
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.document.spec import ErrorHandling
 from tupletree.routes.ids import child_id
-from tupletree.routes.ledger import Arrival, Ledger, LedgerRules, NewMessage, SettleEffects, Verdict
+from tupletree.routes.ledger import Arrival, ArrivalAnswer, Ledger, LedgerRules, NewMessage, SettleEffects
 from tupletree.routes.messages import Child, Outcome, Settlement, Standing
 
 __all__ = ["RULES", "Bench", "bench", "child", "rules"]
@@ -64,7 +64,7 @@ class Bench:
         """From the broker alone."""
         return self.broker.lease(queue, limit, **options)
 
-    def arrive(self, deliveries: Sequence[Delivery], queue: str) -> list[Verdict]:
+    def arrive(self, deliveries: Sequence[Delivery], queue: str) -> list[ArrivalAnswer]:
         """Ask the ledger."""
         route = self.rules.readers[queue]
         return self.ledger.arrive(
@@ -79,7 +79,7 @@ class Bench:
         assert [verdict.action for verdict in verdicts] == ["work"] * len(found)
         return [self.standing(one, verdict, queue) for one, verdict in zip(found, verdicts, strict=True)]
 
-    def standing(self, one: Delivery, verdict: Verdict, queue: str) -> Standing:
+    def standing(self, one: Delivery, verdict: ArrivalAnswer, queue: str) -> Standing:
         """Of a delivery that is to be worked."""
         return Standing(
             id=verdict.id,

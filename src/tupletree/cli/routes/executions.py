@@ -58,7 +58,7 @@ def list_command(
         with _opened(place.ledger) as opened:
             executions = opened.executions(place.name, limit=limit)
             found += executions
-            lost |= {one.id: len(_lost(place, opened, one).messages) for one in executions if not one.ended_s}
+            lost |= _lost_of_all(place, opened, [one for one in executions if not one.ended_s])
     found.sort(key=lambda one: -one.created_s)
     for one in found[:limit]:
         count = lost.get(one.id, 0)
@@ -306,6 +306,20 @@ def _lost(place: Places, ledger: Ledger, execution: Execution) -> LostReport:
         return LostReport()
     with known_queues(place, ledger, execution.pipeline) as queues:
         return find_lost(ledger, queues, execution.id)
+
+
+def _lost_of_all(place: Places, ledger: Ledger, executions: Sequence[Execution]) -> dict[str, int]:
+    """How many messages of each execution are lost, by one connection to each broker."""
+    from tupletree.routes.lost import Away, find_lost
+
+    lost: dict[str, int] = {}
+    for pipeline in {one.pipeline for one in executions}:
+        away: Away = {}
+        with known_queues(place, ledger, pipeline) as queues:
+            for one in executions:
+                if one.pipeline == pipeline:
+                    lost[one.id] = len(find_lost(ledger, queues, one.id, away=away).messages)
+    return lost
 
 
 def _found_in(execution: str, pipeline: str | None, url: str | None) -> tuple[Places, Execution]:

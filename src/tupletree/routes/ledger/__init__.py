@@ -3,6 +3,7 @@
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import (
     Arrival,
+    ArrivalAnswer,
     Completed,
     Execution,
     LedgerRules,
@@ -16,11 +17,11 @@ from tupletree.routes.ledger.values import (
     SettleEffects,
     StoredDocument,
     ToDeadLetter,
-    Verdict,
 )
 
 __all__ = [
     "Arrival",
+    "ArrivalAnswer",
     "Completed",
     "Execution",
     "Ledger",
@@ -35,5 +36,4 @@ __all__ = [
     "SettleEffects",
     "StoredDocument",
     "ToDeadLetter",
-    "Verdict",
 ]

@@ -27,8 +27,8 @@ from tupletree.routes.ledger.values import (
     PROCESSING,
     UNROUTED,
     Arrival,
+    ArrivalAnswer,
     LedgerRules,
-    Verdict,
 )
 from tupletree.routes.messages import Settlement, Standing
 
@@ -112,7 +112,7 @@ def register(
 
 def arrive(
     session: Session, arrivals: Sequence[Arrival], rules: LedgerRules, now_s: float
-) -> tuple[list[Verdict], Changes, Settling]:
+) -> tuple[list[ArrivalAnswer], Changes, Settling]:
     """Judge deliveries; see `Ledger.arrive`. Nothing is written yet but the rows of new executions."""
     names = [arrival.headers.get(REPLAY_HEADER) or arrival.id for arrival in arrivals]
     changes = Changes(session, now_s)
@@ -199,22 +199,22 @@ def _judge(
     entry: MessageEntry,
     rules: LedgerRules,
     parents: Mapping[str, tuple[str, ...]],
-) -> Verdict:
+) -> ArrivalAnswer:
     if not entry.is_open:
-        return Verdict(answer_to_closed(entry, rules), entry.id, reason=entry.reason or "it was settled before")
+        return ArrivalAnswer(answer_to_closed(entry, rules), entry.id, reason=entry.reason or "it was settled before")
     live = changes.live(entry)
     if not live:
         changes.close(entry, CANCELLED, "its execution was cancelled")
-        return Verdict("ack", entry.id, reason="its execution was cancelled")
+        return ArrivalAnswer("ack", entry.id, reason="its execution was cancelled")
     executions = [changes.executions[number] for number in live]
     if all([execution.paused for execution in executions]):  # noqa: C419 - a list of one is quicker
-        return Verdict("give_back", entry.id, reason="its execution is paused")
+        return ArrivalAnswer("give_back", entry.id, reason="its execution is paused")
     lost = entry.state in (PROCESSING, HELD)
     if lost and entry.lost + 1 >= MAX_LOST:
         settling.settle(_lost(entry, arrival))
-        return Verdict(answer_to_closed(entry, rules), entry.id, reason=entry.reason)
+        return ArrivalAnswer(answer_to_closed(entry, rules), entry.id, reason=entry.reason)
     changes.mark(entry, PROCESSING, lost=lost)
-    return Verdict(
+    return ArrivalAnswer(
         "work",
         entry.id,
         attempt=entry.failures + 1,

@@ -13,7 +13,8 @@ Owns the operations, each of which is one transaction. Two places, the same tabl
 How a message goes:
 
 1. `start` registers an execution with its first message.
-2. A delivery comes to `arrive` before it is worked, which says what to do with it (`Verdict`), and which attempt it is.
+2. A delivery comes to `arrive` before it is worked, which says what to do with it, and which attempt it is
+   (`ArrivalAnswer`).
 3. What its attempt came to comes to `settle`, in batches. A settlement may come twice, late, or from two processes: the
    first that ends a message counts, each later one is answered as the first was.
 
@@ -40,6 +41,7 @@ from tupletree.routes.ledger.settling import Settling
 from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session, Store, T
 from tupletree.routes.ledger.values import (
     Arrival,
+    ArrivalAnswer,
     Completed,
     Execution,
     ExecutionState,
@@ -56,7 +58,6 @@ from tupletree.routes.ledger.values import (
     RouteCounts,
     SettleEffects,
     StoredDocument,
-    Verdict,
 )
 from tupletree.routes.messages import Settlement
 
@@ -148,7 +149,7 @@ class Ledger:
         self._write(work)
         return execution
 
-    def arrive(self, arrivals: Sequence[Arrival], rules: LedgerRules) -> list[Verdict]:
+    def arrive(self, arrivals: Sequence[Arrival], rules: LedgerRules) -> list[ArrivalAnswer]:
         """Deliveries, before they are worked. What is to be worked is *processing* from now on.
 
         A message that the ledger does not know begins an execution of its own, with an id that is derived from the
@@ -163,7 +164,7 @@ class Ledger:
             return []
         return self._write(lambda session: self._arrive(session, arrivals, rules))
 
-    def _arrive(self, session: Session, arrivals: Sequence[Arrival], rules: LedgerRules) -> list[Verdict]:
+    def _arrive(self, session: Session, arrivals: Sequence[Arrival], rules: LedgerRules) -> list[ArrivalAnswer]:
         now_s = self._clock()
         verdicts, changes, settling = arrive(session, arrivals, rules, now_s)
         settling.effects.acks, settling.effects.letters = [], []  # the verdicts say so
@@ -176,7 +177,7 @@ class Ledger:
 
     def lease(
         self, queue: str, route: str, rules: LedgerRules, limit: int, *, lease_s: float
-    ) -> tuple[list[Delivery], list[Verdict]]:
+    ) -> tuple[list[Delivery], list[ArrivalAnswer]]:
         """`Broker.lease`, and `arrive` with what was leased, in one transaction. Only where `leases` says so.
 
         A crash leaves both or nothing: no message is leased that the ledger was not asked about.
@@ -194,7 +195,7 @@ class Ledger:
         if not self._store.has_work(queue):
             return [], []
 
-        def work(session: Session) -> tuple[list[Delivery], list[Verdict]]:
+        def work(session: Session) -> tuple[list[Delivery], list[ArrivalAnswer]]:
             assert session.queue is not None, "the queue lives in the ledger's file"
             deliveries = session.queue.take(queue, limit, lease_s=lease_s)
             if not deliveries:

@@ -28,6 +28,7 @@ __all__ = [
     "STATE_NAMES",
     "UNROUTED",
     "Arrival",
+    "ArrivalAnswer",
     "Completed",
     "Execution",
     "ExecutionState",
@@ -46,7 +47,6 @@ __all__ = [
     "SettleEffects",
     "StoredDocument",
     "ToDeadLetter",
-    "Verdict",
 ]
 
 MessageState = Literal["pending", "processing", "held", "retrying", "done", "filtered", "unrouted", "dead", "cancelled"]
@@ -127,7 +127,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     headers: Mapping[str, str] = {}
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
+class ArrivalAnswer(msgspec.Struct, frozen=True, gc=False):
     """What is to be done with a delivery.
 
     Attributes:

@@ -130,7 +130,8 @@ class UnderWay:
 
     def lost(self, task: int) -> None:
         """A task was lost with all frames that it was to get."""
-        gone = [(frame_id, entry[2]) for frame_id, entry in self._frames.items() if entry[3] == task]
+        with self._lock:
+            gone = [(frame_id, entry[2]) for frame_id, entry in self._frames.items() if entry[3] == task]
         for frame_id, parts in gone:
             for _ in range(parts):
                 self.taken(frame_id)

@@ -88,7 +88,7 @@ class AsyncSpoutAdapter(Spout[Any]):
     """
 
     def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
-        self.on_given: Callable[[], None] = _nobody
+        self.on_given: Callable[[], None] = _no_listener
         self.is_asked_first = True
         self._spout = spout
         self._loop = loop
@@ -224,7 +224,7 @@ class AsyncSpoutAdapter(Spout[Any]):
 _END: Any = object()
 
 
-def _nobody() -> None:
+def _no_listener() -> None:
     """No thread waits for this source."""
 
 

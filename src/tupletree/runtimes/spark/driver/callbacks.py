@@ -65,7 +65,7 @@ class Callbacks:
         self._outages = outages
         self._clock = clock
         self._retold = retold
-        self._hears_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
+        self._takes_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
 
     def activate(self, *, active: bool) -> None:
@@ -89,7 +89,7 @@ class Callbacks:
         self.flush()  # confirmed means durable at the source
         with self._accounts.lock:
             for settled in retold:
-                if self._intake.can_hear(settled.spout_task, settled.message_id):
+                if self._intake.was_delivered(settled.spout_task, settled.message_id):
                     self._accounts.pending.confirm(settled.spout_task, settled.message_id)
         return True
 
@@ -104,7 +104,7 @@ class Callbacks:
         Returns the spout tasks that were asked to emit something again. Raises Closing if the run ends first.
         """
         spouts = self._spouts
-        if self._hears_acks:
+        if self._takes_acks:
             for acked in verdicts.acked:
                 spout = spouts[acked.spout_task]
                 self._call(spout, spout.spout.ack, acked.message_id)
@@ -117,10 +117,10 @@ class Callbacks:
             self._call(spout, spout.spout.fail, retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
         if any(spout.position is None for spout in spouts.values()):
-            heard: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
+            told: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
             with self._accounts.lock:
-                for one in heard:
-                    if self._intake.can_hear(one.spout_task, one.message_id):
+                for one in told:
+                    if self._intake.was_delivered(one.spout_task, one.message_id):
                         self._accounts.pending.confirm(one.spout_task, one.message_id)
         return [retry.spout_task for retry in verdicts.source_retries]
 

@@ -111,7 +111,7 @@ class Intake:
         self._spouts[spout_task].ended = False
         self._accounts.ended.discard(spout_task)
 
-    def can_hear(self, spout_task: int, message_id: MessageId) -> bool:
+    def was_delivered(self, spout_task: int, message_id: MessageId) -> bool:
         """Whether a source without a position gave this message in this process; asked once per verdict.
 
         If it did not, its handle for the verdict may be gone: those of a broker end with their connection. It will
