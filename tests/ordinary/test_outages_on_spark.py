@@ -8,14 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
+from tests.databases import need_postgres, postgres, query
 from tests.ordinary.conftest import begin_in_process
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import Feed
 from tupletree import KeyedState, MapState, Topology, batch_bolt, bolt
 from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.runtimes.spark.settle.outages import outage_in
-from tupletree.sinks import foreach, jsonl
+from tupletree.sinks import foreach, jsonl, sql
 from tupletree.sinks.reader import read_rows
 from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import SinkBatch
@@ -154,6 +156,57 @@ def test_an_outage_on_spark_that_lasts_too_long_ends_the_run_with_open_messages(
     (tmp_path / "plain").write_text("0")
     summary = in_process(t, tmp_path / "state")
     assert (summary.acked, summary.failed, summary.dead, summary.open) == (10, 0, 0, 0)
+
+
+class Held(msgspec.Struct, frozen=True):
+    n: int
+
+
+SERVER = {"url": ""}
+
+
+@bolt
+def looks_up(value: N) -> Held:
+    if value.n % 10 == 0:
+        engine = sa.create_engine(SERVER["url"])
+        try:
+            with engine.connect() as connection:
+                connection.execute(sa.text("select 1"))
+        except sa.exc.DBAPIError as error:
+            raise ConnectorError("the database is away", got=str(error)) from error
+        finally:
+            engine.dispose()
+    return Held(value.n)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("away_s", [2.0, 20.0])
+def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row_on_spark(
+    tmp_path: Path, away_s: float
+) -> None:
+    """A bolt that asks it, and the SQL sink."""
+    need_postgres()
+    count = 600
+    with postgres() as server:
+        SERVER["url"] = server.url
+        t = Topology("database")
+        source = t.spout("source", Feed("db", N, numbered([N(n, "") for n in range(count)]), batch=20))
+        t.sink("out", sql(server.url, "rows", message_type=Held)).shuffle(t.bolt("looks_up", looks_up).shuffle(source))
+        handle = begin_in_process(t, tmp_path / "state", max_attempts=1, message_timeout_s=2.0, epoch_max_messages=20)
+        while not handle.progress().acked:
+            time.sleep(0.01)
+        server.stop()
+        time.sleep(away_s)  # the server is away for as long in real time: that is the test
+        assert handle.progress().state == "waiting"
+        assert handle.progress().outages
+        server.start()
+        back_s = time.monotonic()
+        while handle.progress().outages:
+            time.sleep(0.01)
+        assert time.monotonic() - back_s < 5.0
+        summary = handle.wait(60.0)
+        assert (summary.acked, summary.failed, summary.dead) == (count, 0, 0)
+        assert query(server.url, "select count(*), count(distinct n) from rows") == [(count, count)]
 
 
 @pytest.mark.parametrize(
