@@ -30,6 +30,7 @@ _EXTRAS = {
     "openlineage": (("openlineage-python",), "run events of routes"),
     "cloudevents": (("cloudevents",), "messages of routes as CloudEvents"),
     "redis": (("redis",), "queues on a Redis server"),
+    "nats": (("nats-py",), "queues on a NATS server"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 
