@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
+# Processes of tests would compile again what they import: three that collect tests, and a hundred that these start.
+unexport PYTHONDONTWRITEBYTECODE
+
 CHECKED := src tests $(wildcard examples benchmarks)
 
 .PHONY: help setup servers postgresql redis nats demo test tests types format nightly cluster stress bench bench-peers lock audit dist clean

@@ -86,7 +86,10 @@ class Command:
             sys.executable, "-m", "tupletree", "run", str(target), "--runtime", runtime, "--summary", "json",
             "--set", f"out={folder / 'out'}", "--set", f"what={what}", "--state-dir", str(self.state), *more,
         ]  # fmt: skip
+        # Tests run under `nohup` would hand on that a closed terminal is ignored.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        signal.signal(signal.SIGHUP, before)
 
     def until(self, holds: Callable[[], bool], patience_s: float = 120.0) -> None:
         """Wait for something that its status shows."""
@@ -105,7 +108,12 @@ class Command:
 
     def end(self) -> tuple[int, dict[str, object], str]:
         """Its exit code, its summary and what stood on stderr."""
-        out, err = self.process.communicate(timeout=120)
+        try:
+            out, err = self.process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
         return self.process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err
 
     def open_now(self) -> int:
