@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,18 +118,19 @@ def machine_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_a_clock_that_steps_neither_delays_nor_loses_anything(
     tmp_path: Path, start: Start, seconds: float, machine_clock: Callable[[float], None]
 ) -> None:
+    far: dict[str, Any] = {"lease_seconds": 600.0}  # what had to wait for the end of a lease would be too late
     p = pipeline(
         tmp_path,
-        route("split", adapter(Split), out=("q.judge",)),
-        route("judge", adapter(Failing), adapter(Batch, size=4), out=("q.gather",)),
-        route("gather", adapter(Sampling)),
+        route("split", adapter(Split), out=("q.judge",), **far),
+        route("judge", adapter(Failing), adapter(Batch, size=4), out=("q.gather",), **far),
+        route("gather", adapter(Sampling), **far),
     )
     with start(p) as run:
         for _ in range(2):
             begun = run.execute({"count": 6}, route="split")
             until(lambda: "judge" in states(run, begun.id))  # noqa: B023 - called at once
             machine_clock(seconds)
-            ended = begun.wait(20)
+            ended = begun.wait(HANG_S)
             assert (ended.state, ended.total) == ("completed", 13)
 
 
