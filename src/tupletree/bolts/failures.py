@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ from tupletree.texts import encodable
 from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
-__all__ = ["OUR_MODULES", "FailureMaker", "late_text", "rule_of", "safe_text", "wrong_type"]
+__all__ = ["BEHIND", "OUR_MODULES", "FailureMaker", "late_text", "rule_of", "safe_text", "wrong_type"]
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
@@ -41,6 +41,10 @@ OUR_MODULES = (
     "tupletree.testing.",
 )
 """Prefixes of the modules that call user code."""
+
+
+BEHIND = Failure(kind=FailureKind.ERROR, error="behind a tuple of its key that failed")
+"""No failure, but a note in its place: tuples of this message are not worked now, and wait (see `tasks.in_order`)."""
 
 
 def safe_text(value: object, limit: int = MAX_TEXT) -> str:
@@ -106,9 +110,13 @@ class FailureMaker:
     Args:
         component, task_id: the task.
         retry: what the topology says about failures of the component.
+
+    Attributes:
+        behind: messages that failed → those in hand that are to wait for them; they get `BEHIND`. None: no such order.
     """
 
     def __init__(self, component: str, task_id: int, retry: Retry | None = None) -> None:
+        self.behind: Callable[[Iterable[int]], Iterable[int]] | None = None
         self._component = component
         self._task_id = task_id
         self._retry = retry
@@ -143,6 +151,9 @@ class FailureMaker:
         if new:
             failure = self.of(value, error)
             failures.update(dict.fromkeys(new, failure))
+            if self.behind is not None:
+                for one in self.behind(new):
+                    failures.setdefault(one, BEHIND)
 
     def blame(self, worked: Worked, root: Root, value: object, error: BaseException | str | None) -> None:
         """As `note`; the failure of an untracked tuple, which has no verdict, becomes a stray."""

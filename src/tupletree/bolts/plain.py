@@ -7,7 +7,7 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from operator import length_hint
@@ -94,6 +94,10 @@ class BoltTask:
             collector = self._injected("collector")
             self._call = lambda value: process(value, collector)
         self._method(bolt.open)(self._place)
+
+    def put_behind(self, behind: Callable[[Iterable[int]], Iterable[int]]) -> None:
+        """Messages that wait for one that fails are not called: see `FailureMaker.behind`."""
+        self._fail.behind = behind
 
     def leave_early(self, tell: Callable[[Callable[[], Worked]], None]) -> None:
         """Report calls that take long while they run; see `CollectorCall.leave_early`."""

@@ -9,7 +9,7 @@ from typing import Any
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.streams import Schema
 
-__all__ = ["KeyFunctions", "column_keys", "key_functions", "key_types"]
+__all__ = ["KeyFunctions", "column_keys", "key_functions", "key_types", "ordered_keys"]
 
 KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 """(component, stream) of an input → function tuples → canonical keys."""
@@ -24,6 +24,17 @@ def key_functions(spec: TopologySpec, component: ComponentSpec, task_index: int 
             spec.components[source.component].outputs[source.stream].schema, source.grouping.fields
         )
         for source in component.inputs
+    }
+
+
+def ordered_keys(spec: TopologySpec, component: ComponentSpec) -> KeyFunctions:
+    """The key functions of the inputs that are grouped by `fields(…, ordered=True)`."""
+    return {
+        (source.component, source.stream): column_keys(
+            spec.components[source.component].outputs[source.stream].schema, source.grouping.fields
+        )
+        for source in component.inputs
+        if source.grouping.ordered
     }
 
 

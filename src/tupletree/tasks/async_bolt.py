@@ -25,8 +25,9 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, CallWatch, own_copy
-from tupletree.tasks.bolt import RENEWALS
+from tupletree.tasks.bolt import LOOK_FOR_EARLIER_S, RENEWALS
 from tupletree.tasks.emitter import DeferredDeltas
+from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Finished, Mail, Now
 from tupletree.tasks.orders import carried
@@ -77,6 +78,7 @@ class AsyncBoltMachine(EmittingMachine):
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
+        self._plan = plan
         spec: BoltSpec = component.body
         self.place = CallPlace.of(self.place)
         self._deferred = DeferredDeltas()
@@ -118,6 +120,7 @@ class AsyncBoltMachine(EmittingMachine):
         """Ask for a class bolt to be opened; tuples wait until it is."""
         self._begin(now)
         self.place.ids_of = self._ids_of
+        self._in_order = self._order(self._plan, one_by_one=True)
         if self._process is None:
             self._ask_to_open(out)
 
@@ -175,7 +178,7 @@ class AsyncBoltMachine(EmittingMachine):
     @property
     def is_busy(self) -> bool:
         """Whether any call runs or is to be made."""
-        return self.held > 0
+        return self.held > 0 or (self._in_order is not None and self._in_order.is_holding)
 
     def next_due_s(self) -> float | None:
         """When to look whether a call reset a timeout, or whether a message is over."""
@@ -190,11 +193,15 @@ class AsyncBoltMachine(EmittingMachine):
         elif self._limit is not None and self._ready:
             dues += [self._limit.due_s] if len(self._running) < self._spec.concurrency else []
             dues += [] if self._renewal_s is None else [self._renew_at_s]
+        if self._in_order is not None and self._in_order.is_holding:
+            dues.append(self._looked_s + (LOOK_FOR_EARLIER_S if self._in_order.looks_again else LOOK_S))
+            dues += [] if self._renewal_s is None else [self._renew_at_s]
         return min(dues, default=None)
 
     def held_roots(self) -> list[int]:
         """Roots of the tuples that it holds."""
-        return [*self._calls.unsettled(), *self._waiting_roots()]
+        waiting = self._in_order.waiting_roots() if self._in_order is not None else ()
+        return [*self._calls.unsettled(), *self._waiting_roots(), *waiting]
 
     def holds(self, root: int, now: Now) -> list[Hold]:
         """See `Machine`."""
@@ -211,6 +218,7 @@ class AsyncBoltMachine(EmittingMachine):
         for key, line in self._lines.items():
             if any(root in roots_of(delivery.root) for delivery in line):
                 found.append(Hold("key", name, key=safe_text(key, 100)))
+        found += [] if self._in_order is None else self._in_order.holds(root)
         if not found and root in self._calls.unsettled():
             found.append(Hold("held", name))
         return found
@@ -223,7 +231,8 @@ class AsyncBoltMachine(EmittingMachine):
         found += (
             [Hold("turn" if self.wait.current is None else "outage", name, len(self._ready))] if self._ready else []
         )
-        return [*found, Hold("key", name, behind)] if behind else found
+        found += [Hold("key", name, behind)] if behind else []
+        return found if self._in_order is None else [*found, *self._in_order.held_now()]
 
     def _waiting_roots(self) -> list[int]:
         """Roots of the tuples that wait for a call."""
@@ -236,6 +245,8 @@ class AsyncBoltMachine(EmittingMachine):
             self._kept_frames.settle((), roots)
         if self._deferred is not None:
             self._deferred.forget(roots)
+        if self._in_order is not None:
+            self._in_order.purge(roots)
         self._calls.purge(roots, {call.delivery for call in self._running.values()})
         for key, line in self._lines.items():
             self._lines[key] = deque(one for one in line if not all_failed(one.root, roots))
@@ -253,8 +264,24 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         self.worked += len(frame.values)
         worked = Worked()
-        if self._under_way is not None:
-            self._keep_frame(frame, self._under_way)
+        if self._in_order is not None:
+            self._take_in_order(frame, self._in_order)
+            self._line_up_next(self._in_order, worked)
+        else:
+            if self._under_way is not None:
+                self._keep_frame(frame, self._under_way)
+            self._line_up_all(frame, worked)
+        self._go_on(worked, out)
+
+    def _line_up_next(self, in_order: OrderedInput, worked: Worked) -> bool:
+        """Line up what may be called now; whether there was anything."""
+        came = False
+        while (frame := in_order.next_frame(0)) is not None:
+            came = True
+            self._line_up_all(frame, worked)
+        return came
+
+    def _line_up_all(self, frame: Frame, worked: Worked) -> None:
         if self._emitter.ordering.inherits:
             frame = carried(frame)
         for delivery in deliveries_of(frame):
@@ -264,7 +291,6 @@ class AsyncBoltMachine(EmittingMachine):
                 self._fail.blame(worked, delivery.root, delivery.value, error)
             else:
                 self._line_up(delivery, key)
-        self._go_on(worked, out)
 
     def tick(self, now: Now, out: Outbox) -> None:
         """Call the bolt's tick, before the tuples that wait; not while the last tick runs."""
@@ -315,6 +341,15 @@ class AsyncBoltMachine(EmittingMachine):
             if self.wait.due_s <= now.monotonic_s and not self._is_probing and may_start:
                 self._go_on(Worked(), out)
         asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
+        if self._in_order is not None and self._in_order.is_holding:
+            self._in_order.look()
+            if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
+                self._renew_at_s = now.monotonic_s + self._renewal_s
+                out.extend([*self._in_order.waiting_roots(), *self._waiting_roots()])
+            if self._line_up_next(self._in_order, worked := Worked()):
+                self._begin(now)
+                self._go_on(worked, out)
+                return True
         return self._renew(out) or asked
 
     def _look_at_calls(self, now: Now, out: Outbox) -> None:
@@ -379,6 +414,8 @@ class AsyncBoltMachine(EmittingMachine):
                     break
                 self._start(*self._ready.popleft(), worked, out)
         self.carry_out(worked, out)
+        if self._in_order is not None and self._line_up_next(self._in_order, worked := Worked()):
+            self._go_on(worked, out)
 
     def _is_next_wanted(self) -> bool:
         """Drop the next tuples whose messages are over; whether one is left."""

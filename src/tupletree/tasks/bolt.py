@@ -22,6 +22,7 @@ from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
 from tupletree.state.keys import key_functions
 from tupletree.tasks.emitter import DeferredDeltas
+from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Mail, Now
 from tupletree.tasks.orders import carried
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from tupletree.bolts.arrow import ArrowTask
 
 __all__ = ["BoltMachine", "Sender"]
+
+LOOK_FOR_EARLIER_S = 0.002
+"""How often a task with an ordered input looks whether what is earlier has come, while something waits for that."""
 
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
@@ -87,6 +91,7 @@ class BoltMachine(EmittingMachine):
     ) -> None:
         super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
+        self._plan = plan
         self._is_open = False
         self.wait = OutageWait(task.component, outage_limit_s)
         self.place.waits = True
@@ -133,6 +138,10 @@ class BoltMachine(EmittingMachine):
         if self.live is not None and self.pace is not None:
             self.live.paces[self.task.component] = self.pace
         self.place.ids_of = self._ids_of
+        self._in_order = self._order(self._plan)
+        if self._in_order is not None and isinstance(self._bolt, BoltTask):
+            self.is_timed = True
+            self._bolt.put_behind(self._in_order.behind)
         error = self._try_to_open()
         if error is not None and self.place.takes_as_outage(error):
             self._wait_for(error, now, out)
@@ -173,12 +182,32 @@ class BoltMachine(EmittingMachine):
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Work a frame, or let it wait for the end of an outage behind those that came before it."""
-        if self.is_waiting or self._limit is not None:
+        if self._in_order is not None:
+            self._take_in_order(frame, self._in_order)
+            self._work_in_order(self._in_order, now, out)
+        elif self.is_waiting or self._limit is not None:
             self._waiting.append(frame)
             if self._limit is not None and self.wait.current is None:
                 self._work_allowed(self._limit, now, out)
         else:
             self._work(frame, now, out)
+
+    def _work_in_order(self, in_order: OrderedInput, now: Now, out: Outbox) -> bool:
+        """Work what may be worked now, for a few milliseconds; whether there was anything."""
+        worked = False
+        while not self.is_waiting:
+            if self._limit is not None and self._limit.due_s > now.monotonic_s:
+                break
+            frame = in_order.next_frame(1 if self._limit is not None or self.pace is None else self.pace.limit)
+            if frame is None:
+                break
+            if self._limit is not None:
+                self._limit.take(len(frame.values), now.monotonic_s)
+            self._work(frame, now, out)
+            worked = True
+            if self.sender is not None and self.sender.is_due():
+                break
+        return worked
 
     def _work_allowed(self, limit: RateLimit, now: Now, out: Outbox) -> bool:
         """Work of the first frame that waits what the rate allows, for a few milliseconds; whether that was any."""
@@ -207,7 +236,9 @@ class BoltMachine(EmittingMachine):
         if under_way is not None:
             since_s = under_way.since_s(frame)
             self._since_s = now.monotonic_s if since_s is None else since_s
-            if keeps:
+            if self._in_order is not None:
+                keeps = True  # since it came
+            elif keeps:
                 self._keep_frame(frame, under_way)
         self._worked_s = now.monotonic_s
         self._is_counted = False
@@ -219,6 +250,8 @@ class BoltMachine(EmittingMachine):
         if self._emitter.ordering.inherits:
             frame = carried(frame)
         worked = self._bolt.work(frame)
+        if self._in_order is not None:
+            self._in_order.take_back(worked)
         self._out = None
         if self._told:
             for root in self._told:
@@ -264,6 +297,8 @@ class BoltMachine(EmittingMachine):
             if root is not None:  # the message may be over before the call is
                 self.place.named = root, self.place.ids_of_root(root)
             worked = settled()
+            if self._in_order is not None:
+                self._in_order.take_back(worked)
             self._told.update(worked.failures)
             self.carry_out(worked, self._out)
             self.sender.send()
@@ -352,6 +387,10 @@ class BoltMachine(EmittingMachine):
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Do what is due with what is held."""
         asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
+        if self._in_order is not None and self._in_order.is_holding:
+            self._renew_in_order(self._in_order, now, out)
+            if not self.is_waiting:
+                return self._work_in_order(self._in_order, now, out) or asked
         if self.is_waiting:
             return self._go_on(now, out) or asked
         if self._holder is None:
@@ -368,8 +407,26 @@ class BoltMachine(EmittingMachine):
         self._is_counted = False
         return True
 
+    def _renew_in_order(self, in_order: OrderedInput, now: Now, out: Outbox) -> None:
+        """Waiting for its turn is no part of a message's time."""
+        self._seen_s = now.monotonic_s
+        in_order.look()
+        if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
+            self._renew_at_s = now.monotonic_s + self._renewal_s
+            out.extend([*in_order.waiting_roots(), *self._waiting_roots()])
+
     def next_due_s(self) -> float | None:
         """When something is due with what is held, or a call is to be made again."""
+        due_s = self._next_due_s()
+        if self._in_order is None or not self._in_order.is_holding:
+            return due_s
+        dues = [due_s, self._seen_s + (LOOK_FOR_EARLIER_S if self._in_order.looks_again else LOOK_AGAIN_S)]
+        dues += [None if self._renewal_s is None else self._renew_at_s]
+        if self._limit is not None and not self.is_waiting:
+            dues.append(self._limit.due_s)
+        return min((one for one in dues if one is not None), default=None)
+
+    def _next_due_s(self) -> float | None:
         if self.is_waiting:
             again_s = self.wait.due_s if self._limit is None else max(self.wait.due_s, self._limit.due_s)
             return again_s if self._renewal_s is None else min(again_s, self._renew_at_s)
@@ -392,11 +449,13 @@ class BoltMachine(EmittingMachine):
         """Roots of the tuples that it holds."""
         if self._holder is not None:
             return (one for held in self._holder.held() for root in held.frame.roots for one in roots_of(root))
+        if self._in_order is not None:
+            return self._in_order.waiting_roots()
         return self._bolt.unsettled() if isinstance(self._bolt, BoltTask) else ()
 
     def holds(self, root: int, now: Now) -> list[Hold]:
         """See `Machine`."""
-        found: list[Hold] = []
+        found: list[Hold] = [] if self._in_order is None else self._in_order.holds(root)
         name, away, holder = self.task.component, self.wait.current, self._holder
         if self.is_waiting and root in self._waiting_roots():
             since_s = None if away is None else away.since_s - now.monotonic_s + now.wall_s
@@ -405,13 +464,13 @@ class BoltMachine(EmittingMachine):
             sinces = [one.since_s for one in holder.held() if any(root in roots_of(held) for held in one.frame.roots)]
             if sinces:
                 found.append(self._hold_of(holder, len(sinces), holder.until_s(root), min(sinces)))
-        elif root in self.held_roots():
+        elif self._in_order is None and root in self.held_roots():
             found.append(Hold("held", name))
         return found
 
     def held_now(self) -> list[Hold]:
         """See `Machine`."""
-        found = []
+        found = [] if self._in_order is None else self._in_order.held_now()
         waiting = sum([len(frame.values) for frame in self._waiting])
         if self.wait.current is not None:
             waiting += len([*self._bolt.waiting()])
@@ -433,6 +492,8 @@ class BoltMachine(EmittingMachine):
             self._kept_frames.settle((), roots)
         if self._deferred is not None:
             self._deferred.forget(roots)
+        if self._in_order is not None:
+            self._in_order.purge(roots)
         if self._holder is not None:
             self._holder.forget(roots)
         elif isinstance(self._bolt, BoltTask):
@@ -448,7 +509,8 @@ class BoltMachine(EmittingMachine):
     @property
     def is_busy(self) -> bool:
         """Whether tuples are held."""
-        return self.is_waiting or (self._holder is not None and self._holder.is_holding)
+        is_ordering = self._in_order is not None and self._in_order.is_holding
+        return self.is_waiting or is_ordering or (self._holder is not None and self._holder.is_holding)
 
     def flush(self, now: Now, out: Outbox) -> bool:
         """Work what is held, however little. Windows and joins wait until all that is on its way has come to them."""

@@ -11,7 +11,9 @@ from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import Plan, Task
+from tupletree.state.keys import ordered_keys
 from tupletree.tasks.emitter import DeferredDeltas, Emitter
+from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.orders import Numbers
@@ -121,6 +123,7 @@ class Machine:
         """Close the component. What is held is not worked: call `flush` before, unless its messages have failed."""
 
 
+# More than 12 attributes: what the tasks of all kinds of bolts share, with what they count.
 class EmittingMachine(Machine):
     """What the tasks of bolts of all kinds share: where the effects of a call go.
 
@@ -160,6 +163,7 @@ class EmittingMachine(Machine):
         )
         self._random_bits = random_bits
         self._kept_frames: KeptFrames | None = None
+        self._in_order: OrderedInput | None = None  # made by `start`, where inputs are ordered
         self._late_told = 0  # the log speaks of them when there are ten times as many
         self._since_s = 0.0  # when the oldest message of what is in hand went out, where that is of use
 
@@ -169,6 +173,8 @@ class EmittingMachine(Machine):
 
     def carry_out(self, worked: Worked, out: Outbox) -> None:
         """Turn what came of a call into frames, deltas and failures."""
+        if self._in_order is not None:
+            self._in_order.take_back(worked)
         ordering = self._emitter.ordering
         if not ordering.is_idle:
             ordering.settle(worked)
@@ -199,11 +205,30 @@ class EmittingMachine(Machine):
         if worked.stray_count:
             self.strays += worked.stray_count
             out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))
+        if self._in_order is not None:
+            self._in_order.settle(worked)
+
+    def _order(self, plan: Plan, *, one_by_one: bool = False) -> OrderedInput | None:
+        """What keeps the order of this task's inputs; None if none of them is ordered."""
+        ordered = None if self._under_way is None else self._under_way.ordered
+        if ordered is None or self.task.task_id not in ordered.tasks:
+            return None
+        keys = ordered_keys(plan.spec, plan.spec.components[self.task.component])
+        return OrderedInput(self.task.component, ordered, keys, one_by_one=one_by_one)
+
+    def _take_in_order(self, frame: Frame, in_order: OrderedInput) -> None:
+        """A frame came whose tuples may have to wait."""
+        under_way = self._under_way
+        if under_way is not None:
+            self._keep_frame(frame, under_way)
+        over = in_order.add(frame)
+        if over and self._kept_frames is not None:
+            self._kept_frames.settle((), over)
 
     def skip(self, frame: Frame) -> None:
         """See `Machine`."""
         if self._under_way is not None:
-            self._under_way.taken(frame.id)
+            self._under_way.skipped(frame.id)
 
     def _keep_frame(self, frame: Frame, under_way: UnderWay) -> None:
         """Some tuples of this frame are kept beyond the call."""

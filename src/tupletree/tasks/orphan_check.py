@@ -3,8 +3,8 @@
 Owns when a task asks the ackers about what it holds, and which. Once per message timeout it asks about the roots that
 it held the last time too, and drops those that their ackers do not know. It waits for the second time because an
 opening may still be on its way. Nothing is sent on failures themselves: a tuple may come after the mail that its root
-has failed, so such mail would have to be kept, and most failures are of tuples that no task holds. Only windows and
-joins are told of them (see `RetryStatus`), because they may see a tuple again before that.
+has failed, so such mail would have to be kept, and most failures are of tuples that no task holds. Only windows,
+joins and tasks with ordered inputs are told of them (see `RetryStatus`): they may see a tuple again before that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tupletree.routing.plan import ACKER, Plan, Task
 from tupletree.tasks.mail import Drop, OrphanQuery
 from tupletree.tasks.outbox import Outbox
 from tupletree.topology.model import BoltSpec
+from tupletree.topology.ordering import ordered_inputs
 
 __all__ = ["OrphanCheck", "orphan_check_of"]
 
@@ -31,10 +32,14 @@ def orphan_check_of(
     purge: Callable[[AbstractSet[int]], None],
 ) -> OrphanCheck | None:
     """The check of a bolt task that may keep tuples after a call; None for others. See `OrphanCheck`."""
-    bolt: BoltSpec = plan.spec.components[task.component].body
+    component = plan.spec.components[task.component]
+    bolt: BoltSpec = component.body
     ackers = plan.task_ids_of(ACKER)
     if ackers and (
-        bolt.style in {"batch", "holding"} or bolt.holding is not None or not (bolt.auto_ack and bolt.auto_fail)
+        bolt.style in {"batch", "holding"}
+        or bolt.holding is not None
+        or not (bolt.auto_ack and bolt.auto_fail)
+        or ordered_inputs(component)
     ):
         return OrphanCheck(task.task_id, ackers, timeout_s, held, purge)
     return None

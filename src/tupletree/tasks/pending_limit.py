@@ -13,6 +13,7 @@ from collections.abc import Container
 
 from tupletree.config import Options
 from tupletree.topology.model import BoltSpec, TopologySpec
+from tupletree.topology.ordering import ordered_inputs
 
 __all__ = ["PendingLimit", "timeout_text"]
 
@@ -67,7 +68,8 @@ class PendingLimit:
     def of(cls, topology: TopologySpec, options: Options, most: int) -> PendingLimit | None:
         """The limit of a spout task; None where the number is fixed.
 
-        It is fixed where the user sets it, where nothing times out, and where batches and windows need many messages.
+        It is fixed where the user sets it, where nothing times out, and where batches and windows need many messages,
+        or messages wait behind a key.
         """
         if options.max_spout_pending is not None or options.message_timeout_s is None or not options.acker_tasks:
             return None
@@ -76,7 +78,7 @@ class PendingLimit:
             bolt = component.body
             if not isinstance(bolt, BoltSpec):
                 continue
-            if bolt.style in {"batch", "holding"} or bolt.holding is not None:
+            if bolt.style in {"batch", "holding"} or bolt.holding is not None or ordered_inputs(component):
                 return None
             by_hand = by_hand or not (bolt.auto_ack and bolt.auto_fail)
             tasks = component.parallelism or 1

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tupletree.bolts.effects import Output, TaskPlace
 from tupletree.bolts.failures import FailureMaker, safe_text
 from tupletree.config import Options
-from tupletree.data.frames import UNTRACKED, Root
+from tupletree.data.frames import UNTRACKED, Frame, Root
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
 from tupletree.routing.plan import ACKER, Plan, Task
@@ -28,7 +28,9 @@ from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
+from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.tasks.upstream.retry_status import BlockedSource, RetryStatus
+from tupletree.tasks.upstream.under_way import UnderWay
 from tupletree.tasks.write_requests import WriteRequests
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.window_limits import max_pending
@@ -155,6 +157,11 @@ class SpoutMachine(Machine):
         self._now_s = self._wall_s = 0.0
         self._calls_out = SourceCalls(spout, self.wait)
 
+    @property
+    def _ordered(self) -> OrderedInputs | None:
+        """What is told of the order in which messages go out; None where no input is ordered."""
+        return None if self._under_way is None else self._under_way.ordered
+
     def number_from(self, numbers: Numbers) -> None:
         """See `Machine`."""
         self._emitter.ordering.numbers = numbers
@@ -168,6 +175,9 @@ class SpoutMachine(Machine):
         if self.live is not None:
             pending = self.pending
             self.live.register(self.task.task_id, pending.attempts_out, pending.id_of, pending.first_s)
+        if self._ordered is not None:
+            pending, task_id = self.pending, self.task.task_id
+            self._ordered.register(task_id, pending.number_of, pending.waiting_numbers(task_id))
         self._restore_not_told()
         try:
             self._open()
@@ -345,7 +355,7 @@ class SpoutMachine(Machine):
     def next_due_s(self) -> float | None:
         """The next retry, the next call after one that met an outage, or the next look at what blocks the source."""
         dues = [self._blocked_source.due_s]
-        if self._retrying and not self._is_at_limit:
+        if (self._retrying and not self._is_at_limit) or (self._ordered is not None and not self._paused):
             dues.append(self.pending.next_due_s())
         if self.wait.current is not None:
             dues.append(self.wait.due_s)
@@ -373,7 +383,11 @@ class SpoutMachine(Machine):
         writing = self._write_requests.count
         free = self._free(writing, now)
         self._is_at_limit = free <= 0
-        retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
+        if self._ordered is not None:
+            # What waits for these is in flight, and must not hold them up. So a drain waits for them, too.
+            retried = self._retry_due(now, out, MAX_LAUNCH) if self._retrying or self.in_flight > writing else 0
+        else:
+            retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
         room = min(self._room(writing), free - retried, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
             self.is_at_limit = not retried
@@ -524,16 +538,16 @@ class SpoutMachine(Machine):
             roots, values = [root for root, _ in kept], [value for _, value in kept]
         framed: list[Root] = roots  # type: ignore[assignment]  # the same list, so that its edges add up by identity
         output = Output(self._stream, values, framed, [*range(1, len(values) + 1)])
-        if not self._emitter.ordering.is_idle:
-            output.made = self.pending.number(roots, self._emitter.ordering.numbers.take)
+        numbers: list[int] = []
+        if not self._emitter.ordering.is_idle or self._ordered is not None:
+            numbers = self.pending.number(roots, self._emitter.ordering.numbers.take)
+            output.made = None if self._emitter.ordering.is_idle else numbers
         before = len(out.frames)
         first, refused = self._emitter.launch(output, out)
         if self._under_way is not None:
-            since_s = now.monotonic_s
-            if max(attempts) > 1:
-                firsts = (self.pending.first_s(root) for root in roots)
-                since_s = min((one for one in firsts if one is not None), default=since_s)
-            self._under_way.sent(out.frames[before:], since_s)
+            self._tell_under_way(self._under_way, out.frames[before:], roots, now, again=max(attempts) > 1)
+            if self._ordered is not None:
+                self._ordered.launched(self.task.task_id, numbers)
         for one, value, error in refused:
             self._fail.note(failures, one, value, error)
         opened = sum(len(part) for _, part in first)
@@ -546,6 +560,15 @@ class SpoutMachine(Machine):
             out.open_trees((self.task.task_id, value, part, now.monotonic_s))
         for root, failure in failures.items():
             self._fail_root(root, failure, now, out)
+
+    def _tell_under_way(
+        self, under_way: UnderWay, frames: Sequence[Frame], roots: Sequence[int], now: Now, *, again: bool
+    ) -> None:
+        since_s = now.monotonic_s
+        if again:
+            firsts = (self.pending.first_s(root) for root in roots)
+            since_s = min((one for one in firsts if one is not None), default=since_s)
+        under_way.sent(frames, since_s)
 
     def _tell_sent(self, attempts: Sequence[tuple[int, int]], now: Now, out: Outbox) -> None:
         for root, attempt in attempts:
@@ -563,6 +586,8 @@ class SpoutMachine(Machine):
         is_awaited = since_s is not None and self.pending.awaiting_source(task) > 0
         is_blocked = is_awaited and (bool(self._above) or self._room(self._write_requests.count) <= 0)
         roots = self.pending.roots_in_flight if is_blocked else None
+        if is_blocked and self._ordered is not None:
+            self._ordered.give_up(task, self.pending.awaited_numbers(task))
         if self._blocked_source.look(retry_status, roots, now):
             since_s = self._retrying_since_s()
         retry_status.note_spout(task, since_s, self.in_flight - self.writing, now)
@@ -684,6 +709,9 @@ class SpoutMachine(Machine):
     def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
         if self._attempts or self._facts.of_all:
             self._tell_acked(roots, now, out)
+        if self._ordered is not None:
+            numbers = [number for root in roots if (number := self.pending.number_of(root))]
+            self._ordered.ended(self.task.task_id, numbers)
         acked = self.pending.ack_many(roots, now.monotonic_s)
         out.acked.append(acked)
         if self._hears_acks:
@@ -702,7 +730,13 @@ class SpoutMachine(Machine):
     def _fail_root(self, root: int, failure: Failure, now: Now, out: Outbox) -> None:
         if self.live is not None:
             self.live.remember(self.task.task_id, root)
+        number = self.pending.number_of(root)
         what = self.pending.fail(root, failure, now.monotonic_s, now.wall_s)
+        if self._ordered is not None and number:
+            if isinstance(what, Died):
+                self._ordered.ended(self.task.task_id, [number])
+            else:
+                self._ordered.failed_for_now(self.task.task_id, number)
         if self.retry_status is not None:
             self._judged.append(root)
         self._attempts.pop(root, None)
@@ -714,7 +748,7 @@ class SpoutMachine(Machine):
         hearing = (
             self._write_requests.sinks
             if self.retry_status is None
-            else (*self._write_requests.sinks, *self.retry_status.holder_tasks)
+            else (*self._write_requests.sinks, *self.retry_status.hearing_tasks)
         )
         out.mail += [(task, Drop([root])) for task in hearing]
         if what is None:
@@ -732,7 +766,12 @@ class SpoutMachine(Machine):
 
     def _give_up(self, now: Now, out: Outbox) -> None:
         """Give up messages that a source is to emit again, although its input is over."""
-        for died in self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s):
+        awaited = self.pending.awaited_numbers(self.task.task_id) if self._ordered is not None else []
+        given_up = self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s)
+        if self._ordered is not None and given_up:
+            self._ordered.ended(self.task.task_id, awaited)
+            out.mail += [(task, Drop([one.root for one in given_up])) for task in self._ordered.tasks]
+        for died in given_up:
             self._not_yet_told.add(died.root)  # it was told of this failure already
             out.facts.append(self._facts.died(died))
             self._store_letter(died, out)

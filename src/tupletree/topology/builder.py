@@ -131,9 +131,17 @@ class _Consumer:
         """Distribute tuples evenly over the tasks."""
         return self._add(source, Grouping("shuffle"))
 
-    def fields(self, source: Source, *fields: str) -> Self:
-        """Send tuples with equal values of these fields to the same task."""
-        return self._add(source, Grouping("fields", fields))
+    def fields(self, source: Source, *fields: str, ordered: bool = False) -> Self:
+        """Send tuples with equal values of these fields to the same task.
+
+        Args:
+            source: where the tuples come from.
+            fields: the key.
+            ordered: what comes later for a key waits for what is tried again before it, so that the tuples of a key are
+                worked in the order in which the source emitted their messages. False: a message that is tried again
+                comes later than others.
+        """
+        return self._add(source, Grouping("fields", fields, ordered=ordered))
 
     def partial_key(self, source: Source, *fields: str) -> Self:
         """Like `fields`, but a key has two tasks and each tuple takes the one with less to do."""

@@ -15,6 +15,7 @@ from tupletree.errors import ConfigError, Finding
 from tupletree.topology import hints
 from tupletree.topology.components import Sink
 from tupletree.topology.model import BoltSpec, ComponentSpec, InputSpec, StreamSpec
+from tupletree.topology.ordering import order_faults
 from tupletree.topology.window_check import input_faults
 
 __all__ = ["check", "name_fault", "place"]
@@ -68,6 +69,7 @@ def check(
         findings += _unknown_names(component, by_name, where)
         findings += _inputs(component, by_name, where)
         findings += _keys(component, by_name, where)
+        findings += order_faults(component, by_name, where)
         findings += input_faults(component, by_name, where)
     findings += _unconsumed(components)
     if not allow_cycle:

@@ -45,11 +45,15 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class Grouping:
-    """How a stream's tuples are distributed over the tasks of one consumer."""
+    """How a stream's tuples are distributed over the tasks of one consumer.
+
+    `ordered`, of `fields` only: what comes later for a key waits for what is tried again before it.
+    """
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
     custom: CustomGrouping | None = None
+    ordered: bool = False
 
 
 @dataclass(frozen=True)

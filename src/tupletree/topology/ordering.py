@@ -5,9 +5,12 @@ Decided from the topology alone, so that other streams have no cost.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from tupletree.errors import Finding
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
-__all__ = ["asks_for_names", "asks_for_order", "makes_values", "ordered_streams"]
+__all__ = ["asks_for_names", "asks_for_order", "makes_values", "order_faults", "ordered_inputs", "ordered_streams"]
 
 
 def makes_values(component: ComponentSpec) -> bool:
@@ -30,6 +33,53 @@ def asks_for_order(component: ComponentSpec) -> bool:
 def asks_for_names(component: ComponentSpec) -> bool:
     """Whether a sink is to know which messages its rows belong to."""
     return component.kind == "sink" and bool(getattr(component.body, "names_messages", False))
+
+
+def ordered_inputs(component: ComponentSpec) -> frozenset[tuple[str, str]]:
+    """(component, stream) of the inputs that are grouped by `fields(…, ordered=True)`."""
+    return frozenset((source.component, source.stream) for source in component.inputs if source.grouping.ordered)
+
+
+def order_faults(component: ComponentSpec, by_name: Mapping[str, ComponentSpec], where: str) -> Iterator[Finding]:
+    """What stands in the way of an ordered input: at the component itself, and between the sources and it."""
+    for source in component.inputs:
+        if not source.grouping.ordered:
+            continue
+        subject = f"the input from {source.component}.{source.stream} is ordered"
+        if component.kind != "bolt" or not _settles_each_call(component.body):
+            yield Finding(
+                f"{subject}, and {component.name!r} has no call for each tuple that settles it",
+                where,
+                expected="a bolt that is called for each tuple, and acks or fails it with the call",
+                next_step="leave out ordered=True: "
+                + (
+                    "rows have numbers instead, see `sql(key=)` and `made=True`"
+                    if component.kind == "sink"
+                    else "put a bolt that is called for each tuple there, or order the tuples in it"
+                ),
+            )
+        met, left = {component.name}, [source.component]
+        while left:
+            name = left.pop()
+            producer = by_name.get(name)
+            if producer is None or producer.kind != "bolt" or name in met:
+                if name == component.name:
+                    yield Finding(f"{subject}, and is part of a cycle", where, next_step="leave out ordered=True")
+                continue
+            met.add(name)
+            left += [one.component for one in producer.inputs]
+            body: BoltSpec = producer.body
+            if body.style in ("batch", "window", "join", "holding") or not (body.auto_ack and body.auto_fail):
+                yield Finding(
+                    f"{subject}, and bolt {name!r} before it keeps tuples beyond a call",
+                    where,
+                    expected="only bolts that settle each tuple with its call between the sources and the input",
+                    next_step="leave out ordered=True, or move the ordered bolt before that one",
+                )
+
+
+def _settles_each_call(body: BoltSpec) -> bool:
+    return body.style in ("function", "class") and body.auto_ack and body.auto_fail
 
 
 def ordered_streams(spec: TopologySpec) -> frozenset[tuple[str, str]]:

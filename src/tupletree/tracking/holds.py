@@ -13,11 +13,12 @@ from typing import Literal, TypeAlias
 __all__ = ["Hold", "HoldKind", "added_up", "moment_text"]
 
 HoldKind: TypeAlias = Literal[
-    "retry", "source", "held", "call", "work", "turn", "key", "queue", "outage", "rate", "write"
+    "retry", "source", "held", "call", "work", "turn", "key", "order", "queue", "outage", "rate", "write"
 ]
 """It waits for its next attempt, or for its source to emit it again; a batch, window, join or a bolt that settles by
 hand keeps it; an async call, or another one, is under way with it; it waits for one of the calls to end, or behind its
-key; for its task to have time; for the end of an outage; for its bolt's `max_rate`; for its rows to be written."""
+key; for what its source emitted before it, to come; for its task to have time; for the end of an outage; for its bolt's
+`max_rate`; for its rows to be written."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Hold:
                 return f"waiting for one of the calls of {by} to end"
             case "key":
                 return f"waiting for a call of {by}, behind key {self.key}"
+            case "order":
+                return f"waiting for a call of {by}, until what its source emitted before has come there"
             case "queue":
                 return f"in the queue of {by}"
             case "outage":
@@ -100,6 +103,8 @@ class Hold:
                 return f"{number} {tuples} waiting for their turn at {by}, by its max_rate"
             case "key":
                 return f"{number} {tuples} waiting for a call of {by}, each behind its key"
+            case "order":
+                return f"{number} {tuples} waiting for a call of {by}, until what was emitted before has come there"
             case "turn":
                 return f"{number} {tuples} waiting for calls of {by} to end"
             case _:

@@ -454,6 +454,21 @@ class Pending:
             message.made = number
         return [message.made for message in messages]
 
+    def number_of(self, root: int) -> int | None:
+        """The number of the message whose attempt this is; None if it is not out. Any thread may ask."""
+        message = self._in_flight.get(root)
+        return None if message is None else message.made
+
+    def waiting_numbers(self, spout_task: int) -> list[int]:
+        """The numbers of messages that are to be tried again, by the runtime or their source."""
+        task = self._tasks[spout_task]
+        waiting = [message for message in task.messages.values() if message.waits]
+        return [message.made for message in (*waiting, *task.awaiting.values()) if message.made]
+
+    def awaited_numbers(self, spout_task: int) -> list[int]:
+        """The numbers of those that their source is to emit again."""
+        return [message.made for message in self._tasks[spout_task].awaiting.values() if message.made]
+
     def oldest_first_s(self) -> float | None:
         """When the oldest open message was first emitted (monotonic); None: none is open."""
         oldest = (task.oldest_first_s() for task in self._tasks.values())

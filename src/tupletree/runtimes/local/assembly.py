@@ -175,7 +175,7 @@ class _Maker:
         self._carried_over = carried_over
         self._random = random
         self._attempts: dict[int, int] = {}
-        self._retry_status = RetryStatus.of(plan, options, threading.Lock())
+        self._retry_status = RetryStatus.of(plan, options, threading.Lock)
         self._live = LiveRoots(options.message_timeout_s) if options.acker_tasks else None
         self._spouts = [task.task_id for task in plan.tasks if kind_of(plan, task) == "spout"]
         self._sinks = {task.task_id: carried_over.starts for task in plan.tasks if kind_of(plan, task) == "sink"}

@@ -12,6 +12,7 @@ from tupletree.data.payloads import registry_of
 from tupletree.errors import ConfigError, Finding, TopologyError
 from tupletree.texts import encodable, is_encodable
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
+from tupletree.topology.ordering import ordered_inputs
 
 __all__ = ["refuse_unnameable", "refuse_unsupported"]
 
@@ -33,6 +34,11 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
         yield finding(
             f"the structure {cls.__qualname__} is defined in {place}, where Spark's workers cannot import it",
             "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
+        )
+    for source, stream in sorted(ordered_inputs(component)):
+        yield finding(
+            f"the input from {source}.{stream} is ordered, which the Spark runtime cannot keep yet",
+            "run it locally, or leave out ordered=True: then a message that is tried again comes later than others",
         )
     if isinstance(component.body, BoltSpec):
         yield from _bolt(component.body, finding)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 from tupletree.config import Options
 from tupletree.routing.plan import Plan
@@ -37,7 +37,8 @@ class RetryStatus:
         under_way: what is on its way to windows and joins by event time; None where there are none.
 
     Attributes:
-        holder_tasks, timeout_s, under_way: as given. Holders are told (`Drop`) of each attempt that failed.
+        holder_tasks, timeout_s, under_way: as given.
+        hearing_tasks: holders, and tasks with ordered inputs: they are told (`Drop`) of each attempt that failed.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class RetryStatus:
         self.timeout_s = timeout_s
         self.under_way = under_way
         self.holder_tasks = tuple(holder_tasks)
+        ordered = None if under_way is None else under_way.ordered
+        self.hearing_tasks = self.holder_tasks if ordered is None else (*self.holder_tasks, *ordered.tasks)
         self._retrying = dict.fromkeys(spout_tasks, (math.inf, 0.0))
         self._in_flight = dict.fromkeys(self._retrying, 0)
         self._held: dict[int, frozenset[int]] = dict.fromkeys(self.holder_tasks, frozenset())
@@ -57,8 +60,10 @@ class RetryStatus:
         self._asking = dict.fromkeys(self._retrying, False)
 
     @classmethod
-    def of(cls, plan: Plan, options: Options, lock: AbstractContextManager[object] | None = None) -> RetryStatus | None:
-        """That of a topology; None where there are neither windows nor joins. `lock`: see `UnderWay`."""
+    def of(
+        cls, plan: Plan, options: Options, make_lock: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> RetryStatus | None:
+        """That of a topology; None without windows, joins and ordered inputs. `make_lock`: see `UnderWay`."""
         spec = plan.spec
         holders = [
             task
@@ -66,12 +71,13 @@ class RetryStatus:
             if isinstance(component.body, BoltSpec) and component.body.holding is not None
             for task in plan.task_ids_of(name)
         ]
-        if not holders:
+        under_way = UnderWay.of(plan, make_lock)
+        if not holders and under_way is None:
             return None
         spouts = [
             task for name, one in spec.components.items() if one.kind == "spout" for task in plan.task_ids_of(name)
         ]
-        return cls(spouts, holders, options.message_timeout_s, UnderWay.of(plan, lock))
+        return cls(spouts, holders, options.message_timeout_s, under_way)
 
     def note_spout(self, task: int, retrying_since_s: float | None, in_flight: int, now: Now) -> None:
         """A spout task tells how it stands.

@@ -13,13 +13,15 @@ counts, because a sender's count must rise before the receiver's falls.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 
 from tupletree.data.frames import Frame, roots_of
 from tupletree.routing.plan import Plan
 from tupletree.tasks.live_roots import LiveRoots
+from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.topology.model import BoltSpec, TopologySpec
 
 __all__ = ["KeptFrames", "UnderWay"]
@@ -66,6 +68,7 @@ class UnderWay:
         above: window or join by event time → the components that something of it may come from.
         component_of: task → component.
         lock: what only one thread may hold at a time; None where there is one thread.
+        ordered: inputs that are grouped by `fields(…, ordered=True)`, which are told the same; None: there are none.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class UnderWay:
         above: Mapping[str, AbstractSet[str]],
         component_of: Sequence[str],
         lock: AbstractContextManager[object] | None = None,
+        ordered: OrderedInputs | None = None,
     ) -> None:
+        self.ordered = ordered
         self._lock = lock or nullcontext()
         self._component_of = component_of
         self._to: dict[str, _Oldest] = {one: _Oldest() for name, them in above.items() for one in (name, *them)}
@@ -83,10 +88,13 @@ class UnderWay:
         self._failed = _Oldest()
 
     @classmethod
-    def of(cls, plan: Plan, lock: AbstractContextManager[object] | None = None) -> UnderWay | None:
-        """That of a topology; None where no window or join goes by event time."""
+    def of(cls, plan: Plan, make_lock: Callable[[], AbstractContextManager[object]] = nullcontext) -> UnderWay | None:
+        """That of a topology; None where no window or join goes by event time, and no input is ordered."""
         above = {name: plan.upstream_of(name) for name in _by_event_time(plan.spec)}
-        return cls(above, [task.component for task in plan.tasks], lock) if above else None
+        ordered = OrderedInputs.of(plan, make_lock())
+        if not above and ordered is None:
+            return None
+        return cls(above, [task.component for task in plan.tasks], make_lock(), ordered)
 
     def sent(self, frames: Sequence[Frame], since_s: float) -> None:
         """Frames go out, of messages the oldest of which was first emitted then (monotonic)."""
@@ -96,9 +104,13 @@ class UnderWay:
                 if oldest is not None:
                     oldest.add(since_s)
                     self._frames[frame.id] = oldest, since_s, 1, frame.task
+        if self.ordered is not None:
+            self.ordered.sent(frames)
 
     def cut(self, head: Frame, rest: Frame) -> None:
         """A frame is worked in two parts, which may have the same id."""
+        if self.ordered is not None:
+            self.ordered.cut(head, rest)
         with self._lock:
             entry = self._frames.get(head.id)
             if entry is None:
@@ -117,6 +129,17 @@ class UnderWay:
 
     def taken(self, frame_id: int) -> None:
         """What comes of a frame, or of a part of it, has been sent."""
+        if self.ordered is not None:
+            self.ordered.taken(frame_id)
+        self._take_away(frame_id)
+
+    def skipped(self, frame_id: int) -> None:
+        """A frame, or a part of it, is not worked: it was lost, or its messages are over."""
+        if self.ordered is not None:
+            self.ordered.skipped(frame_id)
+        self._take_away(frame_id)
+
+    def _take_away(self, frame_id: int) -> None:
         with self._lock:
             entry = self._frames.get(frame_id)
             if entry is None:
@@ -130,14 +153,18 @@ class UnderWay:
 
     def lost(self, task: int) -> None:
         """A task was lost with all frames that it was to get."""
+        if self.ordered is not None:
+            self.ordered.lost(task)
         with self._lock:
             gone = [(frame_id, entry[2]) for frame_id, entry in self._frames.items() if entry[3] == task]
         for frame_id, parts in gone:
             for _ in range(parts):
-                self.taken(frame_id)
+                self._take_away(frame_id)
 
-    def failed(self, roots: Iterable[int], live: LiveRoots) -> None:
+    def failed(self, roots: Collection[int], live: LiveRoots) -> None:
         """A task failed these attempts: they stay under way until their spout tasks know (`judged`)."""
+        if self.ordered is not None:
+            self.ordered.failed(roots)
         with self._lock:
             for root in roots:
                 since_s = live.first_s(root)
@@ -189,7 +216,10 @@ class KeptFrames:
         """Tuples of a frame are kept, until their messages are settled."""
         since_s = self._under_way.since_s(frame)
         if since_s is None:
-            return
+            ordered = self._under_way.ordered
+            if ordered is None or not ordered.counts(frame.id):
+                return
+            since_s = math.inf  # no window waits for it
         roots = {one for root in frame.roots for one in roots_of(root)}
         if frame.id in self._roots:  # the other part of one that was cut
             self._roots[frame.id] |= roots
