@@ -208,10 +208,6 @@ class Plan:
         """The consumers of a stream, in declaration order."""
         return tuple(link for link in self.links if link.producer == component and link.stream == stream)
 
-    def links_into(self, component: str) -> tuple[Link, ...]:
-        """What a component reads, in declaration order."""
-        return tuple(link for link in self.links if link.consumer == component)
-
     def describe(self) -> str:
         """Tasks, executors, stages and links as text, one line each."""
         lines = [f"{self.spec.name}: {len(self.tasks)} tasks, {self.partitions} partitions, {len(self.stages)} stages"]

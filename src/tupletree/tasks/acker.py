@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tupletree.config import Options
 from tupletree.errors import InternalError
-from tupletree.routing.plan import Task
+from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Drop, HighWater, Mail, Now, OrphanQuery, Track, TreeVerdicts
 from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.spout import DEFAULT_MAX_PENDING
+from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
 
 __all__ = ["AckerMachine"]
@@ -42,6 +45,30 @@ class AckerMachine(Machine):
         self._sink_tasks = tuple(sink_tasks)
         self._above = False
         self._waiting: list[Opening] = []
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        task: Task,
+        options: Options,
+        *,
+        spout_tasks: Sequence[int],
+        sink_tasks: Sequence[int],
+        now_s: float,
+    ) -> AckerMachine:
+        """One by the options of a run."""
+        pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
+        return cls(
+            task,
+            timeout_s=options.message_timeout_s,
+            buckets=options.timeout_buckets,
+            # Each acker may hold all of them: messages go to ackers in turn, but are not spread evenly at every moment.
+            high_water=int(options.high_water_factor * pending * len(spout_tasks)),
+            spout_tasks=spout_tasks,
+            sink_tasks=sink_tasks,
+            now_s=now_s,
+        )
 
     @property
     def counters(self) -> AckerCounters:

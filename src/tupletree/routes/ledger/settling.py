@@ -151,12 +151,9 @@ class Settling:
 
     def _fail(self, standing: Standing, settlement: Settlement) -> None:
         entry = self._changes.messages[standing.id]
-        if not entry.is_open:
-            self._conform(entry, standing)
-        elif not self._changes.live(entry):
-            self._changes.close(entry, CANCELLED, "its execution was cancelled")
-            self.effects.acks.append(standing)
-        elif standing.attempt <= entry.failures:  # told before
+        if self._is_over(entry, standing):
+            return
+        if standing.attempt <= entry.failures:  # told before
             self.effects.late += 1
             self.effects.retries.append(Retry(standing, counts=False))
         else:
@@ -195,15 +192,22 @@ class Settling:
     def _give_back(self, standing: Standing, reason: str) -> None:
         """An attempt that does not count."""
         entry = self._changes.messages[standing.id]
+        if self._is_over(entry, standing):
+            return
+        if entry.state != RETRYING:
+            self._changes.mark(entry, PENDING)
+        self.effects.retries.append(Retry(standing, 0.0, storable(reason), counts=False))
+
+    def _is_over(self, entry: MessageEntry, standing: Standing) -> bool:
+        """Whether a message needs no further attempt: it is settled, or was cancelled, which settles it here."""
         if not entry.is_open:
             self._conform(entry, standing)
-        elif not self._changes.live(entry):
-            self._changes.close(entry, CANCELLED, "its execution was cancelled")
-            self.effects.acks.append(standing)
-        else:
-            if entry.state != RETRYING:
-                self._changes.mark(entry, PENDING)
-            self.effects.retries.append(Retry(standing, 0.0, storable(reason), counts=False))
+            return True
+        if self._changes.live(entry):
+            return False
+        self._changes.close(entry, CANCELLED, "its execution was cancelled")
+        self.effects.acks.append(standing)
+        return True
 
     def _conform(self, entry: MessageEntry, standing: Standing) -> None:
         """It was settled before: its broker is told the same again."""

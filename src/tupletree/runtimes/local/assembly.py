@@ -25,13 +25,12 @@ from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.sink import SinkMachine
-from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurroundings
+from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
-from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.outages import OutageWait
 
 __all__ = ["Assembly", "CarriedOver", "assemble"]
@@ -190,7 +189,10 @@ class _Maker:
         if kind == "system":
             return SystemMachine(task, self._plan, self._options)
         if kind == "acker":
-            return self._acker(task)
+            sinks, now_s = [*self._sinks], self._clock.monotonic()
+            return AckerMachine.of(
+                self._plan, task, self._options, spout_tasks=self._spouts, sink_tasks=sinks, now_s=now_s
+            )
         component = self._plan.spec.components[task.component]
         if kind == "bolt":
             return self._bolt(task, component)
@@ -219,20 +221,6 @@ class _Maker:
             was_open=self._carried_over.starts > 1,
         )
         return made
-
-    def _acker(self, task: Task) -> Machine:
-        options = self._options
-        pending = max_pending(self._plan.spec, options, DEFAULT_MAX_PENDING)
-        return AckerMachine(
-            task,
-            timeout_s=options.message_timeout_s,
-            buckets=options.timeout_buckets,
-            # Each acker may hold all of them: messages go to ackers in turn, but are not spread evenly at every moment.
-            high_water=int(options.high_water_factor * pending * len(self._spouts)),
-            spout_tasks=self._spouts,
-            sink_tasks=[*self._sinks],
-            now_s=self._clock.monotonic(),
-        )
 
     def _bolt(self, task: Task, component: ComponentSpec) -> Machine:
         bits = Random(self._random.getrandbits(128)).getrandbits

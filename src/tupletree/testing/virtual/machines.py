@@ -24,7 +24,7 @@ from tupletree.tasks.mail import Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
-from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurroundings
+from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
@@ -40,7 +40,6 @@ from tupletree.testing.virtual.probes import (
 from tupletree.testing.virtual.scripted import AsyncScriptedSpout, ScriptedSpout
 from tupletree.topology.components import AsyncSpout, Sink, Spout
 from tupletree.topology.model import ComponentSpec
-from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.retry import RetryPolicy
 
 __all__ = ["MachineSet"]
@@ -122,7 +121,9 @@ class MachineSet:
         if kind == "system":
             return SystemMachine(task, self._plan, self._options)
         if kind == "acker":
-            return self._acker(task, now)
+            spouts = [one.task_id for one in self._plan.tasks if self.kind_of(one) == "spout"]
+            sinks, now_s = [*self.incarnations], now.monotonic_s
+            return AckerMachine.of(self._plan, task, self._options, spout_tasks=spouts, sink_tasks=sinks, now_s=now_s)
         component = self._plan.spec.components[task.component]
         if kind == "bolt":
             return self._bolt(task, component)
@@ -140,20 +141,6 @@ class MachineSet:
     def sink(self, component: ComponentSpec) -> Sink[Any]:  # noqa: ARG002 - for those that choose by sink
         """What takes the place of a sink."""
         return ProbedSink(self._probe)
-
-    def _acker(self, task: Task, now: Now) -> Machine:
-        options = self._options
-        spouts = [one.task_id for one in self._plan.tasks if self.kind_of(one) == "spout"]
-        pending = max_pending(self._plan.spec, options, DEFAULT_MAX_PENDING)
-        return AckerMachine(
-            task,
-            timeout_s=options.message_timeout_s,
-            buckets=options.timeout_buckets,
-            high_water=int(options.high_water_factor * pending * len(spouts)),
-            spout_tasks=spouts,
-            sink_tasks=[*self.incarnations],
-            now_s=now.monotonic_s,
-        )
 
     def _bolt(self, task: Task, component: ComponentSpec) -> Machine:
         bits = self._random.getrandbits

@@ -146,10 +146,6 @@ class Loop:
         """End the settling thread: an epoch that is not committed now runs again at the next start."""
         self._settling.close()
 
-    def join_settling(self) -> None:
-        """Wait until the settling thread has ended: it may still publish."""
-        self._settling.join()
-
     def sweep_orphans(self) -> None:
         """Remove files that no entry names any more."""
         parts, accounts = self._parts, self._parts.accounts
