@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyspark
 
 from tests.java_archive import archive_options
+from tupletree.durable import private_folder, write_file
 from tupletree.runtimes.java import find_java
 
 __all__ = ["SPARK_HOME", "Cluster", "parent_of"]
@@ -28,11 +30,18 @@ SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {
 
 
 class Cluster:
-    """A master and two workers of one core each; `stop` ends them all, executors included.
+    """A master and two workers of one core each, which ask each other, the driver and its executors for a secret.
+
+    `stop` ends them all, executors included.
 
     Args:
-        folder: for logs and work directories.
+        folder: for logs, settings and work directories.
         search_path: where workers find modules beside those of their Python.
+
+    Attributes:
+        master: its URL.
+        secret: what all of them must know.
+        variables: of the environment, with which a driver knows it.
     """
 
     def __init__(self, folder: Path, search_path: Sequence[Path] = (ROOT / "src", ROOT)) -> None:
@@ -43,6 +52,25 @@ class Cluster:
         self.workers: list[subprocess.Popen[bytes]] = []
         self._spawned = 0
         self.master = f"spark://127.0.0.1:{self._port}"
+        self.secret = secrets.token_hex(32)
+        self.variables = {"SPARK_CONF_DIR": str(self._settings())}
+
+    def _settings(self) -> Path:
+        """The folder of settings, as docs/operations.md says it: no command line has the secret."""
+        settings = private_folder(self._folder / "conf")
+        lines = [
+            "spark.authenticate true",
+            f"spark.authenticate.secret {self.secret}",
+            "spark.network.crypto.enabled true",
+        ]
+        write_file(settings / "spark-defaults.conf", "\n".join(lines).encode())
+        return settings
+
+    @property
+    def processes(self) -> list[int]:
+        """Master, workers, executors and what they started."""
+        mine = [process.pid for process in filter(None, [self._master, *self.workers])]
+        return [pid for one in mine for pid in (one, *descendants(one))]
 
     def start(self) -> None:
         """Start all three and wait until the master knows both workers."""
@@ -95,6 +123,7 @@ class Cluster:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             **SHORT_LIVED,
+            **self.variables,
             "PYTHONPATH": os.pathsep.join(map(str, self._search_path)),
         }
         self._spawned += 1

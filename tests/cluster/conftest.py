@@ -6,6 +6,7 @@ their own, and a pytest process: `make nightly` starts it after the others.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from tupletree.runtimes.spark.session import open_session
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     started = Cluster(tmp_path_factory.mktemp("cluster"))
+    os.environ.update(started.variables)  # for the JVM of this process, and drivers that tests start
     try:
         started.start()
         yield started

@@ -50,7 +50,12 @@ def test_spark_submit_ships_tupletree_and_the_target_to_a_cluster(bare_cluster: 
         "--set", f"paths={tmp_path / 'text.txt'}", "--set", f"out={tmp_path / 'out'}",
         "--state-dir", str(tmp_path / "state"), "--summary", "json",
     ]  # fmt: skip
-    environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        **bare_cluster.variables,
+        "JAVA_HOME": str(find_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+    }
     environment.pop("PYTHONPATH", None)
     try:
         bare_cluster.start()

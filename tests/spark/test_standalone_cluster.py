@@ -50,7 +50,7 @@ def test_a_standalone_cluster_of_two_workers_counts_the_same_words(cluster: Clus
             "--summary",
             "json",
         ],
-        env={**os.environ, **SHORT_LIVED},
+        env={**os.environ, **SHORT_LIVED, **cluster.variables},
         capture_output=True,
         text=True,
         timeout=RUN_S,
