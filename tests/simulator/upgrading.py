@@ -143,10 +143,11 @@ class World:
     def change(self) -> None:
         """Make some changes; `renames` and `drops` say them."""
         self.renames, self.drops = {}, set()
+        before = set(self.has)
         for _ in range(self.chance.choice((0, 1, 1, 2, 3))):
             what = self.chance.choice(("rename", "rename", "widen", "tasks", "tasks", "branch", "other", "held"))
             if what in ("branch", "other", "held"):
-                self._add_or_drop(what)
+                self._add_or_drop(what, before)
             elif what == "widen" and self.version < len(self.modules) - 1:
                 self.version += 1
                 self.changes[what] += 1
@@ -163,7 +164,9 @@ class World:
         self.renames[self.called(part)] = self.names[part] = f"{part}{self.renamed}"
         self.changes["rename"] += 1
 
-    def _add_or_drop(self, what: str) -> None:
+    def _add_or_drop(self, what: str, before: set[str]) -> None:
+        if (what in self.has) is not (what in before):
+            return  # it was added or dropped in this very change
         parts = {"branch": ("copied", "copies"), "other": ("other",), "held": ("gathered", "holder")}[what]
         if what in self.has and not set(map(self.called, parts)) & set(self.renames.values()):
             self.has.remove(what)

@@ -86,12 +86,19 @@ class Feed(Spout[Any]):
 
 
 def begin(
-    t: Topology, place: Path, renames: Mapping[str, str] | None = None, drops: Iterable[str] = (), **options: Any
+    t: Topology,
+    place: Path,
+    renames: Mapping[str, str] | None = None,
+    drops: Iterable[str] = (),
+    *,
+    append: bool = False,
+    active: bool = True,
+    **options: Any,
 ) -> RunHandle:
     """Start a version on the state directory of this place."""
     settings = resolve_options(code={**QUICK, **t.build().options, **options})
     words = Words(dict(renames or {}), frozenset(drops))
-    request = RunRequest(t, settings, None, place / "state", append=False, master="", redact=None, words=words)
+    request = RunRequest(t, settings, None, place / "state", append, master="", redact=None, active=active, words=words)
     return start_in_process(request)
 
 

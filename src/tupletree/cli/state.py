@@ -40,6 +40,10 @@ def state_command(
     export: Annotated[
         Path | None, typer.Option("--export", metavar="FILE", help="Write all of it to FILE, .parquet or .jsonl.")
     ] = None,
+    import_: Annotated[
+        Path | None,
+        typer.Option("--import", metavar="FILE", help="Set the keys in FILE, an export; needs TARGET and --state-dir."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Keys to show of each bolt; 0 is all.")] = 20,
     settings: Set = None,
     state_dir: StateDir = None,
@@ -48,6 +52,9 @@ def state_command(
     """Show what the bolts of a run remember: the newest committed version, also while the run goes on."""
     from tupletree.runtimes.run import stored_state
 
+    if import_ is not None:
+        _import(import_, place, state_dir, settings or [])
+        return
     epoch, components = stored_state(_state_dir(place, state_dir, settings or []))
     components = _chosen(components, component or [])
     if export is not None:
@@ -62,6 +69,24 @@ def state_command(
     else:
         for one in components:
             _print_table(one, epoch, limit)
+
+
+def _import(file: Path, place: str | None, state_dir: Path | None, settings: Sequence[str]) -> None:
+    from tupletree.cli.state_import import rows_of
+    from tupletree.cli.target import load_target
+    from tupletree.runtimes.run import import_state
+
+    if place is None or state_dir is None:
+        raise ConfigError(
+            "an import needs to know the topology and the run",
+            expected="tupletree state TARGET --state-dir DIR --import FILE",
+        )
+    topology, _ = load_target(place, settings)
+    counts = import_state(topology, state_dir, rows_of(file, topology.build()))
+    for name, keys in counts.items():
+        print(f"{name}: {keys:,} keys set; they count from the next start on", file=sys.stderr)
+    if not counts:
+        print("the file has no rows: nothing is changed", file=sys.stderr)
 
 
 def _state_dir(place: str | None, state_dir: Path | None, settings: Sequence[str]) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["preview", "refuse", "run", "stored_state", "why"]
+__all__ = ["ImportRow", "import_state", "preview", "refuse", "run", "stored_state", "why"]
 
 
 def run(
@@ -115,6 +116,43 @@ def preview(topology: Topology, options: Options, state_dir: Path, words: Words 
     from tupletree.runtimes.spark.driver.upgrade import preview_upgrade
 
     return preview_upgrade(state_dir, topology.build(), options, words or Words())
+
+
+@dataclass(frozen=True)
+class ImportRow:
+    """One row of state that is to be imported.
+
+    Attributes:
+        place: where it is in the file, for errors.
+        component: the bolt.
+        key, value: as `tupletree state --export` writes them: JSON-compatible data.
+        expires_s: when it expires, since the Unix epoch; None: by the bolt's time to live, from now on.
+    """
+
+    place: str
+    component: str
+    key: Any
+    value: Any
+    expires_s: float | None = None
+
+
+def import_state(topology: Topology, state_dir: Path, rows: Iterable[ImportRow]) -> dict[str, int]:
+    """Set keys in the state of bolts; all others stay as they are. Returns component → how many.
+
+    They count from the next start on. A directory that is new is made: a run begins with this state there.
+
+    Args:
+        topology: what the directory belongs to.
+        state_dir: of a run on Spark; nothing may run on it.
+        rows: what to set.
+
+    Raises:
+        ConfigError: rows that do not fit, 20 of them named; nothing is written then.
+        CheckpointError: a run is on, or the directory is of another topology, or damaged.
+    """
+    from tupletree.runtimes.spark.driver.state_import import import_state as import_on_spark
+
+    return import_on_spark(state_dir, topology.build(), rows)
 
 
 def refuse(spec: TopologySpec, runtime: str) -> None:

@@ -94,6 +94,11 @@ class StateCodec:
         self._shape = shape_of(value_type)
         self._known: dict[str, bool] = {self._value_text: True}
 
+    @property
+    def form(self) -> str:
+        """How values are written: see `ValueEncoding.form`."""
+        return self._values.form
+
     def header(self) -> SegmentHeader:
         """The header of a segment to be written."""
         return SegmentHeader(

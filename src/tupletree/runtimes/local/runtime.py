@@ -77,7 +77,7 @@ def start(request: RunRequest) -> RunHandle:
     if request.state_snapshot is not None:
         from tupletree.runtimes.local.snapshot import load_snapshot  # it needs PyArrow, which takes a while to import
 
-        cells = load_snapshot(request.state_snapshot, plan, SystemClock().wall())
+        cells = load_snapshot(request.state_snapshot, plan, SystemClock().wall(), request.words)
     directory = LocalStateDirectory.make(request.state_dir, spec.name)
     try:
         claim_directories(spec, directory.run_id, append=request.append)

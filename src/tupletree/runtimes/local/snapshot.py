@@ -20,11 +20,15 @@ from tupletree.routing.hashing import KEY_GROUPS, task_of_group
 from tupletree.routing.plan import Plan
 from tupletree.state.cells import CLEARED, ExpiringCell, ValueCell, cell_of
 from tupletree.state.keys import key_types
-from tupletree.state.segments import binary_of
+from tupletree.state.segments import SegmentHeader, binary_of
 from tupletree.state.store import StateCodec
+from tupletree.topology.changes.shapes import shape_changes
+from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.model import ComponentSpec
 
 __all__ = ["load_snapshot", "save_snapshot"]
+
+GO_BACK = "go back to how it was, or name another snapshot file"
 
 logger = logging.getLogger("tupletree.local")
 
@@ -38,6 +42,7 @@ class _ComponentState(msgspec.Struct):
         key_types, value_type: the declared types, as texts.
         keys, values: as `state.encoding` writes them, in the same order.
         expires_s: when each expires, since the Unix epoch; empty where nothing expires.
+        shape, form: what the type of the values is made of, and how they are written; empty in a file of before.
         key_fields: what its inputs are grouped by, each once; empty: by task, or not known (a file of before).
     """
 
@@ -49,6 +54,8 @@ class _ComponentState(msgspec.Struct):
     values: list[bytes]
     expires_s: list[float] = []
     key_fields: list[str] = []
+    shape: dict[str, Any] = {}
+    form: str = ""
 
 
 class _Snapshot(msgspec.Struct):
@@ -104,11 +111,19 @@ def _state_of(
         values=codec.encode(list(values.values())),
         expires_s=[expires_s[key] for key in values] if expires_s else [],
         key_fields=_key_fields(component),
+        shape=header.shape,
+        form=header.form,
     )
 
 
-def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[Any]]:
+def load_snapshot(file: Path, plan: Plan, wall_s: float, words: Words | None = None) -> dict[int, ValueCell[Any]]:
     """The state that an earlier run left: bolt task → its cell. Empty if there is no file.
+
+    Args:
+        file: where it is.
+        plan: the topology laid out.
+        wall_s: now; what expired by then is left out.
+        words: what the user says of bolts that have other names, and of state that may be lost.
 
     Raises:
         ConfigError: it is a folder.
@@ -124,7 +139,9 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[
     if not file.exists():
         return {}
     snapshot, _ = read_container(file, _Snapshot)
-    misfits = [*_misfits(snapshot, plan)]
+    words = words or Words()
+    snapshot.components = {words.renames.get(name, name): one for name, one in snapshot.components.items()}
+    misfits = [*_misfits(snapshot, plan, words)]
     if misfits:
         raise CheckpointError(
             f"the state in {file} is not of this topology",
@@ -132,26 +149,33 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float) -> dict[int, ValueCell[
         )
     cells: dict[int, ValueCell[Any]] = {}
     for name, state in snapshot.components.items():
-        if state.keys:
+        if state.keys and name not in words.drops:
             _distribute(plan.spec.components[name], state, plan, file, wall_s, cells)
     return cells
 
 
-def _misfits(snapshot: _Snapshot, plan: Plan) -> list[Finding]:
-    next_step = "go back to how it was, or name another snapshot file"
+def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
     if snapshot.topology != plan.spec.name:
-        return [Finding("another topology", got=snapshot.topology, expected=plan.spec.name, next_step=next_step)]
+        return [Finding("another topology", got=snapshot.topology, expected=plan.spec.name, next_step=GO_BACK)]
     findings = []
     for name, state in snapshot.components.items():
         component = plan.spec.components.get(name)
-        if not state.keys:
+        if not state.keys or name in words.drops:
             continue
+        next_step = f"{GO_BACK}, or say that this state may be lost: --drop {name}"
         if component is None or getattr(component.body, "state", None) is None:
-            findings.append(Finding("no bolt with state has this name any more", where=name, next_step=next_step))
+            renamed = "if the bolt has another name now: --rename "
+            findings.append(
+                Finding(
+                    "no bolt with state has this name any more",
+                    where=name,
+                    next_step=f"{renamed}{name}=NEW; or --drop {name}; or name another snapshot file",
+                )
+            )
             continue
         _, header = _codec(component, plan)
+        findings += _value_misfits(name, header, state, words)
         for what, got, expected in (
-            ("the value type changed", header.value_type, state.value_type),
             ("the key types changed", header.key_types, state.key_types),
             ("keyed state became task state, or the other way round", header.is_keyed, state.is_keyed),
             ("the key changed", _key_fields(component), state.key_fields or _key_fields(component)),
@@ -171,6 +195,26 @@ def _misfits(snapshot: _Snapshot, plan: Plan) -> list[Finding]:
     return findings
 
 
+def _value_misfits(name: str, header: SegmentHeader, state: _ComponentState, words: Words) -> list[Finding]:
+    """Why values cannot be read with the type that is declared now; fields may be lost where the user says so."""
+    if header.value_type == state.value_type:
+        return []
+    next_step = f"{GO_BACK}, or say that this state may be lost: --drop {name}"
+    changes = shape_changes(state.shape, header.shape) if state.shape else []
+    if not changes:
+        return [Finding("the value type changed", name, header.value_type, state.value_type, next_step)]
+    findings = []
+    for one in changes:
+        word = f"{name}.{one.what}"
+        if one.kind == "changed":
+            place = f": {one.what}" if one.what else ""
+            findings.append(Finding(f"the value type changed{place}", name, one.now, one.was, next_step))
+        elif one.kind == "removed" and word not in words.drops:
+            lose = f"put the field back, or lose what it has: --drop {word}"
+            findings.append(Finding(f"a field of the values was removed: {one.what}", name, "nothing", one.was, lose))
+    return findings
+
+
 def _distribute(
     component: ComponentSpec,
     state: _ComponentState,
@@ -183,7 +227,7 @@ def _distribute(
     codec, _ = _codec(component, plan)
     spec = component.body.state
     keys = list(map(codec.keys.decode, state.keys))
-    values = codec.decode(binary_of(state.values), str(file))
+    values = codec.decode(binary_of(state.values), str(file), state.form)
     expires_s = state.expires_s or [wall_s + (spec.ttl_s or 0.0)] * len(keys)
     deputies = plan.deputies_of(component.name)
     _, hashes = codec.keys.encode(keys)

@@ -78,9 +78,8 @@ def drop_stored(
                     accounts.trees.put(replace(tree, xor=tree.xor ^ edges))
     for name in upgrades.reset_after(generation):
         accounts.kept.pop(name, None)  # no tuples, only what its holders remembered
-    accounts.state = {
-        name: files for name, files in accounts.state.items() if name not in dropped and name in components
-    }
+    state = upgrades.state_after(generation, accounts.state)
+    accounts.state = {name: files for name, files in state.items() if name in components}
     # Those that wait for rows of other trees are named, too: they go on waiting.
     accounts.released = [tree.root for tree in accounts.trees.all() if tree.is_complete]
     accounts.since_base = BASE_EPOCHS, 0

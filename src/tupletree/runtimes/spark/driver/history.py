@@ -20,6 +20,7 @@ from tupletree.runtimes.spark.format.entries import (
 from tupletree.runtimes.spark.format.epoch_messages import EpochMessage
 from tupletree.runtimes.spark.format.inputs import messages_of
 from tupletree.runtimes.spark.format.statedir import spout_tasks
+from tupletree.runtimes.spark.format.upgrades import Upgrades
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.state.segments import Segment
 from tupletree.tracking.facts import Fact, What
@@ -149,7 +150,8 @@ def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
         newest = max(numbered(settles, ".settle"), default=-1)
         try:
             entry = read_settle(settles, newest) if newest >= 0 else None
-            version = entry.state if entry is not None else {}
+            upgrades = Upgrades.read(state_dir)
+            version = upgrades.state_after(entry.generation, entry.state) if entry else upgrades.state_after(0, {})
             opened = {
                 name: {file.name: Segment(state_dir / "state" / name / file.name) for file in files}
                 for name, files in version.items()

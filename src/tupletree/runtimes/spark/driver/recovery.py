@@ -81,6 +81,8 @@ def recover(
         found.last = without_dropped(entries[-1], directory.upgrades, sinks)
         _fold([*entries[:-1], found.last], accounts, sinks, clock, directory)
         _check_state(directory, accounts)
+    elif directory.upgrades.generation:
+        drop_stored(directory, accounts, 0, [])
     check_newest(directory, entries, sinks)
     epochs = numbered(directory.epochs, ".epoch")
     if epochs:

@@ -5,7 +5,7 @@ Reads files only, so that it can be asked before anything starts, and of a direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tupletree.durable import missing
@@ -25,6 +25,7 @@ from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.state.contents import count
 from tupletree.state.segments import Segment
+from tupletree.state.versions import StateFile
 from tupletree.topology.changes.upgrades import Stored
 from tupletree.tracking.pending_log import fold
 
@@ -66,8 +67,9 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
     spouts = upgrades.spouts(spout_tasks(path / "spouts.json")) if (path / "spouts.json").exists() else {}
     entries = entries_since_base(path / "settles")
     settled = entries[-1].epoch if entries else -1
+    written_by, state = (entries[-1].generation, entries[-1].state) if entries else (0, {})
+    _count_state(path, upgrades.state_after(written_by, state), entries[-1].time_s if entries else 0.0, found)
     if entries:
-        _count_state(path, entries[-1], found)
         _count_kept(path, entries[-1], upgrades, found)
         _count_undelivered(path, entries, found)
     for task in _open_messages(path, entries, settled):
@@ -81,8 +83,9 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
         found.tasks = header.tasks
         for task in header.positions.keys() & spouts.keys():
             found.of(spouts[task]).has_position = True
-    dropped = upgrades.dropped_after(entries[-1].generation if entries else 0)
-    found.stored = {name: one for name, one in found.stored.items() if not one.is_empty and name not in dropped}
+    for name in upgrades.dropped_after(written_by) & found.stored.keys():
+        found.stored[name] = Stored(keys=found.stored[name].keys)  # what was imported since
+    found.stored = {name: one for name, one in found.stored.items() if not one.is_empty}
     return found
 
 
@@ -98,14 +101,10 @@ def entries_since_base(settles: Path) -> list[SettleEntry]:
     return entries[::-1]
 
 
-def _count_state(path: Path, last: SettleEntry, found: Contents) -> None:
-    for name, version in last.state.items():
-        segments = {file.name: Segment(_folder(path / "state", name) / file.name) for file in version}
-        found.of(name).keys += count(segments, version, now_s=last.time_s)
-
-
-def _folder(parent: Path, name: str) -> Path:
-    return parent / name
+def _count_state(path: Path, state: Mapping[str, list[StateFile]], now_s: float, found: Contents) -> None:
+    for name, version in state.items():
+        segments = {file.name: Segment(path / "state" / name / file.name) for file in version}
+        found.of(name).keys += count(segments, version, now_s=now_s)
 
 
 def _count_kept(path: Path, last: SettleEntry, upgrades: Upgrades, found: Contents) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupletree.durable import pack, private_folder, read_container, sync_directory, write_once
+from tupletree.state.versions import StateFile
 
 __all__ = ["NO_UPGRADES", "Upgrade", "Upgrades", "write_upgrade"]
 
@@ -37,6 +38,7 @@ class Upgrade(msgspec.Struct):
         drops: components, by their names then, all that was stored of which counts no more.
         resets: components whose holders began without what they had remembered.
         dropped_spouts: the numbers of the tasks of spouts among `drops`.
+        state: component → segments that were imported: newer than what earlier starts wrote.
     """
 
     generation: int
@@ -45,6 +47,7 @@ class Upgrade(msgspec.Struct):
     drops: list[str] = []
     resets: list[str] = []
     dropped_spouts: list[int] = []
+    state: dict[str, list[StateFile]] = {}
 
 
 class Upgrades:
@@ -105,6 +108,17 @@ class Upgrades:
         """Components, by their names now, of which what this start wrote counts no more."""
         return {self.today(name) for one in self.all if one.generation > generation for name in one.drops}
 
+    def state_after(self, generation: int, state: Mapping[str, list[StateFile]]) -> dict[str, list[StateFile]]:
+        """What counts of the state that this start left, with what was dropped and imported since."""
+        found = dict(state)
+        for one in self.all:
+            if one.generation > generation:
+                dropped = set(map(self.today, one.drops))
+                found = {name: files for name, files in found.items() if name not in dropped}
+                for name, files in one.state.items():
+                    found[self.today(name)] = [*found.get(self.today(name), []), *files]
+        return found
+
     def reset_after(self, generation: int) -> set[str]:
         """Components, by their names now, whose holders began anew after this start."""
         return {self.today(name) for one in self.all if one.generation > generation for name in one.resets}
@@ -131,6 +145,7 @@ class Upgrades:
                 for parent in (path / folder for folder in FOLDERS):
                     if (parent / old).is_dir() and not (parent / new).exists():
                         (parent / old).rename(parent / new)
+                        sync_directory(parent / new)
                         sync_directory(parent)
 
 

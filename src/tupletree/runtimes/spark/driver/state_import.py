@@ -1,0 +1,194 @@
+"""Importing state: rows of an export, checked against the topology, become segments that count from the next start on.
+
+It is a start of its own that runs nothing: it takes the lock, claims a generation, and writes one entry into
+`upgrades/`. A kill before that leaves files that nothing names.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from tupletree.data.payloads import lift, registry_of
+from tupletree.durable import private_folder, sync_directory
+from tupletree.errors import ConfigError, Finding, TupletreeError, did_you_mean, one_of
+from tupletree.routing.hashing import KEY_GROUPS
+from tupletree.runtimes.spark.format.spool import lasting_fingerprint
+from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.format.upgrades import Upgrade, write_upgrade
+from tupletree.state.encoding import KeyEncoding
+from tupletree.state.keys import key_types
+from tupletree.state.segments import Records, binary_of, merge, slots_of, write_segment
+from tupletree.state.store import StateCodec
+from tupletree.state.versions import StateFile
+from tupletree.topology import hints, keys
+from tupletree.topology.model import ComponentSpec, TopologySpec
+
+__all__ = ["import_state"]
+
+SHOWN = 20
+"""Faults that an error names; it says how many more there are."""
+
+
+class ImportRow(Protocol):
+    """See `runtimes.run.ImportRow`."""
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def component(self) -> str: ...
+
+    @property
+    def key(self) -> Any: ...
+
+    @property
+    def value(self) -> Any: ...
+
+    @property
+    def expires_s(self) -> float | None: ...
+
+
+@dataclass
+class _Read:
+    """What was read for one bolt."""
+
+    component: ComponentSpec
+    codec: StateCodec
+    coercions: list[Any]
+    keys: list[Any] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    expires_s: list[float] = field(default_factory=list)
+    places: dict[Any, str] = field(default_factory=dict)
+
+
+def import_state(state_dir: Path, spec: TopologySpec, rows: Iterable[ImportRow]) -> dict[str, int]:
+    """Set these keys; all others stay as they are. Returns component → keys.
+
+    Args:
+        state_dir: of a run, on which nothing runs now; or new: then a run begins with this state.
+        spec: the topology that the directory has.
+        rows: of the file.
+
+    Raises:
+        ConfigError: rows that do not fit, up to 20 of them named, with how many there are; nothing is written.
+        CheckpointError: a run is on, or the directory is that of another topology, or damaged.
+    """
+    faults: list[Finding] = []
+    known = {one.name: _reader(spec, one) for one in spec.components.values() if getattr(one.body, "state", None)}
+    now_s = time.time()
+    for row in rows:
+        fault = _take(row, known, now_s)
+        if fault is not None:
+            faults.append(fault)
+    if faults:
+        more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
+        raise ConfigError(
+            f"the state cannot be imported: {len(faults):,} rows do not fit{more}", findings=faults[:SHOWN]
+        )
+    directory = StateDirectory.open(state_dir, spec.name, lasting_fingerprint(spec))
+    try:
+        files = {name: _write(directory, one) for name, one in known.items() if one.keys}
+        if files:
+            fingerprint = msgspec.to_builtins(lasting_fingerprint(spec))
+            directory.claim_again()
+            write_upgrade(directory.path, Upgrade(directory.generation, fingerprint, state=files))
+    finally:
+        directory.close()
+    return {name: len(one.keys) for name, one in known.items() if one.keys}
+
+
+def _reader(spec: TopologySpec, component: ComponentSpec) -> _Read:
+    state = component.body.state
+    types = key_types(spec, component)
+    codec = StateCodec(component.name, types, state.value_type, is_keyed=state.is_keyed)
+    fields = len(component.inputs[0].grouping.fields) if state.is_keyed else 1
+    return _Read(component, codec, [(kind, keys.coercion_of(kind)) for kind in types[:fields]])
+
+
+def _take(row: ImportRow, known: Mapping[str, _Read], now_s: float) -> Finding | None:
+    """Take a row, or say why it does not fit."""
+    read = known.get(row.component)
+    if read is None:
+        near = did_you_mean(row.component, known)
+        return Finding("no bolt of this name has state", row.place, row.component, one_of(known), near)
+    try:
+        key = _key(read, row.key)
+        value = _value(read, row.value)
+    except (TupletreeError, TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+        reason = error.findings[0].got if isinstance(error, TupletreeError) else str(error)
+        return Finding(f"it does not fit the state of {row.component!r}", row.place, reason, _expected(read))
+    if key in read.places:
+        return Finding(
+            f"the key is there twice: {row.key!r}", row.place, f"also at {read.places[key]}", "each key once"
+        )
+    state = read.component.body.state
+    lasts_s = float("inf") if state.ttl_s is None else now_s + state.ttl_s
+    read.places[key] = row.place
+    read.keys.append(key)
+    read.values.append(value)
+    read.expires_s.append(lasts_s if row.expires_s is None else row.expires_s)
+    return None
+
+
+def _expected(read: _Read) -> str:
+    kinds = ", ".join(hints.text_of(kind) for kind, _ in read.coercions)
+    return f"a key of {kinds} and a value of {hints.text_of(read.component.body.state.value_type)}"
+
+
+def _key(read: _Read, stored: Any) -> Any:
+    plain = lift(stored, {})
+    parts = plain if len(read.coercions) > 1 else [plain]
+    if not isinstance(parts, list) or len(parts) != len(read.coercions):
+        raise TypeError(f"a key of {len(parts) if isinstance(parts, list) else 1} fields")
+    found = []
+    for part, (kind, coerce) in zip(parts, read.coercions, strict=True):
+        value = lift(part, registry_of(kind)) if isinstance(part, dict) else part
+        found.append(value if value is None or coerce is None else coerce(value))
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _value(read: _Read, stored: Any) -> bytes:
+    """The value as it is stored: read in the form that the type has now, or in that of an earlier version of it."""
+    packed = binary_of([msgspec.msgpack.encode(lift(stored, {}))])
+    codec = read.codec
+    try:
+        return codec.encode(codec.decode(packed, ""))[0]
+    except TupletreeError:
+        try:
+            return codec.encode(codec.decode(packed, "", "tagged" if codec.form == "native" else "native"))[0]
+        except TupletreeError:
+            pass
+        raise
+
+
+def _write(directory: StateDirectory, read: _Read) -> list[StateFile]:
+    """Write the segments: one for all key groups, or one for each task."""
+    folder = private_folder(directory.state / read.component.name)
+    numbers = count()
+    parts: dict[range, list[int]] = {}
+    for at, key in enumerate(read.keys):
+        own = range(KEY_GROUPS) if read.codec.is_keyed else range(key, key + 1)
+        parts.setdefault(own, []).append(at)
+    files = []
+    for groups, places in parts.items():
+        stored, hashes = read.codec.keys.encode([read.keys[at] for at in places])
+        expires = np.array([read.expires_s[at] for at in places])
+        records = Records.of(slots_of(hashes), stored, [read.values[at] for at in places], None)
+        if np.isfinite(expires).any():
+            order = np.argsort(slots_of(hashes), kind="stable")
+            records = Records(records.slots, records.keys, records.values, expires[order])
+        records = merge([records], 0.0, KeyEncoding.same, is_whole=True)
+        name = f"imported-{directory.run_id[:8]}-{directory.generation:06d}-{os.getpid()}-{next(numbers)}.state"
+        size = write_segment(folder / name, read.codec.header(), records)
+        files.append(StateFile(name, groups.start, groups.stop, len(records), size))
+    sync_directory(folder)
+    return files
