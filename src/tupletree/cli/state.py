@@ -72,9 +72,9 @@ def state_command(
 
 
 def _import(file: Path, place: str | None, state_dir: Path | None, settings: Sequence[str]) -> None:
-    from tupletree.cli.state_import import rows_of
     from tupletree.cli.target import load_target
     from tupletree.runtimes.run import import_state
+    from tupletree.runtimes.state_file import rows_of
 
     if place is None or state_dir is None:
         raise ConfigError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from tupletree.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
 from tupletree.runtimes.deadletters import is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState
+from tupletree.runtimes.state_file import ImportRow
 from tupletree.topology.changes.upgrades import UpgradePlan, Words
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["ImportRow", "import_state", "preview", "refuse", "run", "stored_state", "why"]
+__all__ = ["import_state", "preview", "refuse", "run", "stored_state", "why"]
 
 
 def run(
@@ -116,24 +116,6 @@ def preview(topology: Topology, options: Options, state_dir: Path, words: Words 
     from tupletree.runtimes.spark.driver.upgrade import preview_upgrade
 
     return preview_upgrade(state_dir, topology.build(), options, words or Words())
-
-
-@dataclass(frozen=True)
-class ImportRow:
-    """One row of state that is to be imported.
-
-    Attributes:
-        place: where it is in the file, for errors.
-        component: the bolt.
-        key, value: as `tupletree state --export` writes them: JSON-compatible data.
-        expires_s: when it expires, since the Unix epoch; None: by the bolt's time to live, from now on.
-    """
-
-    place: str
-    component: str
-    key: Any
-    value: Any
-    expires_s: float | None = None
 
 
 def import_state(topology: Topology, state_dir: Path, rows: Iterable[ImportRow]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from tupletree.routing.hashing import KEY_GROUPS
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.format.upgrades import Upgrade, write_upgrade
+from tupletree.runtimes.state_file import ImportRow
 from tupletree.state.encoding import KeyEncoding
 from tupletree.state.keys import key_types
 from tupletree.state.segments import Records, binary_of, merge, slots_of, write_segment
@@ -36,25 +37,6 @@ __all__ = ["import_state"]
 
 SHOWN = 20
 """Faults that an error names; it says how many more there are."""
-
-
-class ImportRow(Protocol):
-    """See `runtimes.run.ImportRow`."""
-
-    @property
-    def place(self) -> str: ...
-
-    @property
-    def component(self) -> str: ...
-
-    @property
-    def key(self) -> Any: ...
-
-    @property
-    def value(self) -> Any: ...
-
-    @property
-    def expires_s(self) -> float | None: ...
 
 
 @dataclass

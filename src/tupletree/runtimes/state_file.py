@@ -1,21 +1,37 @@
-"""`tupletree state --import`: the rows of a file as an export writes them, with the place of each for errors."""
+"""State in files: the rows of a file as `tupletree state --export` writes them, with the place of each for errors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tupletree.errors import ConfigError
 from tupletree.topology.model import TopologySpec
 
-if TYPE_CHECKING:
-    from tupletree.runtimes.run import ImportRow
-
-__all__ = ["rows_of"]
+__all__ = ["ImportRow", "rows_of"]
 
 COLUMNS = ("component", "key", "value")
+
+
+@dataclass(frozen=True)
+class ImportRow:
+    """One row of state that is to be imported.
+
+    Attributes:
+        place: where it is in the file, for errors.
+        component: the bolt.
+        key, value: as `tupletree state --export` writes them: JSON-compatible data.
+        expires_s: when it expires, since the Unix epoch; None: by the bolt's time to live, from now on.
+    """
+
+    place: str
+    component: str
+    key: Any
+    value: Any
+    expires_s: float | None = None
 
 
 def rows_of(path: Path, spec: TopologySpec) -> Iterator[ImportRow]:
@@ -85,8 +101,6 @@ def _are_texts(spec: TopologySpec, name: str) -> tuple[bool, bool]:
 
 
 def _row(place: str, row: Any) -> ImportRow:
-    from tupletree.runtimes.run import ImportRow
-
     if not isinstance(row, dict) or not all(name in row for name in COLUMNS):
         raise ConfigError(
             "this is no row of state",
