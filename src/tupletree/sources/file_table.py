@@ -297,13 +297,11 @@ class FileTable:
 
     def _by_rotation(self, files: Sequence[Found], owned: dict[int, Found], out: Reconciled) -> list[Found]:
         """Give files to records that they are rotated copies of; returns the others."""
-        related: dict[str, list[FileRecord]] = defaultdict(list)
-        for record in self.records:
-            if record.offset >= EVIDENCE_BYTES:
-                related[_stem(record.path)].append(record)
+        usable = [record for record in self.records if record.offset >= EVIDENCE_BYTES] if files else []
+        related = _Related([record.path for record in usable])
         rest = []
         for found in files:
-            candidates = [one for one in related.get(_stem(found.path), ()) if _is_rotated(one.path, found.path)]
+            candidates = [usable[place] for place in related.originals_of(found.path)]
             original = self._rotated_from(candidates[-CANDIDATES:], found, owned)
             if original is None:
                 rest.append(found)
@@ -334,9 +332,7 @@ class FileTable:
         for record in self.records:
             if id(record) in owned or record.gone:
                 continue
-            for path, inode in neighbours.of(record.path):
-                if path == record.path or not (inode == record.inode or _is_rotated(record.path, path)):
-                    continue
+            for path in neighbours.that_may_be(record):
                 found = found_at(path)
                 if isinstance(found, Found) and found.identity not in taken and is_same(record, found):
                     owned[id(record)] = outside[found.identity] = found
@@ -392,13 +388,57 @@ class _Neighbours:
     """The entries in the folders of files, each looked at once."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, list[tuple[str, int]]] = {}
+        self._folders: dict[str, tuple[dict[int, list[str]], list[str], _Related]] = {}
 
-    def of(self, path: str) -> list[tuple[str, int]]:
-        folder = os.path.dirname(path)
+    def that_may_be(self, record: FileRecord) -> list[str]:
+        """Paths beside a record's that its file may have now: those of its inode, and those that rotation makes."""
+        folder = os.path.dirname(record.path)
         if folder not in self._folders:
-            self._folders[folder] = [*siblings(path)]
-        return self._folders[folder]
+            entries = [*siblings(record.path)]
+            by_inode: dict[int, list[str]] = defaultdict(list)
+            for path, inode in entries:
+                by_inode[inode].append(path)
+            paths = [path for path, _ in entries]
+            self._folders[folder] = by_inode, paths, _Related(paths)
+        by_inode, paths, related = self._folders[folder]
+        rotated = [paths[place] for place in related.rotated_from(record.path)]
+        return sorted({*by_inode.get(record.inode, ()), *rotated} - {record.path})
+
+
+class _Related:
+    """Paths, to be found by those that rotation makes of them or made them of, without comparing each with each.
+
+    Names of data often end with numbers (`part-00001`), so that thousands have one stem.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._at: dict[str, list[int]] = defaultdict(list)
+        self._of_plain: dict[str, list[int]] = defaultdict(list)  # by the path without its compression
+        self._of_stem: dict[str, list[int]] = defaultdict(list)
+        self._packed: dict[str, list[int]] = defaultdict(list)  # those that are compressed, by their stem
+        self._unpacked: dict[str, list[int]] = defaultdict(list)
+        for place, path in enumerate(paths):
+            plain, stem = without_compression(path), _stem(path)
+            self._at[path].append(place)
+            self._of_plain[plain].append(place)
+            self._of_stem[stem].append(place)
+            (self._packed if plain != path else self._unpacked)[stem].append(place)
+
+    def originals_of(self, new: str) -> list[int]:
+        """Places of the paths of which rotation makes this one, in order."""
+        plain, stem = without_compression(new), _stem(new)
+        places = {*self._at.get(plain, ()), *self._at.get(stem, ())}
+        if plain != new:
+            places.update(self._unpacked.get(stem, ()))
+        return [place for place in sorted(places) if _is_rotated(self._paths[place], new)]
+
+    def rotated_from(self, old: str) -> list[int]:
+        """Places of the paths that rotation makes of this one, in order."""
+        places = {*self._of_plain.get(old, ()), *self._of_stem.get(old, ())}
+        if without_compression(old) == old:
+            places.update(self._packed.get(_stem(old), ()))
+        return [place for place in sorted(places) if _is_rotated(old, self._paths[place])]
 
 
 _ROTATION = re.compile(r"([._-]\d+)+$")

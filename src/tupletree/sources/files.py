@@ -90,12 +90,13 @@ class FileList:
         """What is there now."""
         out = Listing()
         found: dict[str, Found] = {}
+        folders: dict[str, str] = {}
         for given in self.given:
             is_pattern = glob.has_magic(given) and not os.path.lexists(given)
             names = sorted(glob.glob(given, recursive=True)) if is_pattern else [given]
             usable = 0
             for name in names:
-                one = found_at(name)
+                one = found_at(name, folders)
                 if isinstance(one, Found):
                     found.setdefault(name, one)
                 elif is_pattern and _is_passed_over(name):
@@ -151,10 +152,16 @@ def _is_passed_over(name: str) -> bool:
         return True
 
 
-def found_at(name: str) -> Found | Finding:
-    """The file of a name, or why it cannot be read as a file of lines."""
+def found_at(name: str, folders: dict[str, str] | None = None) -> Found | Finding:
+    """The file of a name, or why it cannot be read as a file of lines.
+
+    Args:
+        name: as it was given or found.
+        folders: folders whose links were resolved in this look; more are added. Each resolution asks the disk about
+            every part of a path.
+    """
     try:
-        path = os.path.realpath(name)
+        path = _resolved(name, {} if folders is None else folders)
         status = os.stat(path)
     except OSError as error:
         return Finding(error.strerror or str(error), where=name, next_step=_hint(name))
@@ -170,6 +177,15 @@ def found_at(name: str) -> Found | Finding:
     if unsupported is not None:
         return unsupported
     return Found(name, path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _resolved(name: str, folders: dict[str, str]) -> str:
+    folder, base = os.path.split(name)
+    if base in {"", ".", ".."} or os.path.islink(name):
+        return os.path.realpath(name)
+    if folder not in folders:
+        folders[folder] = os.path.realpath(folder)
+    return os.path.join(folders[folder], base)
 
 
 def _hint(name: str) -> str:

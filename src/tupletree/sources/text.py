@@ -119,7 +119,8 @@ def text_lines(
         order: "name": in the order given, what a pattern matches by name; "time": all by when they were changed last.
         changed: what to do with a file that is not the one that was read under its name before (truncated, replaced):
             "read" it from its start as a new one, or "refuse" to go on.
-        poll_interval_s: with `follow`, seconds between two looks for new files. Open ones are looked at all the time.
+        poll_interval_s: with `follow`, seconds between two looks for new files, and at least four times what a look
+            takes. Open ones are looked at all the time.
         logged: lines travel in the epoch's log, so that workers need not see the files, and that later changes
             of them do not matter. None: where `follow` is set, and for compressed files, UTF-16 and UTF-32.
         max_line_bytes: a longer line, without its end, becomes a dead letter that holds its first 64 KiB; it is
