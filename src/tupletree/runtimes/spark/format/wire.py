@@ -18,6 +18,7 @@ import numpy as np
 from tupletree.data.codec import ArrowCodec, EncodeError
 from tupletree.data.columns import Anchors, ArrowColumns
 from tupletree.data.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
+from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError
 from tupletree.state.versions import StateFile
 from tupletree.texts import msgpack_bytes
 from tupletree.topology.splits import Split
@@ -141,7 +142,7 @@ class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Unreadable(msgspec.Struct, array_like=True):
-    """An error of a source as text: a worker's exceptions cannot be sent."""
+    """An error of a source as text: a worker's exceptions cannot be sent. Make it with `of`."""
 
     has_changed: bool
     what: str
@@ -149,6 +150,19 @@ class Unreadable(msgspec.Struct, array_like=True):
     got: str
     expected: str
     next_step: str
+
+    @classmethod
+    def of(cls, error: TupletreeError, component: str) -> Unreadable:
+        """In a worker, of what a spout raised."""
+        first = error.findings[0]
+        where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
+        has_changed = isinstance(error, SourceChangedError)
+        return cls(has_changed, first.what, where, first.got, first.expected, first.next_step)
+
+    def error(self) -> ConnectorError:
+        """The error to raise in the driver."""
+        made = SourceChangedError if self.has_changed else ConnectorError
+        return made(self.what, where=self.where, got=self.got, expected=self.expected, next_step=self.next_step)
 
 
 class FailureReport(msgspec.Struct, array_like=True):

@@ -21,7 +21,6 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOverReport
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
-from tupletree.runtimes.spark.worker.splits import error_of
 from tupletree.tracking.ledger import Entries, Judgement, judge
 from tupletree.tracking.outcomes import Failure
 
@@ -251,7 +250,7 @@ class Settlement:
     def _check_read(self, reports: Reports) -> None:
         """Raise if a part of the input could not be read, or was not read: its messages would look complete."""
         if reports.unreadable:
-            raise error_of(reports.unreadable[0])
+            raise reports.unreadable[0].error()
         if self.has_work:
             read = {ordinal for stats in reports.stats for ordinal in stats.read}
             for one in self.record.inputs:

@@ -16,15 +16,14 @@ import msgspec
 from tupletree.bolts.effects import Output, Worked
 from tupletree.bolts.failures import FailureMaker
 from tupletree.data.frames import UNTRACKED, Root
-from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError
 from tupletree.runtimes.spark.format.rows import root_ids
-from tupletree.runtimes.spark.format.wire import PlannedSplit, Unreadable
+from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.topology.components import Reject
 from tupletree.topology.model import ComponentSpec, StreamSpec
 from tupletree.topology.splits import read_split
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["as_report", "error_of", "rejection", "rows_of", "wrong_class"]
+__all__ = ["rejection", "rows_of", "wrong_class"]
 
 
 def rows_of(
@@ -86,20 +85,6 @@ def _sendable(
         else:
             fail.note(worked.failures, root, value, wrong_class(value, expected))
     return kept_values, kept_roots, kept_made
-
-
-def as_report(error: TupletreeError, component: str) -> Unreadable:
-    """An error of a source in the form that is sent to the driver; `error_of` undoes it."""
-    first = error.findings[0]
-    where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
-    has_changed = isinstance(error, SourceChangedError)
-    return Unreadable(has_changed, first.what, where, first.got, first.expected, first.next_step)
-
-
-def error_of(report: Unreadable) -> ConnectorError:
-    """The error to raise in the driver."""
-    cls = SourceChangedError if report.has_changed else ConnectorError
-    return cls(report.what, where=report.where, got=report.got, expected=report.expected, next_step=report.next_step)
 
 
 FRAME_TUPLES = 4096

@@ -44,7 +44,7 @@ from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.sender import Destinations, Sender
 from tupletree.runtimes.spark.worker.sink_writer import SinkTask, takes_columns
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer
-from tupletree.runtimes.spark.worker.splits import as_report, rows_of
+from tupletree.runtimes.spark.worker.splits import rows_of
 from tupletree.runtimes.spark.worker.tasks import TASKS, BoltWork, task_of
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
@@ -210,7 +210,7 @@ class StageRun:
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.take()
             except TupletreeError as error:
-                self._put(wire.UNREADABLE, wire.encode_report(as_report(error, component.name)))
+                self._put(wire.UNREADABLE, wire.encode_report(wire.Unreadable.of(error, component.name)))
                 return
             self._stats.read.append(planned.ordinal)
 
