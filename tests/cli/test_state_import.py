@@ -151,3 +151,25 @@ def test_an_import_is_refused_while_a_run_is_on(run: Run, target: str, tmp_path:
         assert "another run is using this state directory" in told.err
     finally:
         handle.stop(5.0)
+
+
+def test_state_of_another_type_is_converted_by_export_drop_and_import(
+    run: Run, target: str, tmp_path: Path, write_target: WriteTarget
+) -> None:
+    assert complete(topology(target), tmp_path).acked == 3
+    file = tmp_path / "count.jsonl"
+    assert run("state", "state", "--component", "count", "--export", str(file)).code == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**row, "value": row["value"] / 2}) + "\n" for row in rows))
+    source = TARGET.replace("@bolt(state=int)\ndef count(line: Line, total: KeyedState[int])",
+        "@bolt(state=float)\ndef count(line: Line, total: KeyedState[float])").replace(
+        "Count(line.text, total.value)", "Count(line.text, int(total.value))")  # fmt: skip
+    changed = str(write_target(source))
+    refused = run("state", changed, "--state-dir", "state", "--import", str(file))
+    assert refused.code == 2
+    assert "--drop count" in refused.err
+    assert state_of(tmp_path, "count") == {"a": 2, "b": 1}
+    assert run("state", changed, "--state-dir", "state", "--drop", "count", "--import", str(file)).code == 0
+    assert state_of(tmp_path, "count") == {"a": 1.0, "b": 0.5}
+    assert complete(topology(changed, 5), tmp_path).acked == 5
+    assert state_of(tmp_path, "count") == {"a": 1.0 + 1, "b": 0.5 + 1}

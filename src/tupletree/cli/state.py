@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from tupletree.cli.arguments import Json, Set, StateDir
+from tupletree.cli.arguments import Drop, Json, Rename, Set, StateDir
 from tupletree.errors import ConfigError, Finding
 from tupletree.escaping import escape, escape_json
 
@@ -44,6 +44,8 @@ def state_command(
         Path | None,
         typer.Option("--import", metavar="FILE", help="Set the keys in FILE, an export; needs TARGET and --state-dir."),
     ] = None,
+    rename: Rename = None,
+    drop: Drop = None,
     limit: Annotated[int, typer.Option("--limit", help="Keys to show of each bolt; 0 is all.")] = 20,
     settings: Set = None,
     state_dir: StateDir = None,
@@ -53,7 +55,7 @@ def state_command(
     from tupletree.runtimes.run import stored_state
 
     if import_ is not None:
-        _import(import_, place, state_dir, settings or [])
+        _import(import_, place, state_dir, settings or [], (rename or [], drop or []))
         return
     epoch, components = stored_state(_state_dir(place, state_dir, settings or []))
     components = _chosen(components, component or [])
@@ -71,7 +73,14 @@ def state_command(
             _print_table(one, epoch, limit)
 
 
-def _import(file: Path, place: str | None, state_dir: Path | None, settings: Sequence[str]) -> None:
+def _import(
+    file: Path,
+    place: str | None,
+    state_dir: Path | None,
+    settings: Sequence[str],
+    words: tuple[Sequence[str], Sequence[str]],
+) -> None:
+    from tupletree.cli.settings import options_of, words_of
     from tupletree.cli.target import load_target
     from tupletree.runtimes.run import import_state
     from tupletree.runtimes.state_file import rows_of
@@ -82,7 +91,9 @@ def _import(file: Path, place: str | None, state_dir: Path | None, settings: Seq
             expected="tupletree state TARGET --state-dir DIR --import FILE",
         )
     topology, _ = load_target(place, settings)
-    counts = import_state(topology, state_dir, rows_of(file, topology.build()))
+    spec = topology.build()
+    options = options_of(spec.options, None, ())
+    counts = import_state(topology, options, state_dir, rows_of(file, spec), words_of(*words))
     for name, keys in counts.items():
         print(f"{name}: {keys:,} keys set; they count from the next start on", file=sys.stderr)
     if not counts:

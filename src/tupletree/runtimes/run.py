@@ -118,15 +118,19 @@ def preview(topology: Topology, options: Options, state_dir: Path, words: Words 
     return preview_upgrade(state_dir, topology.build(), options, words or Words())
 
 
-def import_state(topology: Topology, state_dir: Path, rows: Iterable[ImportRow]) -> dict[str, int]:
+def import_state(
+    topology: Topology, options: Options, state_dir: Path, rows: Iterable[ImportRow], words: Words | None = None
+) -> dict[str, int]:
     """Set keys in the state of bolts; all others stay as they are. Returns component → how many.
 
     They count from the next start on. A directory that is new is made: a run begins with this state there.
 
     Args:
-        topology: what the directory belongs to.
+        topology: what the directory belongs to; if it has changed, the directory follows it first, as at a start.
+        options: its settings.
         state_dir: of a run on Spark; nothing may run on it.
         rows: what to set.
+        words: see `renames` and `drops` of `run`.
 
     Raises:
         ConfigError: rows that do not fit, 20 of them named; nothing is written then.
@@ -134,7 +138,7 @@ def import_state(topology: Topology, state_dir: Path, rows: Iterable[ImportRow])
     """
     from tupletree.runtimes.spark.driver.state_import import import_state as import_on_spark
 
-    return import_on_spark(state_dir, topology.build(), rows)
+    return import_on_spark(state_dir, topology.build(), options, rows, words or Words())
 
 
 def refuse(spec: TopologySpec, runtime: str) -> None:

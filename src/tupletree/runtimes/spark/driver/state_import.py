@@ -17,13 +17,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tupletree.config import Options
 from tupletree.data.payloads import lift, registry_of
 from tupletree.durable import private_folder, sync_directory
 from tupletree.errors import ConfigError, Finding, TupletreeError, did_you_mean, one_of
 from tupletree.routing.hashing import KEY_GROUPS
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.spark.driver.upgrade import decide_upgrade
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
 from tupletree.runtimes.spark.format.statedir import StateDirectory
-from tupletree.runtimes.spark.format.upgrades import Upgrade, write_upgrade
+from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
 from tupletree.runtimes.state_file import ImportRow
 from tupletree.state.encoding import KeyEncoding
 from tupletree.state.keys import key_types
@@ -31,6 +34,8 @@ from tupletree.state.segments import Records, binary_of, merge, slots_of, write_
 from tupletree.state.store import StateCodec
 from tupletree.state.versions import StateFile
 from tupletree.topology import hints, keys
+from tupletree.topology.changes.fingerprint import Fingerprint
+from tupletree.topology.changes.upgrades import UpgradePlan, Words
 from tupletree.topology.model import ComponentSpec, TopologySpec
 
 __all__ = ["import_state"]
@@ -52,13 +57,17 @@ class _Read:
     places: dict[Any, str] = field(default_factory=dict)
 
 
-def import_state(state_dir: Path, spec: TopologySpec, rows: Iterable[ImportRow]) -> dict[str, int]:
+def import_state(
+    state_dir: Path, spec: TopologySpec, options: Options, rows: Iterable[ImportRow], words: Words
+) -> dict[str, int]:
     """Set these keys; all others stay as they are. Returns component → keys.
 
     Args:
         state_dir: of a run, on which nothing runs now; or new: then a run begins with this state.
-        spec: the topology that the directory has.
+        spec: the topology; if it has changed, the directory follows it first, as at a start.
+        options: its settings.
         rows: of the file.
+        words: what the user said of the change.
 
     Raises:
         ConfigError: rows that do not fit, up to 20 of them named, with how many there are; nothing is written.
@@ -76,7 +85,11 @@ def import_state(state_dir: Path, spec: TopologySpec, rows: Iterable[ImportRow])
         raise ConfigError(
             f"the state cannot be imported: {len(faults):,} rows do not fit{more}", findings=faults[:SHOWN]
         )
-    directory = StateDirectory.open(state_dir, spec.name, lasting_fingerprint(spec))
+
+    def decide(path: Path, stored: Fingerprint, current: Fingerprint, upgrades: Upgrades) -> UpgradePlan:
+        return decide_upgrade(path, stored, current, upgrades, words, Plan.of(spec, options, 1))
+
+    directory = StateDirectory.open(state_dir, spec.name, lasting_fingerprint(spec), decide)
     try:
         files = {name: _write(directory, one) for name, one in known.items() if one.keys}
         if files:
