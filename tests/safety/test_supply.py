@@ -113,7 +113,7 @@ def run(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProce
         if not name.startswith(("PYTEST", "VIRTUAL_ENV", "PYTHONPATH"))
     }
     return subprocess.run(
-        command, cwd=cwd, env=kept | variables, capture_output=True, text=True, timeout=900, check=False
+        command, cwd=cwd, env=kept | variables, capture_output=True, text=True, timeout=1_800, check=False
     )
 
 
@@ -171,7 +171,7 @@ def test_an_install_without_spark_does_all_but_run_on_it(built: Path, tmp_path: 
     assert not [*(tmp_path / "env").rglob("site-packages/pyspark")]
     use(programs, tmp_path)
     refused = run(str(programs / "tupletree"), "run", "shop.py", cwd=tmp_path / "shop")
-    assert refused.returncode == 2
+    assert refused.returncode == 1, refused.stderr
     assert "pyspark: not installed" in refused.stderr
 
 
@@ -191,6 +191,7 @@ LOWEST = [
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(2_000)
 def test_the_lowest_versions_that_are_allowed_pass_the_tests(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
