@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 __all__ = [
+    "counted",
     "encodable",
     "is_encodable",
     "json_bytes",
@@ -28,6 +29,15 @@ MARK = "$surrogates"
 
 TEXT_MARK = "\0surrogates:"
 """What `marked_text` puts before a text in hexadecimal. No file name has a NUL in it."""
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """How many of something: `1 message`, `2,000 messages`.
+
+    >>> counted(1, "reply", "replies"), counted(2_000, "message")
+    ('1 reply', '2,000 messages')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def is_encodable(text: str) -> bool:

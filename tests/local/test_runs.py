@@ -207,7 +207,7 @@ def test_what_a_drain_leaves_is_failed_to_its_source_and_named(
     handle.stop(0.0)
     assert handle.wait(HANG_S).open == 1
     assert [(message_id, failure.kind) for message_id, failure in script.failed] == [(0, FailureKind.STOPPED)]
-    assert "1 messages were not finished" in caplog.text
+    assert "1 message was not finished" in caplog.text
     assert "0 (root " in caplog.text
 
 

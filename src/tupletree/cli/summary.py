@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tupletree.escaping import escape
+from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.runtimes.api import Summary
@@ -63,13 +64,14 @@ def open_text(summary: Summary) -> str:
         then = "they were failed to their sources; a local run cannot be resumed"
     else:
         then = f"start it again with --state-dir {summary.state_dir}: it goes on with them"
-    return f"{summary.open:,} messages are open: {summary.left.text() or 'in flight'}\n  next: {then}"
+    count = counted(summary.open, "message is", "messages are")
+    return f"{count} open: {summary.left.text() or 'in flight'}\n  next: {then}"
 
 
 def summary_text(summary: Summary) -> str:
     """A few lines that account for every message."""
     lines = [
-        f"{summary.topology} on {summary.runtime}: {summary.emitted:,} messages in {summary.seconds:.1f} s",
+        f"{summary.topology} on {summary.runtime}: {counted(summary.emitted, 'message')} in {summary.seconds:.1f} s",
         f"  acked  {summary.acked:>12,}",
         f"  dead   {summary.dead:>12,}",
         f"  open   {summary.open:>12,}",
@@ -83,7 +85,7 @@ def summary_text(summary: Summary) -> str:
         lines.append(f"  delivered again while they were open {summary.joined:,}")
     if summary.outputs:
         width = max(map(len, summary.outputs))
-        lines += [f"  sink {name:<{width}}  {rows:,} rows" for name, rows in summary.outputs.items()]
+        lines += [f"  sink {name:<{width}}  {counted(rows, 'row')}" for name, rows in summary.outputs.items()]
     lines.append(f"  state in {summary.state_dir}")
     if summary.dead:
         lines.append(f"  next: tupletree dead list --state-dir {summary.state_dir}")

@@ -23,6 +23,7 @@ from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.watchdog import Watchdog
+from tupletree.texts import counted
 from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.records import Released
 
@@ -229,7 +230,10 @@ class Life:
             shown = ", ".join(f"{message} (root {root})" for message, root in named)
             more = f" and {len(self.left) - IDS_SHOWN} more" if len(self.left) > IDS_SHOWN else ""
             logger.warning(
-                "%d messages were not finished and are failed to their source: %s%s", len(self.left), shown, more
+                "%s not finished, failed to their source: %s%s",
+                counted(len(self.left), "message was", "messages were"),
+                shown,
+                more,
             )
         for group in (spouts, bolts, ackers):
             self._stop_tasks(group)

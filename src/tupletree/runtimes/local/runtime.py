@@ -52,6 +52,7 @@ from tupletree.tasks.async_spout import OpeningError
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
+from tupletree.texts import counted
 from tupletree.topology.window_limits import max_pending, refuse_stuck
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
@@ -459,9 +460,9 @@ class LocalRun(RunHandle):
             left += [one.message_id for one in (*spout_checkpoint.letters_to_store, *spout_checkpoint.not_told)]
             if left:
                 logger.warning(
-                    "%s: %d messages were not finished, and their source was not told: %s%s",
+                    "%s: %s not finished, and their source was not told: %s%s",
                     self._plan.tasks[task].component,
-                    len(left),
+                    counted(len(left), "message was", "messages were"),
                     ", ".join(map(repr, left[:IDS_SHOWN])),
                     " and more" if len(left) > IDS_SHOWN else "",
                 )
