@@ -74,7 +74,7 @@ def topology(target: str, lines: int = 3) -> Topology:
     return load_target(target, [f"lines={lines}"])[0]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [pytest.param(".jsonl", marks=pytest.mark.nightly), ".parquet"])
 def test_what_was_exported_is_imported_into_another_run_as_it_was(
     run: Run, target: str, tmp_path: Path, suffix: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.simulator.upgrading import simulate
 
 
-@pytest.mark.parametrize("seed", [11])
+@pytest.mark.parametrize("seed", [4, 7])
 def test_nothing_is_lost_and_nothing_comes_twice_while_the_topology_changes(tmp_path: Path, seed: int) -> None:
     simulate(seed, tmp_path)
 

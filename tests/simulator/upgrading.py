@@ -336,7 +336,8 @@ def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None) -> Wo
         str(seed), chance, count, modules, poison, chance.choice((0.0, 0.03, 0.1)), has={"held", "other"}
     )
     limits = {"epoch_max_messages": chance.choice((3, 7, 20))}
-    options = resolve_options(code={**OPTIONS, **limits, "max_attempts": 6})
+    soon = {"service_backoff_initial_ms": 5.0, "service_backoff_max_ms": 20.0, "max_attempts": 6}
+    options = resolve_options(code={**OPTIONS, **limits, **soon})
 
     def make(folder: Path) -> Topology:
         """Change it, unless the last change is not accepted yet: the process crashed before."""

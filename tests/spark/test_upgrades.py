@@ -93,10 +93,13 @@ def refusal(t: Topology, place: Path) -> CheckpointError:
 SMALL: dict[str, Any] = {"epoch_max_messages": 5}
 
 
-AT_NIGHT = [pytest.param(point, marks=pytest.mark.nightly) for point in ("publish.before_output", "epoch.after_log")]
+AT_NIGHT = [
+    pytest.param(point, marks=pytest.mark.nightly)
+    for point in ("settle.after_log", "publish.before_output", "epoch.after_log")
+]
 
 
-@pytest.mark.parametrize("point", ["settle.before_log", "settle.after_log", *AT_NIGHT])
+@pytest.mark.parametrize("point", ["settle.before_log", *AT_NIGHT])
 def test_sinks_branches_and_tasks_are_added_while_messages_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -124,7 +127,7 @@ def test_sinks_branches_and_tasks_are_added_while_messages_are_open(
     }
 
 
-@pytest.mark.parametrize("point", ["settle.before_log", "settle.after_log"])
+@pytest.mark.parametrize("point", [pytest.param("settle.after_log", marks=pytest.mark.nightly), "settle.before_log"])
 def test_rows_of_old_classes_are_read_with_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -247,7 +250,7 @@ def test_what_a_dropped_producer_had_sent_is_dropped_where_it_is_held_and_its_op
     assert (again.acked, again.open) == (12, 0)
 
 
-@pytest.mark.parametrize("kind", ["same name", "renamed"])
+@pytest.mark.parametrize("kind", [pytest.param("same name", marks=pytest.mark.nightly), "renamed"])
 def test_held_tuples_are_held_on_with_the_new_class(tmp_path: Path, kind: str) -> None:
     old, new = module("held_old", HELD), module("held_new", HELD.replace(V1_LINE, V1_LINE + '    lang: str = "?"\n'))
     held_at_a_stop(old, tmp_path)
