@@ -215,5 +215,6 @@ def test_the_lowest_versions_that_are_allowed_pass_the_tests(built: Path, tmp_pa
         ),
         *("-m", "not spark and not nightly and not stress and not cluster", *(f"tests/{room}" for room in LOWEST)),
         cwd=source,
+        PYTHONPATH=str(source / "src"),
     )
     assert done.returncode == 0, done.stdout[-6_000:]
