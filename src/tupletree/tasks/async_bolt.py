@@ -97,6 +97,8 @@ class AsyncBoltMachine(EmittingMachine):
         self._ready: deque[tuple[Delivery, Any]] = deque()
         self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no queue may start
         self._running: dict[int, CallContext] = {}
+        self._turns: dict[Delivery, None] = {}  # where results leave in order: what has not left, as it came
+        self._ended: dict[Delivery, tuple[int, CallContext, BaseException | None]] = {}  # not their turn yet
         self._started = OPENING
         self._looked_s = 0.0
         self._watch = CallWatch(timeout_s, processing_timeout_s)
@@ -173,7 +175,7 @@ class AsyncBoltMachine(EmittingMachine):
     @property
     def held(self) -> int:
         """Tuples that wait for a call or for its end."""
-        return len(self._ready) + sum(map(len, self._lines.values())) + len(self._running)
+        return len(self._ready) + sum(map(len, self._lines.values())) + len(self._running) + len(self._ended)
 
     @property
     def is_busy(self) -> bool:
@@ -212,6 +214,7 @@ class AsyncBoltMachine(EmittingMachine):
             for call in self._running.values()
             if root in roots_of(call.delivery.root)
         ]
+        found += [Hold("turn", name) for delivery in self._ended if root in roots_of(delivery.root)]
         for delivery, _ in self._ready:
             if root in roots_of(delivery.root):
                 found.append(Hold("turn", name) if away is None else Hold("outage", name, since_s=since_s))
@@ -247,12 +250,16 @@ class AsyncBoltMachine(EmittingMachine):
             self._deferred.forget(roots)
         if self._in_order is not None:
             self._in_order.purge(roots)
-        self._calls.purge(roots, {call.delivery for call in self._running.values()})
+        self._calls.purge(roots, {*(call.delivery for call in self._running.values()), *self._ended})
         for key, line in self._lines.items():
+            for one in line if self._turns else ():
+                if all_failed(one.root, roots):
+                    self._turns.pop(one, None)
             self._lines[key] = deque(one for one in line if not all_failed(one.root, roots))
         for _ in range(len(self._ready)):
             delivery, key = self._ready.popleft()
             if all_failed(delivery.root, roots):
+                self._turns.pop(delivery, None)
                 self._next_in_line(key)
             else:
                 self._ready.append((delivery, key))
@@ -290,6 +297,8 @@ class AsyncBoltMachine(EmittingMachine):
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
                 self._fail.blame(worked, delivery.root, delivery.value, error)
             else:
+                if self._spec.ordered:
+                    self._turns[delivery] = None
                 self._line_up(delivery, key)
 
     def tick(self, now: Now, out: Outbox) -> None:
@@ -324,7 +333,22 @@ class AsyncBoltMachine(EmittingMachine):
         elif one.call == OPENING:
             self._note_opened(one.error, worked, out)
         elif one.call in self._running:
-            self._note_ended(one.call, self._running.pop(one.call), one.error, worked, out)
+            self._note_in_turn(one.call, one.error, worked, out)
+
+    def _note_in_turn(self, number: int, error: BaseException | None, worked: Worked, out: Outbox) -> None:
+        """A call ended: take its results, or keep them until those of all tuples before it have been taken."""
+        call = self._running.pop(number)
+        is_outage = error is not None and self.place.takes_as_outage(error) and not call.settled
+        if call.delivery not in self._turns or is_outage:
+            self._note_ended(number, call, error, worked, out)
+            return
+        self._ended[call.delivery] = number, call, error
+        self._take_turns(worked, out)
+
+    def _take_turns(self, worked: Worked, out: Outbox) -> None:
+        while self._turns and (first := next(iter(self._turns))) in self._ended:
+            del self._turns[first]
+            self._note_ended(*self._ended.pop(first), worked, out)
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Reset the timeouts that calls have reset, and those of tuples that wait; try again what met an outage."""
@@ -364,7 +388,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         worked = Worked()
         for number in given_up:
-            self._note_ended(number, self._running.pop(number), ProcessingTimeoutError(), worked, out)
+            self._note_in_turn(number, ProcessingTimeoutError(), worked, out)
         self._note(f"{len(given_up)} calls go on although they were cancelled; their results are dropped", out)
         self._go_on(worked, out)
 
@@ -396,6 +420,8 @@ class AsyncBoltMachine(EmittingMachine):
 
     def _go_on(self, worked: Worked, out: Outbox) -> None:
         """Start the calls that may start now, and carry out the effects of those that ended."""
+        if self._ended:  # those before them may have gone without a call
+            self._take_turns(worked, out)
         is_away = self.wait.current is not None
         if is_away and self.wait.due_s > self._now_s:
             pass
@@ -424,6 +450,7 @@ class AsyncBoltMachine(EmittingMachine):
             if self.live is None or not self.live.is_over(delivery.root):
                 return True
             self._ready.popleft()
+            self._turns.pop(delivery, None)
             self._next_in_line(key)
             if self._kept_frames is not None:
                 self._kept_frames.settle((), roots_of(delivery.root))
@@ -453,6 +480,7 @@ class AsyncBoltMachine(EmittingMachine):
                 call.value = call.held = own_copy(changed[key] if key in changed else self._cell.load(key))
             except BaseException as error:  # noqa: BLE001 - the user's default raised; the bolt never saw this tuple
                 self._fail.blame(worked, delivery.root, delivery.value, error)
+                self._turns.pop(delivery, None)
                 self._note_tick_over(delivery)
                 self._next_in_line(key)
                 return
@@ -499,6 +527,7 @@ class AsyncBoltMachine(EmittingMachine):
         waiting = [*(delivery for delivery, _ in self._ready), *(one for line in self._lines.values() for one in line)]
         self._ready.clear()
         self._lines.clear()
+        self._turns.clear()
         for delivery in waiting:
             self._fail.blame(worked, delivery.root, "(the bolt could not be opened)", error)
 

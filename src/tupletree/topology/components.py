@@ -220,12 +220,14 @@ class Bolt(Generic[T]):
     calls of `process` and `tick` go on at a time; with keyed state one per key, and each works on a copy of its own
     value, which is kept if it succeeds. What a call asks of its collector counts when it ends, all together;
     `reset_timeout` of its own tuple counts at once. When the bolt stops or is restarted, calls that run are cancelled.
+    With `ordered` what calls emit, ack and fail counts in the order of their tuples, whichever ends first.
     """
 
     auto_ack: bool = True
     auto_fail: bool = True
     blocking: bool = False
     concurrency: int = 1
+    ordered: bool = False
     tick_interval_s: float | None = None
     state_default: Callable[[], Any] | None = None
     """Makes the first value, for the attribute annotated `KeyedState[V]` or `TaskState[V]`, which is set before `open`.

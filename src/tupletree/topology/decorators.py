@@ -126,6 +126,7 @@ def bolt(
     auto_ack: bool = True,
     auto_fail: bool = True,
     concurrency: int = 1,
+    ordered: bool = False,
     tick_interval_s: float | None = None,
 ) -> Callable[[Callable[P, R]], FunctionBolt[P, R]]: ...
 
@@ -141,6 +142,7 @@ def bolt(
     auto_ack: bool = True,
     auto_fail: bool = True,
     concurrency: int = 1,
+    ordered: bool = False,
     tick_interval_s: float | None = None,
 ) -> Any:
     """Make a function a bolt: called once per tuple, anchored and acked by itself; an exception fails the tuple.
@@ -160,6 +162,7 @@ def bolt(
         auto_ack: ack the tuple when the call returned.
         auto_fail: fail the tuple when the call raised; False leaves it open until its timeout.
         concurrency: calls at a time, for `async def`.
+        ordered: for `async def`: results leave in the order of the tuples. False: as calls end.
         tick_interval_s: seconds between ticks, which come as `Tick` values.
 
     >>> import msgspec
@@ -179,6 +182,7 @@ def bolt(
         auto_ack=auto_ack,
         auto_fail=auto_fail,
         concurrency=concurrency,
+        ordered=ordered,
         tick_interval_s=tick_interval_s,
     )
     return decorate(function, settings) if function is not None else functools.partial(decorate, settings=settings)

@@ -108,6 +108,7 @@ class BoltSpec:
         state: its state, if it declares any.
         holding: window and join style only: their settings.
         is_async, concurrency, blocking: how runtimes may schedule it.
+        ordered: async bolts only: results leave in the order of the tuples, whichever call ends first.
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.
         key_fields: what its inputs must be grouped by, if the bolt knows; else any fields will do.
@@ -128,6 +129,7 @@ class BoltSpec:
     holding: WindowSpec | JoinSpec | None = None
     is_async: bool = False
     concurrency: int = 1
+    ordered: bool = False
     blocking: bool = False
     batch_size: int | None = None
     batch_max_age_s: float | None = None

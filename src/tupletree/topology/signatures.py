@@ -77,6 +77,7 @@ class BoltSettings:
     auto_fail: bool = True
     blocking: bool = False
     concurrency: int = 1
+    ordered: bool = False
     tick_interval_s: float | None = None
     batch_size: int | None = None
     batch_max_age_s: float | None = None
@@ -121,6 +122,7 @@ def read_function(
     reading.outputs += settings.outputs
     is_async = _awaits(function)
     _check_settings(reading, settings.concurrency, settings.tick_interval_s, is_async=is_async)
+    _check_ordered(reading, ordered=settings.ordered, is_async=is_async)
     _check_batch(reading, settings)
     check_holding(reading, is_async=is_async)
     spec = BoltSpec(
@@ -136,6 +138,7 @@ def read_function(
         holding=reading.holding,
         is_async=is_async,
         concurrency=settings.concurrency,
+        ordered=settings.ordered,
         blocking=settings.blocking,
         batch_size=settings.batch_size,
         batch_max_age_s=settings.batch_max_age_s,
@@ -167,6 +170,7 @@ def read_class(factory: Callable[[], Bolt[Any] | HoldingBolt[Any]], names: Names
     if also_async and not is_async:
         reading.fault(f"`{also_async[0]}` is async, but `process` is not", next_step="write `async def process`")
     _check_settings(reading, subject.concurrency, subject.tick_interval_s, is_async=is_async)
+    _check_ordered(reading, ordered=subject.ordered, is_async=is_async)
     spec = BoltSpec(
         style="class",
         target=factory,
@@ -179,6 +183,7 @@ def read_class(factory: Callable[[], Bolt[Any] | HoldingBolt[Any]], names: Names
         state=state_spec(reading.fault, reading.states, cls.state_default, cls.state_ttl_s, "state_default = int"),
         is_async=is_async,
         concurrency=subject.concurrency,
+        ordered=subject.ordered,
         blocking=subject.blocking,
         tick_interval_s=subject.tick_interval_s,
         takes_collector=takes_collector,
@@ -446,6 +451,12 @@ def _subject(reading: Reading, factory: Any) -> type[Bolt[Any] | HoldingBolt[Any
         return made
     reading.fault("the factory did not make a bolt", got=hints.text_of(type(made)), expected="a Bolt object")
     return Bolt
+
+
+def _check_ordered(reading: Reading, *, ordered: bool, is_async: bool) -> None:
+    if ordered and not is_async:
+        step = "leave it out: other bolts emit in the order of their tuples"
+        reading.fault("ordered is for async bolts", got="ordered=True on a plain function", next_step=step)
 
 
 def _check_settings(reading: Reading, concurrency: int, tick_interval_s: float | None, *, is_async: bool) -> None:
