@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pytest.importorskip("nats")
+from tupletree.queues.nats_client import Answer, NatsClient, Request
 
 CANNOT = {
     "a delayed message comes when its time has come": "refused",
@@ -37,7 +38,6 @@ CANNOT = {
     "purged messages are gone and may be published again": "refused",
     "statements of the caller run in the same transaction": "refused",
     "the handle of an old lease is refused": "not asked",
-    "work that was cancelled does not count as a delivery": "not asked",
 }
 
 
@@ -124,6 +124,84 @@ def test_a_lease_may_be_longer_or_shorter_than_the_server_s(
         [again] = other.lease(name, 2, wait_s=20)
         assert time.monotonic() - began_s >= lease_s * 0.95
         assert (again.message.id, again.deliveries) == (first.message.id, 2)
+
+
+def test_the_length_of_a_lease_is_the_queue_s_whoever_opens_it_with_another(server: NatsServer) -> None:
+    with (
+        open_queue(f"{server.url}?queue=two&lease_s=1") as first,
+        open_queue(f"{server.url}?queue=two&lease_s=60") as second,
+        connect(server.url) as third,
+    ):
+        first.publish([Message(id="long"), Message(id="short")])
+        [long] = second.lease(1, lease_s=4)
+        [short] = third.lease("two", 1, lease_s=0.3)
+        began_s = time.monotonic()
+        [again] = first.lease(2, wait_s=20)
+        assert again.message.id == short.message.id
+        assert time.monotonic() - began_s < 2.5
+        first.ack([again.handle])
+        [again] = first.lease(2, wait_s=20)  # it is kept up beyond the server's 1 s
+        assert again.message.id == long.message.id
+        assert time.monotonic() - began_s > 3.0
+
+
+def test_a_lease_is_kept_up_again_after_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    with nats_server() as server, open_queue(f"{server.url}?queue=k&lease_s=2&timeout_s=1") as queue:
+        queue.publish([Message(id="a")])
+        assert queue.lease(1, lease_s=60)
+        server.kill()
+        ends_s = time.monotonic() + 20
+        while "could not be kept up" not in caplog.text and time.monotonic() < ends_s:
+            time.sleep(0.05)
+        server.start()
+        with connect(server.url) as other:
+            assert not other.lease("k", 1, wait_s=4)
+
+
+def test_a_header_that_only_looks_like_ours_blocks_nothing(server: NatsServer) -> None:
+    import asyncio
+
+    import nats
+
+    async def publish() -> None:
+        client = await nats.connect(server.url)
+        for number, text in enumerate(["no base64!", "AAAA", "gqFh"]):
+            await client.request(f"tupletree.queue.odd.{number}", b"x", headers={"Tupletree": text})
+        await client.close()
+
+    with open_queue(f"{server.url}?queue=odd") as queue:
+        asyncio.run(publish())
+        leased = queue.lease(10)
+        assert [one.message.headers for one in leased] == [
+            {"Tupletree": "no base64!"},
+            {"Tupletree": "AAAA"},
+            {"Tupletree": "gqFh"},
+        ]
+
+
+def test_messages_are_not_taken_for_gone_while_their_stream_cannot_answer(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_queue(f"{server.url}?queue=leaderless") as queue:
+        queue.publish([Message(id="a")])
+        [leased] = queue.lease()
+        asked = NatsClient.ask
+
+        def leaderless(client: NatsClient, requests: Sequence[Request]) -> Sequence[Answer]:
+            if "MSG.GET" in requests[0].subject:
+                body = (
+                    b'{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}'
+                )
+                return [Answer(body)] * len(requests)
+            return asked(client, requests)
+
+        monkeypatch.setattr(NatsClient, "ask", leaderless)
+        with pytest.raises(ConnectorError, match="temporarily"):
+            queue.broker.find("leaderless", ["a"])
+        with pytest.raises(ConnectorError, match="temporarily"):
+            queue.dead_letter([Letter(handle=leased.handle, reason="x")])
+        monkeypatch.undo()
+        assert queue.broker.find("leaderless", ["a", "b"]) == {"a"}
 
 
 def test_dead_letters_are_shown_moved_and_deleted(server: NatsServer) -> None:

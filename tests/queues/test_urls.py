@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from tests.queues.clocks import EmbeddedQueue
 from tupletree.errors import ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.queues import Broker, Message, QueueUrl, connect, open_queue, register_scheme, registry, schemes
 from tupletree.queues.sqlite import SqliteBroker
-from tupletree.queues.urls import parse_url
+from tupletree.queues.urls import parse_url, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -128,3 +129,25 @@ def test_a_broker_whose_packages_are_missing_names_the_command_that_installs_the
     assert isinstance(raised.value, TupletreeError)
     assert "pip install 'tupletree[redis]'" in str(raised.value)
     assert "hunter" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://me:p#w'x/y@host:1/0?db=1", "redis://***@host:1/0?db=1"),
+        ("see redis://me:pw@a/0, nats://tok@b and http://c/d@e", "see redis://***@a/0, nats://***@b and http://c/d@e"),
+        ('{"password": "hunter22", "user": "me"}', '{"password": "***", "user": "me"}'),
+        ("Authorization: Bearer abc.def", "Authorization: ***"),
+        ("host=h password='a b' port=1", "host=h password='***' port=1"),
+        ("tokens: 3 words, no url ://", "tokens: 3 words, no url ://"),
+    ],
+)
+def test_secrets_in_texts_of_others_are_hidden(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_a_long_hostile_text_takes_no_longer_than_its_length() -> None:
+    began_s = time.process_time()
+    for text in ("://a:" * 100_000, "a=" * 200_000, "password" * 50_000, "://" + "@" * 300_000):
+        without_secrets(text)
+    assert time.process_time() - began_s < 20  # a quadratic time would be minutes

@@ -397,7 +397,7 @@ class Broker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection; a `lease` that waits returns. Leases stay until they end. Harmless if repeated."""
+        """Close the connection: calls that wait raise ConnectorError, leases stay. Harmless if repeated."""
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from tupletree.queues.contract import (
     Broker,
     Capabilities,
     RefusedMessagesError,
-    UnknownQueueError,
     check_messages,
     check_name,
 )
@@ -43,15 +41,14 @@ from tupletree.queues.nats_messages import (
     MESSAGES,
     Place,
     body_and_headers,
-    decoded,
     letter_of,
     message_of,
     request_of,
     stream_of,
     subject_of,
     token_of,
-    told_of,
 )
+from tupletree.queues.nats_streams import CONSUMER, Streams, chunks, nanoseconds
 from tupletree.queues.urls import QueueUrl
 
 __all__ = ["CAPABILITIES", "NatsBroker", "open_nats"]
@@ -73,17 +70,11 @@ CAPABILITIES = Capabilities(
     max_body_bytes=1_000_000,
 )
 
-CHUNK = 500
-"""Requests that are on their way together."""
-
 HEAD_ROOM = 16_384
 """Bytes of a message that its body may not take: id, key, headers."""
 
 LONGEST_WAIT_S = 30.0
 """A longer wait asks again: a server that went away would be noticed no sooner than its end."""
-
-CONSUMER = "tupletree"
-_NO_STREAM, _NO_MESSAGE, _OTHER_SETTINGS = 10059, 10037, 10058
 
 
 def open_nats(url: QueueUrl) -> NatsBroker:
@@ -153,11 +144,11 @@ class NatsBroker(Broker):
         self._lease_s = lease_s
         self._replicas = replicas
         self._window_s = remembers_acked_s
-        self._leases = Leases(client, lease_s)
-        self._known: set[str] = set()  # queues that are declared
+        self._leases = Leases(client)
+        self._streams = Streams(client)
         try:
             self._max_payload = client.max_payload()
-            self._api("INFO")
+            self._streams.api("INFO")
         except BaseException:
             client.close()
             raise
@@ -170,44 +161,11 @@ class NatsBroker(Broker):
         check_name(queue, self.where)
         if ordered:
             raise self.not_capable("keep the order of keys")
-        token = token_of(queue)
-        common: dict[str, Any] = {"storage": "file", "num_replicas": self._replicas, "description": queue}
-        common |= {"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 1}
-        self._make(
-            f"STREAM.CREATE.{stream_of(queue)}",
-            **common,
-            name=stream_of(queue),
-            subjects=[f"{MESSAGES}.{token}.*"],
-            retention="workqueue",
-            duplicate_window=_nanoseconds(self._window_s),
-        )
-        letters = stream_of(queue, LETTERS)
-        self._make(f"STREAM.CREATE.{letters}", **common, name=letters, subjects=[f"{LETTERS}.{token}.*"])
-        self._make(
-            f"CONSUMER.DURABLE.CREATE.{stream_of(queue)}.{CONSUMER}",
-            stream_name=stream_of(queue),
-            config={
-                "durable_name": CONSUMER,
-                "deliver_policy": "all",
-                "ack_policy": "explicit",
-                "replay_policy": "instant",
-                "ack_wait": _nanoseconds(self._lease_s),
-                "max_deliver": -1,
-                "max_ack_pending": -1,
-                "max_waiting": 10_000,
-            },
-        )
+        self._streams.declare(queue, remembers_acked_s=self._window_s, lease_s=self._lease_s, replicas=self._replicas)
 
     def queues(self) -> Sequence[str]:
         """See `Broker.queues`."""
-        names: list[str] = []
-        total = 1
-        while len(names) < total:
-            page = self._api("STREAM.LIST", offset=len(names), subject=f"{MESSAGES}.>")
-            found = page.get("streams") or []
-            names += [one["config"].get("description", "") for one in found]
-            total = page.get("total", 0) if found else 0
-        return sorted(names)
+        return self._streams.names()
 
     def publish(self, queue: str, messages: Sequence[Message]) -> int:
         """See `Broker.publish`. In parts where there are many: repeat it with the same ids if it fails."""
@@ -215,8 +173,8 @@ class NatsBroker(Broker):
         requests = [request_of(queue, one) for one in messages]
         self._check_sizes(messages, requests)
         if not requests:
-            self._info(queue)
-        return sum(self._stored(queue, requests))
+            self._streams.info(queue)
+        return sum(self._streams.stored(queue, requests))
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
         """See `Broker.take`."""
@@ -225,7 +183,7 @@ class NatsBroker(Broker):
         answers = self._next(queue, {"batch": limit, "no_wait": True, "max_bytes": max_bytes})
         if answers[-1].status == "409" and len(answers) == 1:  # the first one alone is larger
             answers = self._next(queue, {"batch": 1, "no_wait": True})
-        return self._taken(answers, lease_s)
+        return self._taken(queue, answers, lease_s)
 
     def lease(
         self,
@@ -244,8 +202,8 @@ class NatsBroker(Broker):
             if taken or left_s <= 0 or limit < 1:
                 return taken
             waits_s = min(left_s, LONGEST_WAIT_S)
-            answers = self._next(queue, {"batch": 1, "expires": _nanoseconds(waits_s)}, waits_s)
-            if taken := self._taken(answers, lease_s):
+            answers = self._next(queue, {"batch": 1, "expires": nanoseconds(waits_s)}, waits_s)
+            if taken := self._taken(queue, answers, lease_s):
                 room = max_bytes - len(taken[0].message.body)
                 return taken + (self.take(queue, limit - 1, lease_s=lease_s, max_bytes=room) if room > 0 else [])
 
@@ -258,7 +216,7 @@ class NatsBroker(Broker):
         """See `Broker.fail`. As for `ack`; reasons are not kept."""
         self._settle(
             [
-                (one.handle, b'-NAK {"delay":%d}' % _nanoseconds(one.delay_s) if one.delay_s else b"-NAK")
+                (one.handle, b'-NAK {"delay":%d}' % nanoseconds(one.delay_s) if one.delay_s else b"-NAK")
                 for one in failures
             ]
         )
@@ -267,50 +225,53 @@ class NatsBroker(Broker):
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
         """See `Broker.extend`. As for `ack`."""
         self._settle([(one, b"+WPI") for one in handles])
-        self._leases.hold(handles, lease_s)
+        for queue, those in self._streams.by_queue(handles).items():
+            self._leases.hold(those, lease_s, self._streams.lease_of(queue))
         return ()
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
         """See `Broker.dead_letter`. Stored first, acked then: after a crash in between it is done again."""
         places = [Place.of(one.handle) for one in letters]
-        found = self._ask(
+        found = self._streams.ask(
             [Request(f"$JS.API.STREAM.MSG.GET.{one.stream}", b'{"seq":%d}' % one.sequence) for one in places]
         )
         refused, requests, done = [], [], []
         queues: dict[str, str] = {}
         for letter, place, answer in zip(letters, places, found, strict=True):
-            stored = decoded(answer)
-            if "error" in stored:
-                refused.append(letter.handle)  # it is not there: somebody else acked it
+            stored = self._streams.message_in(answer)
+            if stored is None:
+                refused.append(letter.handle)  # somebody else acked it
                 continue
             if place.stream not in queues:
-                queues[place.stream] = self._api(f"STREAM.INFO.{place.stream}")["config"]["description"]
-            body, headers = body_and_headers(stored["message"])
+                queues[place.stream] = self._streams.api(f"STREAM.INFO.{place.stream}")["config"]["description"]
+            body, headers = body_and_headers(stored)
             message = message_of(body, headers, place.sequence)
             requests.append(letter_of(queues[place.stream], message, letter.reason, place))
             done.append(letter.handle)
         for queue in set(queues.values()):
-            self._stored(queue, [one for one in requests if one.subject.startswith(f"{LETTERS}.{token_of(queue)}.")])
+            self._streams.stored(
+                queue, [one for one in requests if one.subject.startswith(f"{LETTERS}.{token_of(queue)}.")]
+            )
         self._settle([(one, b"+ACK") for one in done])
         return refused
 
     def depth(self, queue: str) -> Depth:
         """See `Broker.depth`."""
-        ready = self._info(queue)["state"]["messages"]
-        return Depth(ready=ready, dead=self._info(queue, LETTERS)["state"]["messages"])
+        ready = self._streams.info(queue)["state"]["messages"]
+        return Depth(ready=ready, dead=self._streams.info(queue, LETTERS)["state"]["messages"])
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
         """See `Broker.peek`; dead letters alone can be shown."""
         if state != "dead":
             raise self.not_capable(f"show messages that are {state}")
-        self._info(queue, LETTERS)
-        return [stored for _, stored in self._letters(queue, after + limit)[after:]]
+        self._streams.info(queue, LETTERS)
+        return [stored for _, stored in self._streams.letters(queue, after + limit)[after:]]
 
     def find(self, queue: str, ids: Sequence[str]) -> set[str]:
         """See `Broker.find`."""
-        self._info(queue)
+        self._streams.info(queue)
         found: set[str] = set()
-        for prefix in (MESSAGES, LETTERS):
+        for prefix in (LETTERS, MESSAGES, LETTERS):  # what goes from the one to the other meanwhile is not missed
             stream = stream_of(queue, prefix)
             asked = [
                 Request(
@@ -319,8 +280,10 @@ class NatsBroker(Broker):
                 )
                 for one in ids
             ]
-            answers = self._ask(asked)
-            found.update(one for one, answer in zip(ids, answers, strict=True) if "error" not in decoded(answer))
+            answers = self._streams.ask(asked)
+            found.update(
+                one for one, answer in zip(ids, answers, strict=True) if self._streams.message_in(answer) is not None
+            )
         return found
 
     def move(self, source: str, target: str, *, state: State = "ready", limit: int = 0, ids: Sequence[str] = ()) -> int:
@@ -329,19 +292,19 @@ class NatsBroker(Broker):
             raise ConfigError("leased messages cannot be moved", where=f"{self.where}, queue {source!r}")
         if state != "dead":
             raise self.not_capable(f"move messages that are {state}")
-        self._info(target)
-        self._info(source, LETTERS)
+        self._streams.info(target)
+        self._streams.info(source, LETTERS)
         wanted = {*ids}
         chosen = [
             (sequence, stored.message)
-            for sequence, stored in self._letters(source, 0)
+            for sequence, stored in self._streams.letters(source, 0)
             if not wanted or stored.message.id in wanted
         ]
         moved = 0
-        for chunk in _chunks(chosen[: limit or None]):
-            self._stored(target, [request_of(target, message, is_remembered=False) for _, message in chunk])
+        for chunk in chunks(chosen[: limit or None]):
+            self._streams.stored(target, [request_of(target, message, is_remembered=False) for _, message in chunk])
             stream = stream_of(source, LETTERS)
-            self._ask(
+            self._streams.ask(
                 [Request(f"$JS.API.STREAM.MSG.DELETE.{stream}", b'{"seq":%d}' % sequence) for sequence, _ in chunk]
             )
             moved += len(chunk)
@@ -351,8 +314,8 @@ class NatsBroker(Broker):
         """See `Broker.purge`; dead letters alone can be deleted."""
         if {*states} - {"dead"}:
             raise self.not_capable("delete messages that are not dead: some of them may be leased")
-        self._info(queue, LETTERS)
-        purged: int = self._api(f"STREAM.PURGE.{stream_of(queue, LETTERS)}")["purged"]
+        self._streams.info(queue, LETTERS)
+        purged: int = self._streams.api(f"STREAM.PURGE.{stream_of(queue, LETTERS)}")["purged"]
         return purged
 
     def close(self) -> None:
@@ -363,21 +326,19 @@ class NatsBroker(Broker):
 
     def _next(self, queue: str, asked: Mapping[str, Any], wait_s: float = 0.0) -> list[Answer]:
         """Pull messages; the last answer may be a status."""
-        if queue not in self._known:
-            self._info(queue)  # a pull from a stream that is not there is not answered
-            self._known.add(queue)
+        self._streams.lease_of(queue)  # a pull from a stream that is not there is not answered
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream_of(queue)}.{CONSUMER}"
         try:
             answers = self._client.pull(subject, msgspec.json.encode(asked), asked["batch"], wait_s)
         except ConnectorError:
-            self._known.discard(queue)
+            self._streams.forget(queue)
             raise
         if answers[-1].is_unheard:
-            self._known.discard(queue)
+            self._streams.forget(queue)
             raise ConnectorError(f"{self.where}: nobody hands out messages of queue {queue!r} now")
         return answers
 
-    def _taken(self, answers: Sequence[Answer], lease_s: float) -> list[Delivery]:
+    def _taken(self, queue: str, answers: Sequence[Answer], lease_s: float) -> list[Delivery]:
         found = []
         for one in answers:
             if one.status:
@@ -392,34 +353,14 @@ class NatsBroker(Broker):
                     published_s=place.published_s,
                 )
             )
-        self._leases.hold([one.handle for one in found], lease_s)
+        self._leases.hold([one.handle for one in found], lease_s, self._streams.lease_of(queue))
         return found
 
     def _settle(self, told: Sequence[tuple[str, bytes]]) -> None:
         for handle, _ in told:
             Place.of(handle)
         self._leases.drop([handle for handle, _ in told])
-        self._ask([Request(handle, what) for handle, what in told])
-
-    def _stored(self, queue: str, requests: Sequence[Request]) -> list[bool]:
-        """Publish; for each whether it was new.
-
-        Raises:
-            UnknownQueueError, ConnectorError: what was answered for one of them.
-        """
-        new = []
-        for answer in self._ask(requests):
-            if answer.is_unheard:
-                self._info(queue)
-                raise ConnectorError(f"{self.where}: nobody stores messages of queue {queue!r} now")
-            told = decoded(answer)
-            if error := told.get("error"):
-                if "per subject" not in error["description"]:
-                    raise ConnectorError(f"{self.where}, queue {queue!r}: {error['description']}")
-                new.append(False)
-            else:
-                new.append(not told.get("duplicate", False))
-        return new
+        self._streams.ask([Request(handle, what) for handle, what in told])
 
     def _check_sizes(self, messages: Sequence[Message], requests: Sequence[Request]) -> None:
         refused = []
@@ -430,70 +371,3 @@ class NatsBroker(Broker):
                 refused.append(RefusedMessage(position, message.id, reason))
         if refused:
             raise RefusedMessagesError(refused, where=self.where)
-
-    def _letters(self, queue: str, most: int) -> list[tuple[int, Stored]]:
-        """Dead letters in their order, with their places in the stream; `most` 0 means all."""
-        found: list[tuple[int, Stored]] = []
-        stream = stream_of(queue, LETTERS)
-        sequence = 0
-        while not most or len(found) < most:
-            asked = msgspec.json.encode({"seq": sequence + 1, "next_by_subj": f"{LETTERS}.>"})
-            [answer] = self._ask([Request(f"$JS.API.STREAM.MSG.GET.{stream}", asked)])
-            stored = decoded(answer)
-            if error := stored.get("error"):
-                if error.get("err_code") == _NO_MESSAGE:
-                    break
-                raise self._fault(queue, error)
-            one = stored["message"]
-            sequence = one["seq"]
-            body, headers = body_and_headers(one)
-            reason, deliveries, published_s = told_of(headers)
-            found.append(
-                (
-                    sequence,
-                    Stored(
-                        message=message_of(body, headers, sequence),
-                        state="dead",
-                        deliveries=deliveries,
-                        due_s=datetime.fromisoformat(one["time"]).timestamp(),
-                        published_s=published_s,
-                        reason=reason,
-                    ),
-                )
-            )
-        return found
-
-    def _info(self, queue: str, prefix: str = MESSAGES) -> dict[str, Any]:
-        """Of its stream. Raises UnknownQueueError."""
-        return self._api(f"STREAM.INFO.{stream_of(queue, prefix)}", queue=queue)
-
-    def _make(self, what: str, **settings: Any) -> None:
-        [answer] = self._ask([Request(f"$JS.API.{what}", msgspec.json.encode(settings))])
-        error = decoded(answer).get("error")
-        if error and error.get("err_code") != _OTHER_SETTINGS and "already in use" not in error["description"]:
-            raise self._fault("", error)
-
-    def _api(self, _what: str, *, queue: str = "", **asked: Any) -> dict[str, Any]:
-        [answer] = self._ask([Request(f"$JS.API.{_what}", msgspec.json.encode(asked) if asked else b"")])
-        if answer.is_unheard:
-            raise ConnectorError(f"{self.where}: the server has no JetStream, or it is not ready")
-        told = decoded(answer)
-        if error := told.get("error"):
-            raise self._fault(queue, error)
-        return told
-
-    def _fault(self, queue: str, error: Mapping[str, Any]) -> ConnectorError:
-        if error.get("err_code") == _NO_STREAM and queue:
-            return UnknownQueueError(f"{self.where}: queue {queue!r} is not declared; declare it, or correct its name")
-        return ConnectorError(f"{self.where}: {error.get('description')}")
-
-    def _ask(self, requests: Sequence[Request]) -> list[Answer]:
-        return [answer for chunk in _chunks(requests) for answer in self._client.ask(chunk)]
-
-
-def _nanoseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1e9))
-
-
-def _chunks(rows: Sequence[Any]) -> list[Sequence[Any]]:
-    return [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]

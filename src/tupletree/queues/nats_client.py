@@ -12,6 +12,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from nats.errors import AuthorizationError, Error
 
 from tupletree.errors import ConnectorError
 from tupletree.queues.contract import RefusedConnectionError
+from tupletree.queues.urls import without_secrets
 
 __all__ = ["Answer", "NatsClient", "Request", "Server"]
 
@@ -100,6 +102,7 @@ class NatsClient:
         self._connecting = asyncio.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[str, _Answers] = {}
+        self._secrets = [str(one) for name, one in server.login.items() if name in {"password", "token"}]
         self._inbox = ""
         self._is_closed = False
 
@@ -120,26 +123,20 @@ class NatsClient:
         return self._call(self._pull(subject, body, most, wait_s))
 
     def soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run this on the event loop, beside all else; its errors are logged."""
-
-        async def run() -> None:
-            try:
-                await function()
-            except ConnectorError as error:
-                logger.debug("%s: %s", self.server.where, error)
-
-        asyncio.run_coroutine_threadsafe(run(), self._loop)
+        """Run this on the event loop, beside all else. It must not raise; calls of it are made in order."""
+        if not self._is_closed:
+            asyncio.run_coroutine_threadsafe(function(), self._loop)
 
     async def send(self, requests: Sequence[Request]) -> Sequence[Answer]:
         """`ask`, on the event loop."""
-        return await self._ask(requests)
+        return await self._checked(self._ask(requests))
 
     def close(self) -> None:
         """Disconnect. Calls that wait raise ConnectorError. Harmless if repeated."""
         if self._is_closed:
             return
         self._is_closed = True
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(self.server.timeout_s)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(self.server.timeout_s + 5.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(self.server.timeout_s)
         self._loop.close()
@@ -156,11 +153,11 @@ class NatsClient:
         try:
             return await coroutine
         except AuthorizationError as error:
-            raise RefusedConnectionError(f"{self.server.where}: {_text(error)}") from error
+            raise RefusedConnectionError(f"{self.server.where}: {self._text(error)}") from error
         except (Error, OSError, TimeoutError) as error:
             if "authorization" in str(error).lower():
-                raise RefusedConnectionError(f"{self.server.where}: {_text(error)}") from error
-            raise ConnectorError(f"{self.server.where} cannot be reached: {_text(error)}") from error
+                raise RefusedConnectionError(f"{self.server.where}: {self._text(error)}") from error
+            raise ConnectorError(f"{self.server.where} cannot be reached: {self._text(error)}") from error
 
     async def _connected(self) -> Client:
         async with self._connecting:
@@ -184,7 +181,7 @@ class NatsClient:
                     reconnect_time_wait=0,
                     connect_timeout=max(1, round(server.timeout_s)),
                     error_cb=self._hear_error,
-                    closed_cb=self._hear_end,
+                    closed_cb=partial(self._hear_end, client),
                     skip_subject_validation=True,  # subjects are made of hashes, and of what the server itself gave
                     **server.login,
                 )
@@ -200,7 +197,7 @@ class NatsClient:
     async def _ask(self, requests: Sequence[Request]) -> Sequence[Answer]:
         client = await self._connected()
         name = str(next(self._numbers))
-        answers = self._waiting[name] = _Answers(len(requests))
+        answers = self._waiting[name] = _Answers(client, len(requests))
         try:
             for number, one in enumerate(requests):
                 reply = f"{self._inbox}.{name}.{number}"
@@ -212,7 +209,7 @@ class NatsClient:
     async def _pull(self, subject: str, body: bytes, most: int, wait_s: float) -> list[Answer]:
         client = await self._connected()
         name = str(next(self._numbers))
-        answers = self._waiting[name] = _Answers(most, ends_at_status=True)
+        answers = self._waiting[name] = _Answers(client, most, ends_at_status=True)
 
         async def hear(message: Msg) -> None:
             answers.add(_answer_of(message))
@@ -235,32 +232,42 @@ class NatsClient:
             answers.add(_answer_of(message), int(number))
 
     async def _hear_error(self, error: Exception) -> None:
-        logger.debug("%s: %s", self.server.where, _text(error))
+        logger.debug("%s: %s", self.server.where, self._text(error))
 
-    async def _hear_end(self) -> None:
+    async def _hear_end(self, client: Client | None = None) -> None:
+        """Of a connection; the next one may be up already."""
         for answers in self._waiting.values():
-            answers.give_up(ConnectorError(f"the connection to {self.server.where} ended before the answer came"))
+            if client is None or answers.client is client:
+                text = f"the connection to {self.server.where} ended before the answer came"
+                answers.give_up(ConnectorError(text))
+
+    def _text(self, error: BaseException) -> str:
+        return without_secrets(str(error) or type(error).__name__, *self._secrets)
 
     async def _close(self) -> None:
         if self._client is not None:
             await self._client.close()
         await self._hear_end()
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        _, left = await asyncio.wait(others, timeout=1.0) if others else ((), ())
-        for one in left:
+        if others:  # calls that waited have their error now, and end by themselves; what sleeps does not
+            await asyncio.wait(others, timeout=0.05)
+        for one in others:
             one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class _Answers:
     """Answers that are waited for.
 
     Args:
+        client: the connection that they come by.
         expected: how many.
         ends_at_status: an answer of the server itself is the last one.
     """
 
-    def __init__(self, expected: int, *, ends_at_status: bool = False) -> None:
+    def __init__(self, client: Client, expected: int, *, ends_at_status: bool = False) -> None:
         self.all_here: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        self.client = client
         self._expected = expected
         self._ends_at_status = ends_at_status
         self._by_number: dict[int, Answer] = {}
@@ -280,7 +287,3 @@ class _Answers:
 
 def _answer_of(message: Msg) -> Answer:
     return Answer(bytes(message.data), message.reply, message.headers or {})
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -6,8 +6,12 @@ A JetStream consumer has one time for all of its messages. Refuses to know messa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
+import msgspec
+
+from tupletree.errors import ConnectorError
 from tupletree.queues.nats_client import NatsClient, Request
 
 __all__ = ["Leases"]
@@ -15,27 +19,35 @@ __all__ = ["Leases"]
 KEPT_UP_AFTER = 1 / 3
 """Part of the server's time after which a lease that is longer is kept up."""
 
+logger = logging.getLogger("tupletree.queues")
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    """By the event loop's clock: its end, when it is due to be kept up; and the server's time for one."""
+
+    ends_s: float
+    due_s: float
+    server_s: float
+
 
 class Leases:
-    """Of one connection. Its maps are used on the connection's event loop only.
+    """Of one connection. Its map is used on the connection's event loop only.
 
     Args:
         client: the connection.
-        server_s: the server's time.
     """
 
-    def __init__(self, client: NatsClient, server_s: float) -> None:
+    def __init__(self, client: NatsClient) -> None:
         self._client = client
-        self._server_s = server_s
-        self._ends_s: dict[str, float] = {}
+        self._noted: dict[str, _Lease] = {}
         self._is_running = False
         self._is_used = False  # written by callers
 
-    def hold(self, handles: Sequence[str], lease_s: float) -> None:
-        """These leases last so long from now."""
-        if handles and abs(lease_s - self._server_s) > 0.05 * self._server_s:
+    def hold(self, handles: Sequence[str], lease_s: float, server_s: float) -> None:
+        """These leases last so long from now; without that they would last as long as the server's."""
+        if handles and abs(lease_s - server_s) > 0.05 * server_s:
             self._is_used = True
-            self._client.soon(lambda: self._hold(handles, lease_s))
+            self._client.soon(lambda: self._hold(handles, lease_s, server_s))
         else:
             self.drop(handles)
 
@@ -44,32 +56,37 @@ class Leases:
         if self._is_used and handles:
             self._client.soon(lambda: self._drop(handles))
 
-    async def _hold(self, handles: Sequence[str], lease_s: float) -> None:
-        ends_s = asyncio.get_running_loop().time() + lease_s
-        self._ends_s |= dict.fromkeys(handles, ends_s)
+    async def _hold(self, handles: Sequence[str], lease_s: float, server_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for one in handles:
+            self._noted[one] = _Lease(now_s + lease_s, now_s + server_s * KEPT_UP_AFTER, server_s)
         if not self._is_running:
             self._is_running = True
             self._client.soon(self._keep)
 
     async def _drop(self, handles: Sequence[str]) -> None:
         for one in handles:
-            self._ends_s.pop(one, None)
+            self._noted.pop(one, None)
 
     async def _keep(self) -> None:
-        """Until no lease is left that needs it."""
+        """Until no lease is left that needs it. An outage does not end it: what is still held is kept up after it."""
         loop = asyncio.get_running_loop()
-        kept_up_s = loop.time()
         try:
-            while self._ends_s:
+            while self._noted:
                 now_s = loop.time()
-                over = [one for one, ends_s in self._ends_s.items() if ends_s <= now_s]
+                over = [handle for handle, lease in self._noted.items() if lease.ends_s <= now_s]
                 await self._drop(over)
-                if over:
-                    await self._client.send([Request(one, b"-NAK") for one in over])
-                if now_s - kept_up_s >= self._server_s * KEPT_UP_AFTER and self._ends_s:
-                    kept_up_s = now_s
-                    await self._client.send([Request(one, b"+WPI") for one in self._ends_s])
-                next_s = min([*self._ends_s.values(), kept_up_s + self._server_s * KEPT_UP_AFTER])
-                await asyncio.sleep(max(0.001, min(next_s, loop.time() + 1.0) - loop.time()))
+                due = [handle for handle, lease in self._noted.items() if lease.due_s <= now_s]
+                for handle in due:
+                    lease = self._noted[handle]
+                    self._noted[handle] = msgspec.structs.replace(lease, due_s=now_s + lease.server_s * KEPT_UP_AFTER)
+                told = [Request(one, b"-NAK") for one in over] + [Request(one, b"+WPI") for one in due]
+                if told:
+                    try:
+                        await self._client.send(told)
+                    except ConnectorError as error:
+                        logger.warning("%d leases could not be kept up, or given back: %s", len(told), error)
+                next_s = min([min(one.ends_s, one.due_s) for one in self._noted.values()], default=now_s)
+                await asyncio.sleep(max(0.001, min(next_s - loop.time(), 1.0)))
         finally:
             self._is_running = False

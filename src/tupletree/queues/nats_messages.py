@@ -98,10 +98,10 @@ def request_of(queue: str, message: Message, prefix: str = MESSAGES, *, is_remem
 
 def message_of(body: bytes, headers: Mapping[str, str], sequence: int) -> Message:
     """A message of a stream. One that another program published has its own headers, and the id that it gave."""
-    head = headers.get(_HEAD_HEADER)
-    if head is None:
+    try:
+        name, content_type, key, own = _HEAD.decode(base64.b64decode(headers[_HEAD_HEADER]))
+    except (KeyError, ValueError):  # a header of this name that is not ours is one of theirs
         return Message(id=headers.get(_ID_HEADER) or str(sequence), body=body, headers=dict(headers))
-    name, content_type, key, own = _HEAD.decode(base64.b64decode(head))
     return Message(id=name, body=body, content_type=content_type, key=key, headers=own)
 
 

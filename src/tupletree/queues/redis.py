@@ -130,6 +130,7 @@ class RedisBroker(Broker):
         self.capabilities = msgspec.structs.replace(CAPABILITIES, remembers_acked_s=remembers_acked_s)
         self.where = where
         self._client = client
+        self._password = str(client.get_connection_kwargs().get("password") or "")
         # Of all connections: who has a message is known by its lease. One per connection would stay in the group.
         self._consumer = "tupletree"
         self._remembers_ms = int(remembers_acked_s * 1000)
@@ -313,9 +314,11 @@ class RedisBroker(Broker):
         try:
             return call()
         except _REFUSALS as error:
-            raise RefusedConnectionError(f"{self.where}: {without_secrets(str(error))}") from error
+            raise RefusedConnectionError(f"{self.where}: {without_secrets(str(error), self._password)}") from error
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
-            raise ConnectorError(f"{self.where} cannot be reached: {without_secrets(str(error))}") from error
+            raise ConnectorError(
+                f"{self.where} cannot be reached: {without_secrets(str(error), self._password)}"
+            ) from error
         except redis.exceptions.ResponseError as error:
             text = str(error)
             if "NOQUEUE" in text or "NOTARGET" in text:

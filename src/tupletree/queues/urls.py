@@ -22,10 +22,14 @@ _SECRETS = (
     *("password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "authorization", "cookie"),
     *("api_key", "apikey", "api-key", "access_key", "private_key"),
 )
-_LOGIN = re.compile(r"""://(?:[^\s/?#'"]*|[^\s/?#'"]*:[^\s?#'"]*)@""")
-"""Of a URL in a text; a password may hold a slash."""
-_SETTING = re.compile(r"""(?P<name>[\w.-]{1,64})=(?P<quote>['"]?)(?P<value>[^\s&;,'"]+)""")
-"""Of a query, or of a connection string."""
+_URL = re.compile(r"://\S+")
+_SETTING = re.compile(
+    r"""(?P<name>[\w.-]{1,64})(?P<mark>['"]?\s?[=:]\s?)"""
+    r"""(?P<value>'[^']*'|"[^"]*"|(?:(?:bearer|basic|token)\s)?[^\s&;,'"]+)""",
+    re.IGNORECASE,
+)
+"""Of a query, a connection string, JSON or a header."""
+_HEADERS = {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"}
 
 
 class QueueUrl(msgspec.Struct, frozen=True):
@@ -104,10 +108,24 @@ def without_secrets(text: str, *known: str) -> str:
     for secret in sorted({*known} - {""}, key=len, reverse=True):
         if len(secret) >= _LEAST_SECRET:
             text = text.replace(secret, HIDDEN)
-    text = _LOGIN.sub(f"://{HIDDEN}@", text)
-    return _SETTING.sub(
-        lambda found: f"{found['name']}={found['quote']}{HIDDEN}" if is_secret(found["name"]) else found[0], text
-    )
+    text = _URL.sub(_without_login, text)
+    return _SETTING.sub(_without_value, text)
+
+
+def _without_value(setting: re.Match[str]) -> str:
+    name, mark, value = setting["name"], setting["mark"], setting["value"]
+    # A colon alone is prose, as in `token: expected a name`.
+    is_setting = "=" in mark or mark[0] in "'\"" or name.lower() in _HEADERS
+    if not is_setting or not is_secret(name):
+        return setting[0]
+    quotes = value[0] if value[0] in "'\"" else ""
+    return f"{name}{mark}{quotes}{HIDDEN}{quotes}"
+
+
+def _without_login(url: re.Match[str]) -> str:
+    place, mark, query = url[0].removeprefix("://").partition("?")
+    login, place = _split_login(place)
+    return f"://{HIDDEN}@{place}{mark}{query}" if login else url[0]
 
 
 def parse_url(text: str) -> QueueUrl:
