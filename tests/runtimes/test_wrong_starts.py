@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.statedirs import open_state_dir
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.local.statedir import LocalStateDirectory
-from tupletree.runtimes.spark.format.statedir import StateDirectory
 
-COUNT = {"count": {"kind": "bolt", "parallelism": 2, "state": "int"}}
-OTHER = {"count": {"kind": "bolt", "parallelism": 2, "state": "float"}}
+COUNT = {"count": {"kind": "bolt", "parallelism": 2, "inputs": {}, "state": None}}
+OTHER = {"count": {"kind": "sink", "parallelism": 2, "inputs": {}, "state": None}}
 
 
 def first_start(folder: Path) -> None:
-    StateDirectory.open(folder, "words", COUNT).close()
+    open_state_dir(folder, "words", COUNT).close()
 
 
 def with_identity(folder: Path, **changes: object) -> None:
@@ -32,10 +32,10 @@ def test_a_directory_of_something_else_is_a_wrong_start_on_spark(tmp_path: Path)
     with_identity(tmp_path / "format", format=1)
     for folder, fingerprint in (("changed", OTHER), ("local", COUNT), ("format", COUNT)):
         with pytest.raises(ForeignCheckpointError) as caught:
-            StateDirectory.open(tmp_path / folder, "words", fingerprint)
+            open_state_dir(tmp_path / folder, "words", fingerprint)
         assert caught.value.exit_code == 2, folder
     with pytest.raises(ForeignCheckpointError, match="the name changed"):
-        StateDirectory.open(tmp_path / "changed", "other", COUNT)
+        open_state_dir(tmp_path / "changed", "other", COUNT)
 
 
 def test_a_directory_that_a_run_has_used_is_a_wrong_start_locally(tmp_path: Path) -> None:
@@ -45,14 +45,14 @@ def test_a_directory_that_a_run_has_used_is_a_wrong_start_locally(tmp_path: Path
 
 
 def test_a_directory_in_use_or_damaged_is_no_wrong_start(tmp_path: Path) -> None:
-    held = StateDirectory.open(tmp_path, "words", COUNT)
+    held = open_state_dir(tmp_path, "words", COUNT)
     with pytest.raises(CheckpointError, match="another run") as caught:
-        StateDirectory.open(tmp_path, "words", COUNT)
+        open_state_dir(tmp_path, "words", COUNT)
     assert caught.value.exit_code == 1
     held.close()
     (tmp_path / "tupletree.json").write_text("{")
     with pytest.raises(CheckpointError, match="damaged") as caught:
-        StateDirectory.open(tmp_path, "words", COUNT)
+        open_state_dir(tmp_path, "words", COUNT)
     assert caught.value.exit_code == 1
 
 
@@ -69,7 +69,7 @@ def test_a_start_that_the_disk_refuses_names_the_place_and_releases_it(tmp_path:
         shutil.rmtree(path, ignore_errors=True)
         path.touch()
     with pytest.raises(CheckpointError, match="cannot be used") as caught:
-        StateDirectory.open(folder, "words", COUNT)
+        open_state_dir(folder, "words", COUNT)
     assert str(folder) in str(caught.value)
     path.rmdir() if path.is_dir() else path.unlink()
     first_start(folder)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.safety.others import NOBODY, needs_root
+from tests.statedirs import open_state_dir
 from tupletree.cli.main import main
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.spark.driver.retention import sweep_drafts
-from tupletree.runtimes.spark.format.statedir import StateDirectory
 
 TOPOLOGY = """
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def topology() -> Topology:
 
 
 def open_spark(path: Path) -> None:
-    StateDirectory.open(path, "orders", {}).close()
+    open_state_dir(path, "orders", {}).close()
 
 
 def open_local(path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_run_whose_identity_is_gone_is_named_as_that(take: object, tmp_path: P
 
 
 def test_a_start_removes_only_what_starts_of_the_run_have_made(tmp_path: Path) -> None:
-    directory = StateDirectory.open(tmp_path / "state", "orders", {})
+    directory = open_state_dir(tmp_path / "state", "orders", {})
     place = directory.path
     (place / "_notes").write_text("mine")
     (place / "dead" / "_keep.txt").write_text("mine")

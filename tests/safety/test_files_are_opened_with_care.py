@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.safety.others import as_other, needs_root
+from tests.statedirs import open_state_dir
 from tupletree.cli import state as state_command
 from tupletree.durable import private_folder, write_file
 from tupletree.errors import CheckpointError, ConfigError
@@ -24,7 +25,7 @@ def precious(tmp_path: Path) -> Path:
 
 
 def start(path: Path) -> StateDirectory:
-    return StateDirectory.open(path, "orders", {})
+    return open_state_dir(path, "orders", {})
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.statedirs import open_state_dir
 from tupletree.errors import CheckpointError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.spark.driver.recovery import check_newest
@@ -23,7 +24,7 @@ SPOUTS = [(0, "left"), (1, "left"), (2, "right")]
 
 
 def open_directory(path: Path) -> StateDirectory:
-    return StateDirectory.open(path, "words", {"count": {"kind": "bolt", "parallelism": 2}})
+    return open_state_dir(path, "words", {"count": {"kind": "bolt", "parallelism": 2}})
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.statedirs import open_state_dir
 from tests.tasks.streams import Line, Script, Word
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.bolts.failures import FailureMaker
@@ -31,7 +32,6 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHeader, Messages, SettleEntry, write_epoch
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.program import EpochControl, Program, codecs_of
-from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochVerdicts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
@@ -69,7 +69,7 @@ class Source:
         pending = Pending(RetryPolicy(), lambda bits: 1 << (bits - 1), lambda: 0.5, record_changes=True)
         pending.register(self.task, "lines", "source")
         self.accounts = Accounts(spec, pending, {self.task: "lines"}, ended={self.task})
-        self.directory = StateDirectory.open(tmp_path / "state", "driver", {})
+        self.directory = open_state_dir(tmp_path / "state", "driver", {})
 
     def loop(self, *records: EpochRecord, retold: tuple[AlreadySettled, ...] = ()) -> Loop:
         told = deque(retold)
@@ -208,7 +208,7 @@ def test_an_epoch_that_was_archived_twice_is_shown_once(source: Source) -> None:
 def test_the_state_directory_of_a_local_run_is_named_as_such(tmp_path: Path) -> None:
     LocalStateDirectory.make(tmp_path / "state", "words")
     with pytest.raises(CheckpointError) as refused:
-        StateDirectory.open(tmp_path / "state", "words", {})
+        open_state_dir(tmp_path / "state", "words", {})
     assert "a local run of 'words'" in str(refused.value)
     assert "damaged" not in str(refused.value)
 

@@ -12,6 +12,7 @@ import msgspec
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, wait_until
+from tests.statedirs import open_state_dir
 from tupletree import KeyedState, PermanentError, TaskContext, Topology, batch_bolt, bolt
 from tupletree.clock import ManualClock, SystemClock
 from tupletree.config import Options
@@ -23,7 +24,6 @@ from tupletree.runtimes.spark.driver.recovery import recover
 from tupletree.runtimes.spark.driver.rescale import Rescaler
 from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
-from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources.text import Line
@@ -151,7 +151,7 @@ def _time_left_s(topology: Topology, folder: Path, seconds_later: float) -> floa
     pending = Pending(RetryPolicy(), lambda bits: 1 << (bits - 1), lambda: 0.5, record_changes=True)
     pending.register(task.task_id, "tap")
     accounts = Accounts(plan.spec, pending, {task.task_id: "tap"})
-    directory = StateDirectory.open(folder / "state", plan.spec.name, lasting_fingerprint(plan.spec))
+    directory = open_state_dir(folder / "state", plan.spec.name, lasting_fingerprint(plan.spec))
     clock = ManualClock(monotonic=5.0, wall=SystemClock().wall() + seconds_later)
     sinks = {name: str(folder / name) for name in ("direct", "held")}
     codecs = codecs_of(plan)

@@ -17,6 +17,7 @@ from tupletree.errors import CheckpointError, ConfigError
 from tupletree.runtimes.deadletters import read, request_replay
 from tupletree.runtimes.run import why
 from tupletree.sinks import foreach, jsonl, parquet, read_rows, sql
+from tupletree.sources import text_lines
 
 V1 = """
 import msgspec
@@ -153,7 +154,8 @@ def test_what_has_another_name_goes_on_under_it(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CheckpointError, match="--rename count=tally") as refused:
         begin(t, tmp_path)
     assert all(f"--rename {old}={new}" in str(refused.value) for old, new in names.items())
-    crash(t, tmp_path, "generation.claimed", monkeypatch, 2, renames=names, **SMALL)
+    crash(t, tmp_path, "upgrade.written", monkeypatch, 1, renames=names, **SMALL)
+    assert state_of(tmp_path, "tally").keys() == set(WORDS)  # read where it still is
     crash(t, tmp_path, "settle.before_log", monkeypatch, 1, renames=names, **SMALL)
     ended = complete(t, tmp_path, names, **SMALL)
     assert (ended.acked, ended.open, ended.dead) == (40, 0, 0)
@@ -167,6 +169,49 @@ def test_what_has_another_name_goes_on_under_it(tmp_path: Path, monkeypatch: pyt
 
     with pytest.raises(CheckpointError, match="belonged to another component"):
         begin(topology(v1, tmp_path, 45, grow=grow, **names), tmp_path)
+
+
+def test_a_kill_before_folders_have_their_new_names_is_recovered_by_a_start_that_changes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = module("moved", V1)
+    assert complete(topology(version, tmp_path, 6), tmp_path).acked == 6
+    t = topology(version, tmp_path, 9, count="tally")
+    crash(t, tmp_path, "upgrade.written", monkeypatch, renames={"count": "tally"})
+    t = topology(version, tmp_path, 9, count="totals", out="rows")
+    more = {"tally": "totals", "out": "rows"}
+    assert not planned(t, tmp_path, more).faults
+    crash(t, tmp_path, "upgrade.written", monkeypatch, renames=more)
+
+    def grow(t: Topology, _lines: Any, counts: Any) -> None:
+        t.sink("second", jsonl(tmp_path / "second")).shuffle(counts)
+
+    t = topology(version, tmp_path, 9, count="totals", out="rows", grow=grow)
+    assert not planned(t, tmp_path).faults
+    assert complete(t, tmp_path).acked == 9
+    assert counted(tmp_path) == expected(9)
+    assert state_of(tmp_path, "totals").keys() == set(WORDS)
+
+
+def test_a_dropped_spout_that_planned_pieces_may_be_one_of_another_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.txt").write_text("a\nb\nc\n")
+    source = V1 + "\n@bolt\ndef parse(line: Raw) -> Line:\n    return Line(1, line.text)\n"
+    version = module("pieces", "from tupletree.sources import Line as Raw\n" + source)
+
+    def reading(spout: Any, replay: Any = "runtime") -> Topology:
+        t = Topology("versions")
+        parsed = t.bolt("parse", version.parse).shuffle(t.spout("lines", spout, replay=replay))
+        t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("count", version.count).fields(parsed, "text"))
+        return t
+
+    crash(reading(text_lines(tmp_path / "in.txt")), tmp_path, "settle.before_log", monkeypatch)
+    t = reading(Feed(lambda number: version.Raw(f"x{number}"), 3), "source")
+    assert not planned(t, tmp_path, drops=("lines",)).faults
+    ended = complete(t, tmp_path, drops=("lines",))
+    assert (ended.acked, ended.open, ended.dead) == (3, 0, 0)
+    assert {word for word, _ in counted(tmp_path)} == {"x1", "x2", "x3"}
 
 
 HELD = (

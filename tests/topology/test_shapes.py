@@ -11,7 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pytest
 
+from tupletree.errors import CheckpointError
 from tupletree.state.encoding import ValueEncoding
+from tupletree.state.store import StateCodec
 from tupletree.topology.changes.shapes import fits, shape_changes, shape_of
 
 Made: TypeAlias = Any
@@ -88,6 +90,42 @@ def test_what_a_class_has_inside_is_compared_too() -> None:
     inner: Any = struct([("a", int)], "Inner")
     wider: Any = struct([("a", int), ("b", int, 0)], "Inner")
     assert kinds(struct([("rows", list[inner])]), struct([("rows", list[wider])])) == {"Inner.b": "widened"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ({}, {"rename": "camel"}, True),
+        ({"rename": "camel"}, {}, True),
+        ({"rename": "camel"}, {"rename": "camel"}, False),
+        ({"array_like": True}, {"array_like": True, "rename": "camel"}, False),
+    ],
+)
+def test_a_field_that_is_stored_under_another_name_has_changed(before: Any, after: Any, changed: bool) -> None:
+    """Its stored values would be left out without a word, and read as the default."""
+    old, new = struct([("my_count", int, 0)], **before), struct([("my_count", int, 0)], **after)
+    assert kinds(old, new) == ({"Row.my_count": "changed"} if changed else {})
+    assert kinds(old, new, by_name=True) == {}
+    named = struct([("my_count", int, msgspec.field(default=0, name="n"))])
+    assert kinds(struct([("my_count", int, 0)]), named) == {"Row.my_count": "changed"}
+    codecs = [StateCodec("it", [str], kind) for kind in (old, new)]
+    codecs[0].check(codecs[0].header(), "here")
+    if changed:
+        with pytest.raises(CheckpointError, match=r"stored as 'my_?[cC]ount', now stored as 'my_?[cC]ount'"):
+            codecs[1].check(codecs[0].header(), "here")
+    else:
+        codecs[1].check(codecs[0].header(), "here")
+
+
+def test_a_default_that_is_not_stored_may_not_change() -> None:
+    out = {"omit_defaults": True}
+    old = struct([("a", int, 1), ("b", list[int], msgspec.field(default_factory=list))], **out)
+    other = struct([("a", int, 2), ("b", list[int], msgspec.field(default_factory=list))], **out)
+    assert kinds(old, old) == {}
+    assert kinds(old, other) == {"Row.a": "changed"}
+    assert kinds(old, struct([("b", list[int], msgspec.field(default_factory=list)), ("a", int, 1)], **out)) == {}
+    assert kinds(struct([("a", int, 1)]), struct([("a", int, 2)])) == {}
+    assert kinds(struct([("a", int, 1)]), struct([("a", int, 2)], **out)) == {}
 
 
 def test_the_order_of_the_fields_of_a_key_counts() -> None:

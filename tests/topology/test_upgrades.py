@@ -70,6 +70,34 @@ def test_a_rename_takes_inputs_along_and_is_refused_where_it_is_none() -> None:
         assert any(one.where.startswith("--rename") for one in plan(before, after, None, **renames).faults), renames
 
 
+def test_no_component_is_given_the_name_of_another_one_of_before() -> None:
+    """What is stored under an old name is found by it: it would count as that of the other component."""
+    words = Words({"a": "b"})
+    now = {"a": component("spout"), "c": component("spout")}, {"b": component("spout"), "c": component("spout")}
+    (fault, taken, removed) = plan_upgrade(*now, {}, words, {"b": "c"}).faults
+    assert (fault.what, fault.got) == (
+        "the new name belonged to another component of this run",
+        "what was 'b' is 'c' now",
+    )
+    assert (taken.where, removed.where) == ("b", "a")
+    assert "--rename" not in removed.next_step
+    fault = plan_upgrade(*now, {}, words, {"b": ""}).faults[0]
+    assert fault.got == "what was 'b' is dropped"
+    # Its own earlier name it may have again, with a word.
+    assert plan_upgrade(*now, {}, words, {"b": "a"}).renames == {"a": "b"}
+    taken, removed = plan_upgrade(*now, {}, Words(), {"b": "a"}).faults
+    assert "--rename a=b" in taken.next_step
+    assert "--rename a=b" in removed.next_step
+
+
+def test_the_advice_for_a_name_that_is_taken_is_none_that_is_refused() -> None:
+    before, after = ({name: component() for name in names} for names in ("ab", "bc"))
+    fault = plan(before, after, None, a="b", b="c").faults[0]
+    assert fault.what == "something is stored under the new name"
+    assert "drop" not in fault.next_step
+    assert "rename" not in fault.next_step
+
+
 def test_a_word_of_before_does_nothing_and_one_that_names_nothing_is_an_error() -> None:
     now = {"x": component("spout")}
     words = Words({"a": "x"}, frozenset({"gone", "x.Line.old"}))

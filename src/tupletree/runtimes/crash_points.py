@@ -20,6 +20,7 @@ UNDER_TESTS: Final = "PYTEST_VERSION"
 
 CRASH_POINTS: Final = (
     "generation.claimed",
+    "upgrade.written",
     "epoch.before_log",
     "epoch.after_log",
     "settle.after_run",

@@ -38,7 +38,7 @@ from tupletree.state.segments import (
 )
 from tupletree.state.versions import StateFile, newest_to_merge
 from tupletree.topology import hints
-from tupletree.topology.changes.shapes import fits, shape_of
+from tupletree.topology.changes.shapes import fits, shape_changes, shape_of
 from tupletree.topology.streams import spelled
 
 __all__ = ["OpenSegments", "StateCodec", "TaskStore", "Written"]
@@ -92,7 +92,7 @@ class StateCodec:
         self._key_texts = [spelled(kind) for kind in key_types]
         self._value_text = spelled(value_type)
         self._shape = shape_of(value_type)
-        self._known: dict[str, bool] = {self._value_text: True}
+        self._fitting: list[tuple[dict[str, Any], bool]] = [(self._shape, True)]
 
     @property
     def form(self) -> str:
@@ -114,17 +114,28 @@ class StateCodec:
 
     def check(self, header: SegmentHeader, where: str) -> None:
         """Raise CheckpointError if a segment holds values that cannot be read as what is declared."""
-        known = self._known.get(header.value_type)
-        if known is None:
-            known = self._known[header.value_type] = bool(header.shape) and fits(header.shape, self._shape)
-        if not known:
+        # Where there is a shape, it judges: equal texts do not say that fields are stored under the same names.
+        if not (self._fits(header.shape) if header.shape else header.value_type == self._value_text):
             raise CheckpointError(
                 f"the state of {self.component!r} was written with another value type",
                 where=where,
-                got=header.value_type,
+                got=self._difference(header),
                 expected=self._value_text,
                 next_step="go back to the old type, or start with a fresh --state-dir",
             )
+
+    def _difference(self, header: SegmentHeader) -> str:
+        changes = shape_changes(header.shape, self._shape) if header.shape else []
+        places = [f"{one.what}: {one.was}, now {one.now}" for one in changes if one.kind == "changed" and one.what]
+        return f"{header.value_type} ({'; '.join(places)})" if places else header.value_type
+
+    def _fits(self, shape: dict[str, Any]) -> bool:
+        """Of the few shapes that segments have: each is judged once."""
+        for known, fitting in self._fitting:
+            if known == shape:
+                return fitting
+        self._fitting.append((shape, fits(shape, self._shape)))
+        return self._fitting[-1][1]
 
     def encode(self, values: list[Any]) -> list[bytes]:
         """Values as bytes. Raises ProcessingError if one of them could not be read back as it is."""

@@ -197,11 +197,11 @@ def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
 
 def _value_misfits(name: str, header: SegmentHeader, state: _ComponentState, words: Words) -> list[Finding]:
     """Why values cannot be read with the type that is declared now; fields may be lost where the user says so."""
-    if header.value_type == state.value_type:
+    if header.value_type == state.value_type and (not state.shape or header.shape == state.shape):
         return []
     next_step = f"{GO_BACK}, or say that this state may be lost: --drop {name}"
     changes = shape_changes(state.shape, header.shape) if state.shape else []
-    if not changes:
+    if not changes and header.value_type != state.value_type:
         return [Finding("the value type changed", name, header.value_type, state.value_type, next_step)]
     findings = []
     for one in changes:

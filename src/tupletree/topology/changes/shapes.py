@@ -22,7 +22,8 @@ __all__ = ["Shape", "ShapeChange", "fits", "shape_changes", "shape_of"]
 
 Shape: TypeAlias = Mapping[str, Any]
 """`type`: the members of its union, as texts. `classes`: name → `module`, and `fields` (name → members, default) with
-`kind` (`named`, `array`, `strict`), or `members` of an enum."""
+`kind` (`named`, `array`, `strict`), or `members` of an enum. Some have `stored_as`, field → its name in
+stored bytes where that is another, and `left_out`, field → the value of it that is not stored, as text."""
 
 ShapeKind: TypeAlias = Literal["moved", "widened", "removed", "changed"]
 
@@ -57,7 +58,7 @@ def shape_of(*annotations: Any) -> dict[str, Any]:
             schema = Schema.of(cls)
             pending += [inner for kind in schema.fields.values() for inner in hints.classes_in(kind)]
             fields = {name: [_members(kind), name not in schema.required] for name, kind in schema.fields.items()}
-            classes[_name_of(cls)] = {"module": cls.__module__, "kind": _kind(cls), "fields": fields}
+            classes[_name_of(cls)] = {"module": cls.__module__, "kind": _kind(cls), "fields": fields, **_settings(cls)}
         elif issubclass(cls, enum.Enum):
             classes[_name_of(cls)] = {"module": cls.__module__, "members": [*cls.__members__]}
     return {"type": types[0] if len(types) == 1 else types, "classes": classes}
@@ -81,6 +82,26 @@ def _kind(cls: type) -> str:
         return "named"
     settings = cls.__struct_config__
     return "array" if settings.array_like else "strict" if settings.forbid_unknown_fields else "named"
+
+
+def _settings(cls: type) -> dict[str, dict[str, str]]:
+    """`stored_as` and `left_out`, those that there are."""
+    if not issubclass(cls, msgspec.Struct):
+        return {}
+    pairs = zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True)
+    found = {"stored_as": {name: stored for name, stored in pairs if name != stored}}
+    if cls.__struct_config__.omit_defaults and not cls.__struct_config__.array_like:
+        found["left_out"] = {one.name: _default_text(one) for one in msgspec.structs.fields(cls) if not one.required}
+    return {name: one for name, one in found.items() if one}
+
+
+def _default_text(field: msgspec.structs.FieldInfo) -> str:
+    """A default, the same in each process: of a class with fields only the name is told."""
+    if field.default is msgspec.NODEFAULT:
+        return f"{hints.text_of(field.default_factory)}()" if isinstance(field.default_factory, type) else "made"
+    default = field.default
+    is_plain = default is None or isinstance(default, (bool, int, float, str, bytes))
+    return repr(default) if is_plain or isinstance(default, enum.Enum) else type(default).__name__
 
 
 def fits(before: Shape, after: Shape) -> bool:
@@ -135,10 +156,13 @@ def _class_changes(
     if "members" in before or "members" in after:
         yield from _enum_changes(name, before.get("members"), after.get("members"))
         return
-    if not by_name and "array" in {before["kind"], after["kind"]}:
+    is_array = "array" in {before["kind"], after["kind"]}
+    if is_array and not by_name:
         yield from _position_changes(name, before, after)
     else:
         yield from _removed_fields(name, before, after, strict=after["kind"] == "strict" and not by_name)
+    if not is_array and not by_name:
+        yield from _stored_changes(name, before, after)
     for field, (kinds, has_default) in after["fields"].items():
         known = before["fields"].get(field)
         if known is not None:
@@ -167,6 +191,21 @@ def _removed_fields(
     for field, (kinds, _) in before["fields"].items():
         if field not in after["fields"]:
             yield ShapeChange("changed" if strict else "removed", f"{name}.{field}", _text(kinds), "")
+
+
+def _stored_changes(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ShapeChange]:
+    """Fields that would be looked for under another name, or would get another value where none was stored."""
+    old, new = (one.get("stored_as", {}) for one in (before, after))
+    was_out, is_out = (one.get("left_out", {}) for one in (before, after))
+    for field in before["fields"]:
+        if field not in after["fields"]:
+            continue
+        names = old.get(field, field), new.get(field, field)
+        if names[0] != names[1]:
+            yield ShapeChange("changed", f"{name}.{field}", *(f"stored as {one!r}" for one in names))
+        if field in was_out and was_out[field] != is_out.get(field):
+            now = f"left out if {is_out[field]}" if field in is_out else "always stored"
+            yield ShapeChange("changed", f"{name}.{field}", f"left out if {was_out[field]}", now)
 
 
 def _position_changes(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ShapeChange]:

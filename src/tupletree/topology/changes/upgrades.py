@@ -207,7 +207,16 @@ class _Planning:
                     f"--rename {old}={new}",
                     new,
                     "a name that is new",
-                    f"rename that one, too, or drop it (--drop {new}) in a start before this one",
+                    "give the component a name that no component of this run has had",
+                )
+            elif self._past.get(new, old) != old:
+                now = self._past[new]
+                self._fault(
+                    "the new name belonged to another component of this run",
+                    f"--rename {old}={new}",
+                    f"what was {new!r} is {now!r} now" if now else f"what was {new!r} is dropped",
+                    "a name that no other component of this run has had",
+                    "give the component another name, or start with a fresh --state-dir",
                 )
             elif old in self._current:
                 self._fault(
@@ -271,13 +280,13 @@ class _Planning:
                     name,
                     f"what was {name!r} is {self._past[name]!r} now",
                     "a name that no component of this run has had",
-                    "take another name, or start with a fresh --state-dir",
+                    f"{self._way_back(name)}take another name, or start with a fresh --state-dir",
                 )
             self._step(name, "accepted", "added")
             return
         kind = self._before[name]["kind"]
         fresh = [one for one in self._current if one not in self._before and self._current[one]["kind"] == kind]
-        ways = [f"--rename {name}={one}" for one in fresh[:3]]
+        ways = [f"--rename {name}={one}" for one in fresh if self._past.get(one, name) == name][:3]
         if self._has_word(name):
             self._drop(name, "removed")
             return
@@ -289,6 +298,11 @@ class _Planning:
             "the component, or a word",
             f"put it back, or say what becomes of it: {' or '.join([*ways, f'--drop {name}'])}",
         )
+
+    def _way_back(self, name: str) -> str:
+        """The word that gives a component its earlier name again, if that is what the topology looks like."""
+        now = self._past[name]
+        return f"if it is that one: --rename {now}={name}; else " if now not in self._current else ""
 
     def _decide_part(self, one: Difference) -> None:
         name, at = one.component, self._at(one.component)

@@ -153,7 +153,7 @@ def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
             upgrades = Upgrades.read(state_dir)
             version = upgrades.state_after(entry.generation, entry.state) if entry else upgrades.state_after(0, {})
             opened = {
-                name: {file.name: Segment(state_dir / "state" / name / file.name) for file in files}
+                name: {file.name: Segment(upgrades.folder_of(state_dir / "state", name) / file.name) for file in files}
                 for name, files in version.items()
             }
         except CheckpointError:

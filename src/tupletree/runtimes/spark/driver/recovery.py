@@ -265,8 +265,8 @@ def _readopt(
     directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, rescaler: Rescaler
 ) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch)
-    components = accounts.spec.components
-    header = replace(header, splits=[one for one in header.splits if one.component in components])
+    # Those of a spout that was dropped are never read, also where another one has its name now.
+    header = replace(header, splits=[one for one in header.splits if one.task in accounts.spout_of])
     inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
     for one in inputs:
         one.check_readable()

@@ -119,7 +119,7 @@ class Rescaler:
             splits=[
                 msgspec.structs.replace(one, place=one.place % self._plan.readers(one.component))
                 for one in header.splits
-                if one.component in components
+                if one.task in given
             ],
         )
         for spout in given.values():

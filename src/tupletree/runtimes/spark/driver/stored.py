@@ -68,7 +68,8 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
     entries = entries_since_base(path / "settles")
     settled = entries[-1].epoch if entries else -1
     written_by, state = (entries[-1].generation, entries[-1].state) if entries else (0, {})
-    _count_state(path, upgrades.state_after(written_by, state), entries[-1].time_s if entries else 0.0, found)
+    state = upgrades.state_after(written_by, state)
+    _count_state(path / "state", state, entries[-1].time_s if entries else 0.0, upgrades, found)
     if entries:
         _count_kept(path, entries[-1], upgrades, found)
         _count_undelivered(path, entries, found)
@@ -101,9 +102,12 @@ def entries_since_base(settles: Path) -> list[SettleEntry]:
     return entries[::-1]
 
 
-def _count_state(path: Path, state: Mapping[str, list[StateFile]], now_s: float, found: Contents) -> None:
+def _count_state(
+    parent: Path, state: Mapping[str, list[StateFile]], now_s: float, upgrades: Upgrades, found: Contents
+) -> None:
     for name, version in state.items():
-        segments = {file.name: Segment(path / "state" / name / file.name) for file in version}
+        folder = upgrades.folder_of(parent, name)
+        segments = {file.name: Segment(folder / file.name) for file in version}
         found.of(name).keys += count(segments, version, now_s=now_s)
 
 

@@ -26,7 +26,7 @@ from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, unusable
 from tupletree.topology.changes.fingerprint import Fingerprint
-from tupletree.topology.changes.upgrades import UpgradePlan, Words, plan_upgrade
+from tupletree.topology.changes.upgrades import UpgradePlan
 
 __all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "stored_fingerprint"]
 
@@ -97,9 +97,7 @@ class StateDirectory:
             private_folder(folder)
 
     @classmethod
-    def open(
-        cls, path: Path, topology: str, fingerprint: dict[str, Any], decide: Decide | None = None
-    ) -> StateDirectory:
+    def open(cls, path: Path, topology: str, fingerprint: dict[str, Any], decide: Decide) -> StateDirectory:
         """Make or resume a state directory and claim the next generation.
 
         A changed topology is written down (`upgrades/`), and what is stored under old names gets the new ones.
@@ -108,7 +106,7 @@ class StateDirectory:
             path: the folder.
             topology: its name.
             fingerprint: what must last of it.
-            decide: what becomes of what is stored, if the topology has changed; by default nothing may be lost.
+            decide: what becomes of what is stored, if the topology has changed.
 
         Raises:
             CheckpointError: another process runs on it, it belongs to another topology (the error names every
@@ -120,12 +118,13 @@ class StateDirectory:
             try:
                 identity = _identify(path, topology, fingerprint)
                 upgrades = Upgrades.read(path)
-                plan = _upgrade_plan(path, identity, upgrades, fingerprint, decide or _without_words)
+                upgrades.move_folders(path)  # the last start may have been killed before it did
+                plan = _upgrade_plan(path, identity, upgrades, fingerprint, decide)
                 generation = _claim(path)
                 crash_point("generation.claimed")
                 if plan is not None:
                     upgrades = _written(path, plan, generation, fingerprint, upgrades)
-                upgrades.move_folders(path)
+                    upgrades.move_folders(path)
                 return cls(path, identity.run_id, generation, lock, upgrades)
             except BaseException:
                 os.close(lock)
@@ -307,17 +306,13 @@ def _upgrade_plan(
     return plan
 
 
-def _without_words(_: Path, stored: Fingerprint, current: Fingerprint, upgrades: Upgrades) -> UpgradePlan:
-    return plan_upgrade(stored, current, {}, Words(), upgrades.past)
-
-
 def _written(path: Path, plan: UpgradePlan, generation: int, fingerprint: Fingerprint, upgrades: Upgrades) -> Upgrades:
     file = path / "spouts.json"
     spouts = upgrades.spouts(spout_tasks(file)) if file.exists() else {}
     dropped = [number for number, name in spouts.items() if plan.renames.get(name, name) in plan.drops]
     upgrade = Upgrade(generation, msgspec.to_builtins(fingerprint), plan.renames, plan.drops, plan.resets, dropped)
     write_upgrade(path, upgrade)
-    crash_point("generation.claimed")
+    crash_point("upgrade.written")
     return Upgrades([*upgrades.all, upgrade])
 
 

@@ -139,14 +139,22 @@ class Upgrades:
         }
 
     def move_folders(self, path: Path) -> None:
-        """Give folders of renamed components their new names. Does nothing where that is done."""
-        for upgrade in self.all[-1:]:
-            for old, new in upgrade.renames.items():
-                for parent in (path / folder for folder in FOLDERS):
-                    if (parent / old).is_dir() and not (parent / new).exists():
-                        (parent / old).rename(parent / new)
-                        sync_directory(parent / new)
-                        sync_directory(parent)
+        """Give folders of renamed components their names of now. Does nothing where that is done.
+
+        Of all changes: a start may have been killed before it did.
+        """
+        for old, new in self._names.items():
+            for parent in (path / folder for folder in FOLDERS):
+                if (parent / old).is_dir() and not (parent / new).exists():
+                    (parent / old).rename(parent / new)
+                    sync_directory(parent / new)
+                    sync_directory(parent)
+
+    def folder_of(self, parent: Path, name: str) -> Path:
+        """Where a component's files are, for a reader: under an earlier name until a start has moved them."""
+        earlier = (parent / old for old, new in self._names.items() if new == name)
+        found = (folder for folder in (parent / name, *earlier) if folder.is_dir())
+        return next(found, parent / name)
 
 
 NO_UPGRADES = Upgrades([])
