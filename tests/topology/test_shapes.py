@@ -118,7 +118,7 @@ def test_a_field_that_is_stored_under_another_name_has_changed(before: Any, afte
 
 
 def test_a_default_that_is_not_stored_may_not_change() -> None:
-    out = {"omit_defaults": True}
+    out: Any = {"omit_defaults": True}
     old = struct([("a", int, 1), ("b", list[int], msgspec.field(default_factory=list))], **out)
     other = struct([("a", int, 2), ("b", list[int], msgspec.field(default_factory=list))], **out)
     assert kinds(old, old) == {}
