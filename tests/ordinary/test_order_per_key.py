@@ -340,7 +340,7 @@ def test_why_and_status_say_behind_which_key_a_message_waits() -> None:
 
     coming, first = frame(parse_task, "events", [7], 1), frame(task, "parse", [2, 4, 5, 9], 2)
     inputs.sent([coming, first])
-    inputs.launched(9, [2, 4, 5, 7, 9])
+    inputs.launched(9, [2, 4, 5, 7, 9], [2, 4, 5, 7, 9])
     in_order.add(first)
     assert (now := in_order.next_frame(10)) is not None
     assert now.roots == [2, 4, 5]

@@ -177,7 +177,8 @@ class BoltMachine(EmittingMachine):
         for root in frame.roots:
             self._fail.blame(worked, root, "(the bolt could not be opened)", error)
         self.carry_out(worked, out)
-        self.skip(frame)
+        if self._in_order is None:  # there, the frame has come already, and is taken when all of it is settled
+            self.skip(frame)
         return False
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:

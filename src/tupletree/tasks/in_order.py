@@ -100,7 +100,7 @@ class OrderedInput:
                 self._parts.setdefault(root, []).append(part)
             is_free = part.spout_task == NO_SPOUT
             heapq.heappush(self._ready if is_free else self._coming.setdefault(part.spout_task, []), part)
-        self._inputs.came(frame.id)
+        self._inputs.came(frame)
         return over
 
     def _split(self, frame: Frame, keys: list[Any] | None) -> list[_Part]:

@@ -547,7 +547,7 @@ class SpoutMachine(Machine):
         if self._under_way is not None:
             self._tell_under_way(self._under_way, out.frames[before:], roots, now, again=max(attempts) > 1)
             if self._ordered is not None:
-                self._ordered.launched(self.task.task_id, numbers)
+                self._ordered.launched(self.task.task_id, numbers, roots)
         for one, value, error in refused:
             self._fail.note(failures, one, value, error)
         opened = sum(len(part) for _, part in first)

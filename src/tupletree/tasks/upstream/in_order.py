@@ -3,7 +3,11 @@
 Owns one answer per such input and spout task: which is the earliest message that has not come yet? It has come when no
 frame of it is under way to the input, and no attempt of it failed before that. From then on its keys are known there,
 and it holds up only what comes later for these (`tasks.in_order`). A message that failed before it came has no key yet,
-so that everything later of its spout task waits for it.
+so that everything later of its spout task waits for it. Where two such inputs follow each other, what has come to the
+first is still to come to the second, until it was worked at the first and what comes of it was sent.
+
+An input waits only for what is further up and for what was emitted before, and there is no cycle of inputs: so no two
+wait for each other.
 
 Messages are known by their numbers in the order of first emission (`Pending.number`). One lock guards all counts,
 because a sender's count must rise before the receiver's falls.
@@ -16,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 
-from tupletree.data.frames import Frame, roots_of
+from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.routing.plan import Plan
 from tupletree.topology.ordering import ordered_inputs
 
@@ -89,6 +93,19 @@ _Counted = tuple[_Input, _Coming, int, int]
 """(where it is counted, in which bag, spout task, number)"""
 
 
+class _Entry:
+    """What is counted of one frame, by root."""
+
+    __slots__ = ("further", "is_lost", "own", "parts", "task", "to_come")
+
+    def __init__(self, task: int) -> None:
+        self.task = task
+        self.own: dict[int, _Counted] = {}  # for the input that it is addressed to, until it has come there
+        self.further: dict[int, list[_Counted]] = {}  # for those further down, until what comes of it was sent
+        self.parts = self.to_come = 1
+        self.is_lost = False
+
+
 class OrderedInputs:
     """See the module docstring. Any thread may call.
 
@@ -118,8 +135,8 @@ class OrderedInputs:
         self._number_of: dict[int, Callable[[int], int | None]] = {}
         self._open: dict[int, set[int]] = {}
         self._given_up: dict[int, set[int]] = {}
-        self._frames: dict[int, tuple[int, bool, list[_Counted]]] = {}  # id → (task, whether that has the input, …)
-        self._parts: dict[int, int] = {}
+        self._latest: dict[int, dict[int, int]] = {}  # number → root of the attempt that is out, or was last
+        self._frames: dict[int, _Entry] = {}
         self.tasks = tuple(task for task, name in enumerate(component_of) if name in self._inputs)
 
     @classmethod
@@ -148,15 +165,17 @@ class OrderedInputs:
             self._number_of[spout_task] = number_of
             self._open[spout_task] = set(waiting)
             self._given_up[spout_task] = set()
+            self._latest[spout_task] = {}
             for one in self._inputs.values():
                 one.reset(spout_task)
                 for number in self._open[spout_task]:
                     one.miss(spout_task, number)
 
-    def launched(self, spout_task: int, numbers: Sequence[int]) -> None:
-        """Attempts of messages go out; their frames are `sent` already."""
+    def launched(self, spout_task: int, numbers: Sequence[int], roots: Sequence[int]) -> None:
+        """Attempts of messages go out, one root per number; their frames are `sent` already."""
         with self._lock:
             self._open[spout_task].update(numbers)
+            self._latest[spout_task].update(zip(numbers, roots, strict=True))
             for one in self._inputs.values():
                 if one.missing[spout_task]:
                     for number in numbers:
@@ -173,6 +192,8 @@ class OrderedInputs:
         with self._lock:
             self._open[spout_task].difference_update(numbers)
             self._given_up[spout_task].difference_update(numbers)
+            for number in numbers:
+                self._latest[spout_task].pop(number, None)
             for one in self._inputs.values():
                 for number in numbers:
                     one.find(spout_task, number)
@@ -193,25 +214,33 @@ class OrderedInputs:
         with self._lock:
             for frame in frames:
                 target = self._component_of[frame.task]
-                inputs = self._through.get(target, [])
+                further = self._through.get(target, [])
                 own = self._inputs.get(target)
-                is_own = own is not None and (frame.component, frame.stream) in own.feeds
-                counted = self._counted(frame, [*inputs, own] if is_own and own is not None else inputs)
-                if counted:
-                    for _, coming, _, number in counted:
-                        coming.add(number)
-                    self._frames[frame.id] = frame.task, own is not None, counted
+                if own is not None and (frame.component, frame.stream) not in own.feeds:
+                    own = None
+                if not further and own is None:
+                    continue
+                entry = _Entry(frame.task)
+                for root in _distinct(frame.roots):
+                    position = self.position(root)
+                    if position is not None:
+                        self._count(entry, root, own, further, *position)
+                if entry.own or entry.further:
+                    self._frames[frame.id] = entry
 
-    def _counted(self, frame: Frame, inputs: Sequence[_Input]) -> list[_Counted]:
-        if not inputs:
-            return []
-        found = {position for root in frame.roots for one in roots_of(root) if (position := self.position(one))}
-        return [
-            (one, one.coming[spout_task], spout_task, number)
-            for one in inputs
-            for spout_task, number in found
-            if number not in one.known[spout_task]
+    def _count(
+        self, entry: _Entry, root: int, own: _Input | None, further: Sequence[_Input], spout_task: int, number: int
+    ) -> None:
+        if own is not None and number not in own.known[spout_task]:
+            entry.own[root] = own, own.coming[spout_task], spout_task, number
+            own.coming[spout_task].add(number)
+        counted: list[_Counted] = [
+            (one, one.coming[spout_task], spout_task, number) for one in further if number not in one.known[spout_task]
         ]
+        if counted:
+            entry.further[root] = counted
+            for _, coming, _, _ in counted:
+                coming.add(number)
 
     def cut(self, head: Frame, rest: Frame) -> None:
         """A frame is worked in two parts, which may have the same id."""
@@ -220,46 +249,87 @@ class OrderedInputs:
             if entry is None:
                 return
             if head.id == rest.id:
-                self._parts[head.id] = self._parts.get(head.id, 1) + 1
-            else:
-                for _, coming, _, number in entry[2]:
-                    coming.add(number)
-                self._frames[rest.id] = entry
+                entry.parts += 1
+                entry.to_come += 1
+                return
+            other = self._frames[rest.id] = _Entry(entry.task)
+            for root in _distinct(rest.roots):
+                if root in entry.own:
+                    other.own[root] = entry.own[root]
+                if root in entry.further:
+                    other.further[root] = entry.further[root]
+            for _, coming, _, number in (
+                *other.own.values(),
+                *(one for them in other.further.values() for one in them),
+            ):
+                coming.add(number)
 
-    def taken(self, frame_id: int) -> None:
-        """What comes of a frame, or of a part of it, has been sent. One for such an input has to come there."""
-        entry = self._frames.get(frame_id)
-        if entry is not None and not entry[1]:
-            self.came(frame_id)
+    def came(self, frame: Frame) -> None:
+        """A frame, or a part of it, has come to such an input. Those further down still wait for what comes of it."""
+        if frame.id not in self._frames:
+            return
+        with self._lock:
+            entry = self._frames.get(frame.id)
+            if entry is not None:
+                for root in _distinct(frame.roots):
+                    if root in entry.own:
+                        self._release(root, entry.own.pop(root), is_lost=False)
+                self._note_came(entry)
 
-    def came(self, frame_id: int) -> None:
-        """A frame, or a part of it, has come to such an input, or what comes of it has been sent."""
+    def _note_came(self, entry: _Entry) -> None:
+        entry.to_come -= 1
+        if not entry.to_come:  # what is left of it was over before it came
+            for root, counted in entry.own.items():
+                self._release(root, counted, is_lost=entry.is_lost)
+            entry.own.clear()
+
+    def passed(self, frame_id: int, roots: Iterable[int]) -> None:
+        """What comes of these messages' tuples in a frame has been sent, or they are over."""
         if frame_id not in self._frames:
             return
         with self._lock:
-            self._take_away(frame_id)
+            entry = self._frames.get(frame_id)
+            if entry is not None and entry.further:
+                for root in roots:
+                    for counted in entry.further.pop(root, ()):
+                        self._release(root, counted, is_lost=False)
+
+    def taken(self, frame_id: int) -> None:
+        """What comes of a frame, or of a part of it, has been sent."""
+        if frame_id in self._frames:
+            with self._lock:
+                self._take_away(frame_id)
 
     def skipped(self, frame_id: int) -> None:
         """A frame, or a part of it, was not worked: it is lost, or its messages are over."""
         with self._lock:
             entry = self._frames.get(frame_id)
             if entry is not None:
-                for one, _, spout_task, number in entry[2]:
-                    if number in self._open[spout_task]:
-                        one.miss(spout_task, number)
+                entry.is_lost = True
+                self._note_came(entry)
                 self._take_away(frame_id)
 
     def _take_away(self, frame_id: int) -> None:
-        parts = self._parts.get(frame_id, 1)
-        if parts > 1:
-            self._parts[frame_id] = parts - 1
+        entry = self._frames.get(frame_id)
+        if entry is None:
             return
-        self._parts.pop(frame_id, None)
-        entry = self._frames.pop(frame_id, None)
-        for one, coming, spout_task, number in entry[2] if entry is not None else ():
-            is_over = number not in self._open[spout_task]
-            if coming.remove(number) and coming is one.coming[spout_task] and not is_over:
-                one.known[spout_task].add(number)
+        entry.parts -= 1
+        if not entry.parts:
+            del self._frames[frame_id]
+            for root, own in entry.own.items():
+                self._release(root, own, is_lost=entry.is_lost)
+            for root, them in entry.further.items():
+                for counted in them:
+                    self._release(root, counted, is_lost=entry.is_lost)
+
+    def _release(self, root: int, counted: _Counted, *, is_lost: bool) -> None:
+        """Count something of an attempt no longer. If it will not come, the next attempt is waited for."""
+        one, coming, spout_task, number = counted
+        is_open = number in self._open[spout_task]
+        if is_open and self._latest[spout_task].get(number) == root and (is_lost or self.position(root) is None):
+            one.miss(spout_task, number)
+        if coming.remove(number) and coming is one.coming[spout_task] and is_open:
+            one.known[spout_task].add(number)
 
     def failed(self, roots: Iterable[int]) -> None:
         """A task failed these attempts. Where they have not come yet, what is later waits for them."""
@@ -280,11 +350,9 @@ class OrderedInputs:
                     known_before.clear()
                     for number in gone:
                         own.miss(spout_task, number)
-            for frame_id in [frame_id for frame_id, entry in self._frames.items() if entry[0] == task]:
-                for one, _, spout_task, number in self._frames[frame_id][2]:
-                    if number in self._open[spout_task]:
-                        one.miss(spout_task, number)
-                self._parts.pop(frame_id, None)
+            for frame_id in [frame_id for frame_id, entry in self._frames.items() if entry.task == task]:
+                self._frames[frame_id].is_lost = True
+                self._frames[frame_id].parts = 1
                 self._take_away(frame_id)
 
     # --- questions --------------------------------------------------------------------------------------------
@@ -308,3 +376,7 @@ class OrderedInputs:
     def holds_up(self, spout_task: int, number: int) -> bool:
         """Whether what is later still waits for a message whose attempt failed."""
         return number in self._open[spout_task] and number not in self._given_up[spout_task]
+
+
+def _distinct(roots: Iterable[Root]) -> set[int]:
+    return {one for root in roots for one in roots_of(root)}

@@ -235,15 +235,16 @@ class KeptFrames:
         for frame_id, roots in done:
             left = self._roots.get(frame_id)
             if left is not None:
-                left.difference_update(roots)
-                self._release(frame_id, left)
+                self._release(frame_id, left, {*roots})
         if over:
             for frame_id, left in [*self._roots.items()]:
                 if not left.isdisjoint(over):
-                    left.difference_update(over)
-                    self._release(frame_id, left)
+                    self._release(frame_id, left, over)
 
-    def _release(self, frame_id: int, left: set[int]) -> None:
+    def _release(self, frame_id: int, left: set[int], settled: Collection[int]) -> None:
+        left.difference_update(settled)
+        if left and self._under_way.ordered is not None:
+            self._under_way.ordered.passed(frame_id, settled)
         if not left:
             del self._roots[frame_id], self._since_s[frame_id]
             self._under_way.taken(frame_id)
