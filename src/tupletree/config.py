@@ -125,6 +125,12 @@ class Options:
         at_least=1,
         at_most=2,
     )
+    durable: bool = _option(
+        default=False,
+        unit="switch",
+        meaning="local runtime: positions of sources, open messages and state are stored in the state directory, and "
+        "the next start on it continues from them; Spark always does so",
+    )
     local_gc_threshold: int = _option(
         10_000,
         "objects",
@@ -367,7 +373,7 @@ class _Declared:
     """One field of Options with its type and metadata resolved."""
 
     name: str
-    kind: type[int | float | str]
+    kind: type[int | float | str]  # or bool
     optional: bool
     default: float | str | None
     unit: str
@@ -386,6 +392,8 @@ class _Declared:
             return " or ".join(self.choices)
         if self.in_words:
             return self.in_words + " or none" * self.optional
+        if self.kind is bool:
+            return "true or false"
         kind = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         bounds = [
             f"{word} {bound:g}" if bound < 1e6 else f"{word} {bound:,.0f}"
@@ -401,6 +409,10 @@ class _Declared:
                 raise ValueError(self.expected)
             return str(value)
         parsed = self._parse(value) if isinstance(value, str) else value
+        if self.kind is bool:
+            if type(parsed) is not bool:
+                raise ValueError(self.expected)
+            return parsed
         if parsed is None and self.optional:
             return None
         if self.kind is str:
@@ -431,6 +443,8 @@ class _Declared:
     def _parse(self, text: str) -> float | str | None:
         if text.strip().lower() == "none":
             return None
+        if self.kind is bool:
+            return {"true": True, "false": False}.get(text.strip().lower())
         try:
             return self.kind(text)
         except ValueError:
@@ -447,7 +461,7 @@ def _declared_options() -> dict[str, _Declared]:
         assert described.default is not MISSING
         table[described.name] = _Declared(
             name=described.name,
-            kind=str if choices or str in members else int if int in members else float,
+            kind=bool if bool in members else str if choices or str in members else int if int in members else float,
             optional=type(None) in members,
             default=described.default,
             choices=choices,

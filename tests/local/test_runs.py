@@ -122,7 +122,7 @@ def test_a_start_that_is_refused_leaves_no_state_directory(tmp_path: Path) -> No
 
 def test_a_used_state_directory_is_refused_and_says_why(tmp_path: Path) -> None:
     run(word_count(["a"], tmp_path / "out"), tmp_path / "state")
-    with pytest.raises(CheckpointError, match="cannot resume a run"):
+    with pytest.raises(CheckpointError, match="resumes nothing unless it is durable"):
         run(word_count(["a"], tmp_path / "out2"), tmp_path / "state")
 
 

@@ -107,7 +107,8 @@ def replay_command(
     request = deadletters.request_replay(place, None if everything else messages)
     print(f"requested before, and not accepted yet: {request}" if request in waiting else f"requested: {request}")
     print("  next: nothing if it is running; otherwise start it as before, with its --set values:")
-    print(f"        tupletree run TARGET --state-dir {escape(str(place))}")
+    how = " --runtime local --durable" if deadletters.is_local_run(place) else ""
+    print(f"        tupletree run TARGET{how} --state-dir {escape(str(place))}")
 
 
 def _matches(letter: DeadLetter, spellings: list[str]) -> bool:

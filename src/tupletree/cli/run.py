@@ -66,6 +66,10 @@ def run_command(
     ] = None,
     rename: Rename = None,
     drop: Drop = None,
+    durable: Annotated[
+        bool,
+        typer.Option("--durable", help="Local runtime: go on where the last run on the state directory ended."),
+    ] = False,
     append: Annotated[bool, typer.Option("--append", help="Let sinks write beside what another run wrote.")] = False,
     summary: Annotated[
         SummaryFormat | None,
@@ -119,6 +123,7 @@ def run_command(
                 state_snapshot=state_snapshot,
                 renames=words.renames,
                 drops=words.drops,
+                durable=durable or None,
             )
             with (
                 _metrics(handle, topology.name, runtime.value, metrics_port, metrics_host),

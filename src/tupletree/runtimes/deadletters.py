@@ -26,6 +26,7 @@ __all__ = [
     "Request",
     "carried_out",
     "inbox_of",
+    "is_durable_run",
     "is_local_run",
     "letters_of",
     "read",
@@ -84,8 +85,13 @@ def read_letters(directory: Path, number: int) -> list[DeadLetter]:
 
 
 def is_local_run(state_dir: Path) -> bool:
-    """Whether this is the folder of a local run, which keeps dead letters and nothing else."""
+    """Whether this is the folder of a local run."""
     return b'"runtime": "local"' in (state_dir / "tupletree.json").read_bytes()
+
+
+def is_durable_run(state_dir: Path) -> bool:
+    """Whether this is the folder of a durable local run, which can be started again on it."""
+    return is_local_run(state_dir) and b'"durable": true' in (state_dir / "tupletree.json").read_bytes()
 
 
 def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | None = None) -> dict[str, DeadLetter]:
@@ -140,14 +146,14 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
 
     Raises:
         ConfigError: a selector names no dead letter (all such at once), there is none at all, or the run was a local
-            one, which takes no requests.
+            one that is not durable.
     """
     letters = letters_of(_existing(state_dir))
-    if is_local_run(state_dir):
+    if is_local_run(state_dir) and not is_durable_run(state_dir):
         raise ConfigError(
-            "a local run replays no dead letters",
+            "a local run that is not durable replays no dead letters",
             where=str(state_dir),
-            expected="the --state-dir of a Spark run",
+            expected="the --state-dir of a Spark run, or of a local run with --durable",
             next_step="`tupletree dead show` has the payloads: fix the cause, and send them to a new run",
         )
     chosen = list(letters) if selectors is None else _select(letters, selectors)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
-from tupletree.runtimes.deadletters import is_local_run, spellings_of
+from tupletree.runtimes.deadletters import is_durable_run, is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState
 from tupletree.runtimes.state_file import ImportRow
 from tupletree.topology.changes.upgrades import UpgradePlan, Words
@@ -43,6 +45,7 @@ def run(
     on_dead: Callable[[DeadLetter], None] | None = None,
     renames: Mapping[str, str] | None = None,
     drops: Collection[str] = (),
+    durable: bool | None = None,
 ) -> RunHandle:
     """Start a topology and return at once.
 
@@ -51,7 +54,8 @@ def run(
         runtime: "spark" or "local".
         options: settings. A dict overrides those of the topology and the environment; None takes only these.
         target: where workers import the topology's module from; None if its module is importable anyway.
-        state_dir: resume what is there (Spark), or start there; None makes a new `.tupletree/<name>/<run>`.
+        state_dir: resume what is there (Spark, and a durable local run), or start there; None makes a new
+            `.tupletree/<name>/<run>`.
         append: let file sinks write beside what another run wrote.
         master: Spark master, where no session exists yet.
         redact: see `Redact`.
@@ -59,17 +63,16 @@ def run(
         state_snapshot: local runtime: a file with the state of bolts. It is read at the start if it is there, and
             replaced when the run ends without an error. Spark keeps state in the state directory.
         on_dead: called with each dead letter once it is durable, at least once, in a thread of its own; what it raises
-            is logged. On Spark a later start also calls it for those that no earlier one did.
+            is logged. On Spark, and of a durable run, a later start also calls it for those that no earlier one did.
         renames: old name → new name, of components that were renamed since the last start on what is stored.
         drops: components, or fields as `component.Class.field`, of which what is stored may be lost if need be.
+        durable: the option of that name, if it is given here.
 
     Raises:
         TopologyError, ConfigError: this cannot run.
         RuntimeUnavailableError: this machine cannot run it (no Java, unsupported packages).
         CheckpointError: the state directory is in use, damaged, or of another topology.
     """
-    from tupletree.config import resolve_options
-
     if runtime not in {"spark", "local"}:
         raise RuntimeUnavailableError(
             "there is no such runtime here",
@@ -77,10 +80,7 @@ def run(
             expected="spark or local",
             next_step="use --runtime spark or --runtime local",
         )
-    if isinstance(options, Options):
-        resolved = options
-    else:
-        resolved = resolve_options(code=topology.build().options, environment=os.environ, call=options)
+    resolved = _resolved(topology, options, durable)
     if runtime == "local":
         from tupletree.runtimes.local.runtime import start
     else:
@@ -98,6 +98,16 @@ def run(
     return start(
         RunRequest(topology, resolved, target, directory, append, master, redact, active, snapshot, on_dead, words)
     )
+
+
+def _resolved(topology: Topology, options: Options | Mapping[str, Any] | None, durable: bool | None) -> Options:
+    from tupletree.config import resolve_options
+
+    if isinstance(options, Options):
+        resolved = options
+    else:
+        resolved = resolve_options(code=topology.build().options, environment=os.environ, call=options)
+    return resolved if durable is None else dataclasses.replace(resolved, durable=durable)
 
 
 def preview(topology: Topology, options: Options, state_dir: Path, words: Words | None = None) -> UpgradePlan:
@@ -188,6 +198,11 @@ def why(state_dir: Path, message: str) -> list[Fact]:
         from tupletree.runtimes.local.history import stored_facts as facts_in
 
         now = where(state_dir, message)
+        if not now and is_durable_run(state_dir):
+            from tupletree.runtimes.local.durable.resume import open_facts
+
+            spellings = spellings_of(message)
+            now = [fact for fact in open_facts(state_dir, time.time()) if fact.is_about(spellings)]
     else:
         from tupletree.runtimes.spark.driver.history import all_facts as facts_in
     spellings = spellings_of(message)

@@ -5,14 +5,20 @@ Both runtimes claim their state directory by it. It removes nothing.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import socket
 import stat
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tupletree.durable import DRAFT_NAME, missing
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 
-__all__ = ["IDENTITY", "prepare_state_folder", "unusable"]
+__all__ = ["IDENTITY", "lasting_part", "prepare_state_folder", "take_lock", "unusable"]
 
 IDENTITY = "tupletree.json"
 """The file by which a folder is a state directory."""
@@ -75,6 +81,52 @@ def unusable(path: Path, error: OSError) -> CheckpointError:
         expected="a folder that this user may write to, on a disk with room",
         next_step="fix that and start it again, or name another --state-dir: nothing is lost",
     )
+
+
+def lasting_part(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a fingerprint that may not change; the parallelism of bolts and sinks may: state moves with keys."""
+    return {
+        name: {part: value for part, value in one.items() if part != "parallelism" or one["kind"] == "spout"}
+        for name, one in fingerprint.items()
+    }
+
+
+def take_lock(path: Path) -> int:
+    """Take the lock that one process at a time has of a state directory; returns its descriptor.
+
+    Raises CheckpointError, OSError.
+    """
+    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        _refuse_link(handle, path / "lock")
+        _lock(handle, path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _refuse_link(handle: int, file: Path) -> None:
+    """Raise OSError for a link or a device: the lock file is written to."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError(errno.EINVAL, "no file of its own, but a link or a device", str(file))
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(handle, 200).decode("utf-8", "replace").strip()
+        raise CheckpointError(
+            "another run is using this state directory",
+            where=str(path),
+            got=holder or "an unknown process",
+            next_step="wait for it to end or stop it; for a second run use another --state-dir",
+        ) from error
+    os.ftruncate(handle, 0)
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
 
 
 def _refuse_filled(path: Path) -> None:

@@ -141,6 +141,39 @@ class ValueCell(Generic[V]):
 
         return restore
 
+    def commit(self) -> dict[Any, tuple[Any, float | None]]:
+        """Make what changed a part of the committed version, where that is this memory (there is no `look_up`).
+
+        The values are not changed any more: whoever wants to change one in place gets a copy.
+
+        Returns:
+            key → (value, or CLEARED if it need not be stored any more; when it expires, or None), of what changed.
+        """
+        try:
+            delta = self.delta()
+        except Exception:  # noqa: BLE001 - a default that raises fails the tuples that need it, not this
+            delta = dict(self.changed)
+        expires_s = self._expiry()
+        committed = self._committed
+        assert isinstance(committed, dict)
+        for key, value in delta.items():
+            if value is CLEARED:
+                del committed[key]
+            else:
+                committed[key] = value
+        self.changed.clear()
+        self.handed_out.clear()
+        return {key: (value, expires_s.get(key)) for key, value in delta.items()}
+
+    def _forget(self, key: Any) -> None:
+        """Remove a key from the committed version, which is this memory."""
+        assert isinstance(self._committed, dict)
+        del self._committed[key]
+
+    def _expiry(self) -> Mapping[Any, float]:
+        """Key → when its value expires."""
+        return {}
+
     def _tidy(self) -> None:
         """Drop values that are back at the default, where this memory is all there is and no delta is taken.
 
@@ -229,6 +262,8 @@ class ExpiringCell(ValueCell[V]):
         for key in [key for key, _ in self._first_expired()]:
             del self.renewed[key]
             self.changed.pop(key, None)
+            if self._look_up is None and key in self._committed:  # this memory is all there is
+                self._forget(key)
         if not self._is_told:
             for key in keys:
                 if key in self.changed and not is_immutable(self.changed[key]):
@@ -274,6 +309,9 @@ class ExpiringCell(ValueCell[V]):
     def delta(self) -> dict[Any, Any]:
         """See `ValueCell.delta`: of what changed."""
         return {key: value for key, value in super().delta().items() if key in self.renewed}
+
+    def _expiry(self) -> Mapping[Any, float]:
+        return self.renewed
 
     def _renew(self, key: Any) -> None:
         self.renewed.pop(key, None)

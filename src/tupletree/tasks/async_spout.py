@@ -121,6 +121,16 @@ class AsyncSpoutMachine(SpoutMachine):
         """Whether nothing is in flight or left to emit, and all callbacks are made."""
         return super().is_drained and self._callbacks is None and not self._spout_calls.due
 
+    @property
+    def all_told(self) -> bool:
+        """See `SpoutMachine`."""
+        return self._callbacks is None and not self._spout_calls.due
+
+    def committed(self, now: Now, out: Outbox) -> None:
+        """See `SpoutMachine`; the calls are made beside it."""
+        super().committed(now, out)
+        self._go_on(now, out)
+
     def next_due_s(self) -> float | None:
         """The next retry, or the next call of the spout."""
         if self._spout_calls.due and self._callbacks is None:

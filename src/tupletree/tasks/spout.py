@@ -28,6 +28,7 @@ from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
+from tupletree.tasks.spout_journal import SpoutCut, SpoutJournal
 from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.tasks.upstream.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.upstream.under_way import UnderWay
@@ -39,7 +40,7 @@ from tupletree.tracking.facts import FactMaker
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outages import OutageWait
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Died, Emission, Released, SourceRetry
 from tupletree.tracking.retry import RetryPolicy
@@ -63,12 +64,14 @@ class SpoutSurroundings(NamedTuple):
         random: uniform floats in [0, 1), for jitter.
         sinks: sink task → its incarnation.
         attempts: root → attempt of those beyond the first; shared with bolts, which read it.
+        durable: the run stores its open messages: acks wait until that is done (`take_cut`, `committed`).
     """
 
     random_bits: RandomBits
     random: Callable[[], float]
     sinks: Mapping[int, int]
     attempts: MutableMapping[int, int]
+    durable: bool = False
 
 
 # More than 12 attributes: one machine: what may be emitted, and what becomes of it, is one state.
@@ -102,7 +105,7 @@ class SpoutMachine(Machine):
         active: bool = True,
         was_open: bool = False,
     ) -> None:
-        random_bits, random, sinks, attempts = surroundings
+        random_bits, random, sinks, attempts, durable = surroundings
         component = plan.spec.components[task.component]
         ((self._stream, stream),) = component.outputs.items()
         super().__init__(task)
@@ -126,6 +129,7 @@ class SpoutMachine(Machine):
             spout_checkpoint.pending.register(task.task_id, task.component, component.replay)
         self.pending, self._draw = spout_checkpoint.pending, spout_checkpoint.draw
         self._spout_buffer = spout_checkpoint.spout_buffer
+        self.journal = (spout_checkpoint.journal or SpoutJournal()) if durable else None
         self._emitter = Emitter(plan, task, random_bits)
         self._fail = FailureMaker(task.component, task.task_id)
         self._attempt_notes = AttemptNotes()
@@ -240,17 +244,23 @@ class SpoutMachine(Machine):
         self._leaves_buffer = leaves_buffer
 
     def abandon(self, now: Now, out: Outbox) -> list[Released]:
-        """Fail every open message to its source, and forget it: the end of a drain that timed out."""
+        """Fail every open message to its source, and forget it: the end of a drain that timed out.
+
+        Those of a durable run stay open: the next start emits them again.
+        """
         failure = Failure(kind=FailureKind.STOPPED, component=self.task.component, error="the topology stopped")
         if self.live is not None:
             for root in self.pending.roots_in_flight():
                 self.live.remember(self.task.task_id, root)
         released = self.pending.release()
-        out.facts += self._facts.left(released[:MAX_LEFT_TOLD], now.wall_s)
+        stays = self.journal is not None
+        out.facts += self._facts.left(released[:MAX_LEFT_TOLD], now.wall_s, stays=stays)
         self._take_up(out)
         self._write_requests.clear()
-        for message_id in [*(one.message_id for one in released), *self._spout_buffer.let_go()]:
-            self._calls_out.not_yet_told.append((message_id, failure))
+        given = self._spout_buffer.let_go()
+        if not stays:
+            self._calls_out.not_yet_told.extend((one.message_id, failure) for one in released)
+            self._calls_out.not_yet_told.extend((message_id, failure) for message_id in given)
         not_told = self._calls_out.tell_last()
         if not_told:
             out.notes.append(LogNote(self.task.component, f"it could not be told the outcome of {not_told} messages"))
@@ -276,8 +286,52 @@ class SpoutMachine(Machine):
         # A source that is to emit messages again is asked again, for all that it has not emitted.
         not_yet_told = [one for one in self._calls_out.not_yet_told if one[1] is None or one[1].permanent]
         return SpoutCheckpoint(
-            self.pending, self._draw, self._spout_buffer, left.letters_to_store, left.not_told, not_yet_told
+            self.pending,
+            self._draw,
+            self._spout_buffer,
+            left.letters_to_store,
+            left.not_told,
+            not_yet_told,
+            self.journal,
         )
+
+    # --- what a durable run stores ----------------------------------------------------------------------------
+
+    @property
+    def all_told(self) -> bool:
+        """Whether the spout has heard, for good, all that it was to hear."""
+        return not self._calls_out.not_yet_told
+
+    def take_cut(self, now: Now, out: Outbox) -> SpoutCut:
+        """What is to be stored of the task now."""
+        assert self.journal is not None
+        if self._is_open and self.wait.current is None and self._calls_out.tell(now.monotonic_s):
+            all_told = self.all_told
+        else:
+            all_told = False
+        self._take_notes(out)
+        messages, buffer = self.pending.messages_of(self.task.task_id), self._spout_buffer
+        return self.journal.cut(
+            self.task.task_id,
+            messages,
+            buffer.waiting(),
+            self.pending.counters,
+            buffer.position,
+            now,
+            all_told=all_told,
+        )
+
+    def committed(self, now: Now, out: Outbox) -> None:
+        """All cuts are durable: tell the spout of the acks in them."""
+        assert self.journal is not None
+        acked = self.journal.release()
+        for one in acked:
+            self.pending.confirm(one.spout_task, one.message_id)
+        if acked:
+            self._calls_out.ack(acked, now.monotonic_s)
+            if self.wait.current is None:
+                self._calls_out.tell(now.monotonic_s)
+            self._take_notes(out)
 
     def _take_up(self, out: Outbox) -> None:
         """Finish what the previous machine could not, and tell the new spout what it is to emit again."""
@@ -376,7 +430,8 @@ class SpoutMachine(Machine):
             out.mail += self._write_requests.ask_again(now.monotonic_s, self._timeout_s)
         if self.ended and not self._calls_out.not_yet_told and self.pending.awaiting_source(self.task.task_id):
             self._give_up(now, out)
-        if paused or self._paused or self._above or self._leaves_buffer:
+        held_up = self.journal is not None and self.journal.holds_up
+        if paused or held_up or self._paused or self._above or self._leaves_buffer:
             self.is_at_limit = False
             return False
         self._draw.turn()
@@ -714,7 +769,11 @@ class SpoutMachine(Machine):
             self._ordered.ended(self.task.task_id, numbers)
         acked = self.pending.ack_many(roots, now.monotonic_s)
         out.acked.append(acked)
-        if self._hears_acks:
+        if self._hears_acks and self.journal is not None:
+            self.journal.acked(acked)
+            for one in acked:  # a source that was not told yet may give it again
+                self.pending.mark_unconfirmed(one.spout_task, one.message_id, Outcome.ACKED)
+        elif self._hears_acks:
             self._calls_out.ack(acked, now.monotonic_s)
             self._take_notes(out)
 
@@ -778,14 +837,19 @@ class SpoutMachine(Machine):
 
     def _store_letter(self, died: Died, out: Outbox) -> None:
         self._storing_letters.add(died.root)
+        if self.journal is not None:
+            self.journal.dying(died)
         out.died.append(died)
 
     def letters_stored(self, died: Sequence[Died]) -> None:
         """Tell the source of dead messages, whose letters are durable."""
         for one in died:
             self._storing_letters.discard(one.root)
+            failure = replace(one.failure, permanent=True)
+            if self.journal is not None:
+                self.journal.dead(one, failure)
             if one.root in self._not_yet_told:
                 self._not_yet_told.discard(one.root)
             else:
                 # Final: a source that retries by itself must not emit this one again.
-                self._calls_out.fail(one.message_id, replace(one.failure, permanent=True), self._now_s)
+                self._calls_out.fail(one.message_id, failure, self._now_s)

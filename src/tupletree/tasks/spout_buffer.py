@@ -13,6 +13,7 @@ from typing import Any
 from tupletree.bolts.failures import safe_text
 from tupletree.errors import EndOfInput, UnusableDataError
 from tupletree.tasks.edges import RootIds
+from tupletree.tasks.spout_journal import SpoutJournal
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
@@ -106,6 +107,10 @@ class SpoutBuffer:
             self._held, self._taken = [], 0  # else the last batch would stay in memory
         return batch
 
+    def waiting(self) -> list[Emit[Any] | Reject]:
+        """The messages that wait to be emitted."""
+        return self._held[self._taken :]
+
     def ids(self) -> list[MessageId]:
         """The ids of the messages that wait to be emitted."""
         return [one.message_id for one in self._held[self._taken :] if one.message_id is not None]
@@ -157,6 +162,7 @@ class SpoutCheckpoint:
         letters_to_store: dead messages whose letters could not be stored; their source is told once they are.
         not_told: dead messages whose letters are stored; their source could not be told.
         not_yet_told: (message id, failure or None) that the spout could not be told: it raised, or was not open.
+        journal: what the journal of a durable run knows of the task.
     """
 
     pending: Pending
@@ -165,3 +171,4 @@ class SpoutCheckpoint:
     letters_to_store: list[Died] = field(default_factory=list)
     not_told: list[Died] = field(default_factory=list)
     not_yet_told: Sequence[tuple[MessageId, Failure | None]] = ()
+    journal: SpoutJournal | None = None

@@ -138,9 +138,11 @@ class FactMaker:
             failure=died.failure,
         )
 
-    def left(self, released: Sequence[Released], wall_s: float) -> list[Fact]:
-        """The run ends without an outcome of these messages."""
-        note = "the run stopped before it ended, and it was failed to its source"
+    def left(self, released: Sequence[Released], wall_s: float, *, stays: bool = False) -> list[Fact]:
+        """The run ends without an outcome of these messages; `stays`: they are emitted again at the next start."""
+        note = "the run stopped before it ended, and " + (
+            "its next start emits it again" if stays else "it was failed to its source"
+        )
         return [
             Fact(
                 time_s=wall_s,

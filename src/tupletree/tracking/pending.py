@@ -427,6 +427,10 @@ class Pending:
         """Messages that the source was told to emit again."""
         return len(self._tasks[spout_task].awaiting)
 
+    def messages_of(self, spout_task: int) -> SpoutMessages:
+        """The messages of a task, to be read only."""
+        return self._tasks[spout_task]
+
     def open_ids(self, spout_task: int) -> list[MessageId]:
         """Ids of the messages in flight or waiting, oldest first."""
         return [message.message_id for message in self._tasks[spout_task].messages.values()]

@@ -53,6 +53,8 @@ class CarriedOver:
         late: component → tuples that came too late for earlier machines.
         active: whether spouts may emit.
         numbers: numbers values in the order in which they were made.
+        first: how often it was started by earlier processes, on the same state directory.
+        durable: open messages are stored; see `checkpoints`.
     """
 
     spout_checkpoints: dict[int, SpoutCheckpoint] = field(default_factory=dict)
@@ -64,6 +66,13 @@ class CarriedOver:
     late: Counter[str] = field(default_factory=Counter)
     active: bool = True
     numbers: Numbers = field(default_factory=lambda: Numbers(guard=threading.Lock()))
+    first: int = 0
+    durable: bool = False
+
+    @property
+    def was_open(self) -> bool:
+        """Whether this process has started the topology before the present start."""
+        return self.starts - self.first > 1
 
 
 @dataclass
@@ -205,7 +214,7 @@ class _Maker:
                 incarnation=self._carried_over.starts,
                 linger_s=GATHER_S if component.body.gathers else 0.0,
                 outage_limit_s=self._options.outage_limit_s,
-                was_open=self._carried_over.starts > 1,
+                was_open=self._carried_over.was_open,
             )
         # A generator per machine: several threads on one generator would need a lock.
         own = Random(self._random.getrandbits(128))
@@ -215,10 +224,10 @@ class _Maker:
             task,
             own_instance(component, shared=self._plan.parallelism(task.component) == 1),
             self._options,
-            SpoutSurroundings(own.getrandbits, own.random, self._sinks, self._attempts),
+            SpoutSurroundings(own.getrandbits, own.random, self._sinks, self._attempts, self._carried_over.durable),
             spout_checkpoint=self._carried_over.spout_checkpoints.pop(task.task_id, None),
             active=self._carried_over.active,
-            was_open=self._carried_over.starts > 1,
+            was_open=self._carried_over.was_open,
         )
         return made
 

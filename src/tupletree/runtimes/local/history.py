@@ -48,9 +48,10 @@ class LocalHistory:
         self._file_bytes = max_bytes // FILES
         self._facts: list[Fact] = []
         self._guard = threading.Lock()
-        self._number = 0
+        # A durable run continues the newest file; whether that ends within a line is not known then.
+        self._number = max((int(path.stem) for path in folder.glob("[0-9]*.jsonl")), default=0)
         self._size = 0
-        self._cut_off = False  # the file may end within a line
+        self._cut_off = self._number > 0  # the file may end within a line
         self._dropped = 0
 
     def put(self, facts: Sequence[Fact]) -> None:

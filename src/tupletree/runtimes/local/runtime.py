@@ -16,13 +16,13 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
-from tupletree.clock import SteadyClock, SystemClock
+from tupletree.clock import Clock, SteadyClock, SystemClock
 from tupletree.data.payloads import to_jsonable
 from tupletree.errors import (
+    CheckpointError,
     ConnectorError,
     OutageLimitError,
     SpoutCodeError,
-    TupletreeError,
     UnavailableAtStartError,
 )
 from tupletree.routing.plan import Plan
@@ -33,12 +33,14 @@ from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.letter_delivery import LetterDelivery, refuse_columns
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver, assemble
 from tupletree.runtimes.local.counts import RunCounts
+from tupletree.runtimes.local.durable.durability import Durability, open_state
+from tupletree.runtimes.local.ending import name_left, save_state
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.runtimes.local.executor import Executor
 from tupletree.runtimes.local.faults import fault_of
 from tupletree.runtimes.local.gc import rarer_collections
 from tupletree.runtimes.local.history import HISTORY, LocalHistory
-from tupletree.runtimes.local.life import IDS_SHOWN, Life, RunSignals
+from tupletree.runtimes.local.life import Life, RunSignals
 from tupletree.runtimes.local.progress import ProgressSampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
@@ -46,13 +48,11 @@ from tupletree.runtimes.local.whereabouts import whereabouts
 from tupletree.runtimes.open_messages import NOTHING_OPEN
 from tupletree.runtimes.progress import ProgressRecord, Reporter, progress_file
 from tupletree.runtimes.rates import Rates
-from tupletree.sinks.files import claim_directories
 from tupletree.state.cells import ValueCell
 from tupletree.tasks.async_spout import OpeningError
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.texts import counted
 from tupletree.topology.window_limits import max_pending, refuse_stuck
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
@@ -79,13 +79,11 @@ def start(request: RunRequest) -> RunHandle:
         from tupletree.runtimes.local.snapshot import load_snapshot  # it needs PyArrow, which takes a while to import
 
         cells = load_snapshot(request.state_snapshot, plan, SystemClock().wall(), request.words)
-    directory = LocalStateDirectory.make(request.state_dir, spec.name)
-    try:
-        claim_directories(spec, directory.run_id, append=request.append)
-    except BaseException:
-        directory.discard()
-        raise
-    run = LocalRun(request, plan, directory, cells)
+    clock = SteadyClock(SystemClock())
+    directory, durability = open_state(request, plan, clock)
+    carried_over = CarriedOver(cells=cells) if durability is None else durability.carried_over
+    carried_over.active = request.active
+    run = LocalRun(request, plan, directory, carried_over, clock, durability)
     run.begin()
     return run
 
@@ -95,23 +93,36 @@ class LocalRun(RunHandle):
     """One run in this process; the handle that `run` returns. It is the `Hub` of its executors."""
 
     def __init__(
-        self, request: RunRequest, plan: Plan, directory: LocalStateDirectory, cells: dict[int, ValueCell[Any]]
+        self,
+        request: RunRequest,
+        plan: Plan,
+        directory: LocalStateDirectory,
+        carried_over: CarriedOver,
+        clock: Clock,
+        durability: Durability | None = None,
     ) -> None:
         self._request = request
         self._options = request.options
         self._spec = spec = plan.spec
         self._directory = directory
         self._plan = plan
-        self._clock = SteadyClock(SystemClock())
+        self._clock = clock
+        self._durability = durability
         self._rates = Rates(self._clock)
         self._calls = CallRunner()
-        self._carried_over = CarriedOver(cells=cells, active=request.active)
+        self._carried_over = carried_over
         self._activating = threading.Lock()
         self._random = Random(SystemRandom().getrandbits(128))
         self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._control = RunSignals()
         self._delivery = LetterDelivery(
-            spec, request.on_dead, directory.run_id, directory.dead, request.options, self._clock, resumes=False
+            spec,
+            request.on_dead,
+            directory.run_id,
+            directory.dead,
+            request.options,
+            self._clock,
+            resumes=durability is not None,
         )
         self._dead_guard = DeadGuard(spec.name, request.options, self._stop_at_once, self.pause)
         self._assembly: Assembly | None = None
@@ -119,7 +130,7 @@ class LocalRun(RunHandle):
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._storing_letters = threading.Lock()
-        self._letters = 0
+        self._letters = 0 if durability is None else durability.letters
         self._hung = False
         self._started_s = self._clock.monotonic()
         self._seconds: float | None = None
@@ -138,6 +149,8 @@ class LocalRun(RunHandle):
             self._history.write()
             return sampler.sample()
 
+        if durability is not None:
+            durability.connect(lambda: self._assembly, self._counts.rows, lambda: self._letters, self._end_by)
         super().__init__(Reporter(spec.name, progress_file(request.options), sample))
         self._run_control = RunControl(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
@@ -159,6 +172,8 @@ class LocalRun(RunHandle):
         """See `RunHandle.progress`."""
         totals, open_now = self._counts.totals()
         outages = (*self._counts.outages(), *self._delivery.shown())
+        if self._durability is not None:
+            outages += self._durability.shown()
         return Progress(
             emitted=totals.acked + totals.dead + open_now,
             acked=totals.acked,
@@ -363,15 +378,23 @@ class LocalRun(RunHandle):
             self._control.fault = fault_of(self._plan, executor, error)
         self._control.wake.set()
 
+    def _end_by(self, error: BaseException) -> None:
+        """End the run: checkpoints cannot go on."""
+        self._control.fault = error
+        self._control.wake.set()
+
     # --- the supervising thread -----------------------------------------------------------------------------------
 
     def _main(self) -> None:
         try:
             self._delivery.begin()
+            if self._durability is not None:
+                self._durability.begin()
             with rarer_collections(self._options.local_gc_threshold):
                 while not self._run_one_life():
                     pass
-            self._save_state()
+            file, wall_s = self._request.state_snapshot, self._clock.wall()
+            save_state(file, self._plan, self._carried_over, wall_s, hung=self._hung)
             self._delivery.finish(lambda: self._control.stop_at_s, failed=False)
             self._control.state = "stopped"
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
@@ -380,13 +403,16 @@ class LocalRun(RunHandle):
         finally:
             if self._counts.left is None:
                 self._counts.note_left()
-            self._name_left()
+            name_left(self._plan, self._carried_over.spout_checkpoints)
             self._calls.close()
+            if self._durability is not None:
+                self._durability.close()
             self._delivery.finish(lambda: self._control.stop_at_s, failed=True)
             self._seconds = self._clock.monotonic() - self._started_s
             self.reports.finish()
             self._history.write()
             self._run_control.finish(self._error)
+            self._directory.close()
             self._ended.set()
 
     def _run_one_life(self) -> bool:
@@ -408,6 +434,8 @@ class LocalRun(RunHandle):
             life.activate()
             self._policy.started(self._clock.monotonic())
             life.process()
+            if self._durability is not None:
+                self._durability.finish(assembly, lambda: control.stop_at_s)
             self._counts.note_left()
             life.shut_down()
         except BaseException as error:  # noqa: BLE001 - judged below, when everything has ended
@@ -423,49 +451,11 @@ class LocalRun(RunHandle):
         cannot_open = life.cannot_open or isinstance(fault, OpeningError)
         if (
             life.hung
-            or isinstance(fault, (OutageLimitError, UnavailableAtStartError, SpoutCodeError))
-            or (cannot_open and self._carried_over.starts == 1)
+            or isinstance(fault, (OutageLimitError, UnavailableAtStartError, SpoutCodeError, CheckpointError))
+            or (cannot_open and not self._carried_over.was_open)
         ):
             raise fault  # a restart is impossible, or the error was there at the first start
         return self._await_restart(fault)
-
-    def _save_state(self) -> None:
-        """Write the snapshot, if there is to be one, when all threads have ended."""
-        file = self._request.state_snapshot
-        if file is None:
-            return
-        if self._hung:
-            logger.error(
-                "%s: its state is not stored in %s, because a task that hangs may change it", self._spec.name, file
-            )
-            return
-        from tupletree.runtimes.local.snapshot import save_snapshot
-
-        try:
-            save_snapshot(file, self._plan, self._carried_over.cells, self._clock.wall())
-        except OSError as error:
-            raise TupletreeError(
-                "the state of the run cannot be stored",
-                where=str(file),
-                got=f"{type(error).__name__}: {error}",
-                next_step="make room there, or fix the folder; the file is as the last run left it",
-            ) from error
-
-    def _name_left(self) -> None:
-        """Log the open messages of a run that failed: the spouts are closed, so their sources cannot be told."""
-        for task, spout_checkpoint in self._carried_over.spout_checkpoints.items():
-            pending = spout_checkpoint.pending
-            left = [*pending.open_ids(task), *(message_id for message_id, _ in pending.awaited(task))]
-            left += spout_checkpoint.spout_buffer.let_go()
-            left += [one.message_id for one in (*spout_checkpoint.letters_to_store, *spout_checkpoint.not_told)]
-            if left:
-                logger.warning(
-                    "%s: %s not finished, and their source was not told: %s%s",
-                    self._plan.tasks[task].component,
-                    counted(len(left), "message was", "messages were"),
-                    ", ".join(map(repr, left[:IDS_SHOWN])),
-                    " and more" if len(left) > IDS_SHOWN else "",
-                )
 
     def _inherit(self, assembly: Assembly) -> None:
         for executor in assembly.executors:

@@ -26,14 +26,14 @@ from tupletree.topology.changes.shapes import shape_changes
 from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["load_snapshot", "save_snapshot"]
+__all__ = ["ComponentState", "codec_of", "distribute", "load_snapshot", "save_snapshot"]
 
 GO_BACK = "go back to how it was, or name another snapshot file"
 
 logger = logging.getLogger("tupletree.local")
 
 
-class _ComponentState(msgspec.Struct):
+class ComponentState(msgspec.Struct):
     """The state of one bolt.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Snapshot(msgspec.Struct):
 
     topology: str
     taken_s: float
-    components: dict[str, _ComponentState]
+    components: dict[str, ComponentState]
 
 
 def save_snapshot(file: Path, plan: Plan, cells: Mapping[int, ValueCell[Any]], wall_s: float) -> None:
@@ -89,8 +89,8 @@ def save_snapshot(file: Path, plan: Plan, cells: Mapping[int, ValueCell[Any]], w
 
 def _state_of(
     component: ComponentSpec, plan: Plan, cells: Mapping[int, ValueCell[Any]], wall_s: float
-) -> _ComponentState:
-    codec, header = _codec(component, plan)
+) -> ComponentState:
+    codec, header = codec_of(component, plan)
     values: dict[Any, Any] = {}
     expires_s: dict[Any, float] = {}
     for task in plan.task_ids_of(component.name):
@@ -102,7 +102,7 @@ def _state_of(
             expires_s |= cell.renewed
     values = {key: value for key, value in values.items() if expires_s.get(key, wall_s + 1.0) > wall_s}
     keys, _ = codec.keys.encode(list(values))
-    return _ComponentState(
+    return ComponentState(
         is_keyed=header.is_keyed,
         tasks=plan.parallelism(component.name),
         key_types=header.key_types,
@@ -150,7 +150,7 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float, words: Words | None = N
     cells: dict[int, ValueCell[Any]] = {}
     for name, state in snapshot.components.items():
         if state.keys and name not in words.drops:
-            _distribute(plan.spec.components[name], state, plan, file, wall_s, cells)
+            distribute(plan.spec.components[name], state, plan, file, wall_s, cells)
     return cells
 
 
@@ -173,7 +173,7 @@ def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
                 )
             )
             continue
-        _, header = _codec(component, plan)
+        _, header = codec_of(component, plan)
         findings += _value_misfits(name, header, state, words)
         for what, got, expected in (
             ("the key types changed", header.key_types, state.key_types),
@@ -195,7 +195,7 @@ def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
     return findings
 
 
-def _value_misfits(name: str, header: SegmentHeader, state: _ComponentState, words: Words) -> list[Finding]:
+def _value_misfits(name: str, header: SegmentHeader, state: ComponentState, words: Words) -> list[Finding]:
     """Why values cannot be read with the type that is declared now; fields may be lost where the user says so."""
     if header.value_type == state.value_type and (not state.shape or header.shape == state.shape):
         return []
@@ -215,16 +215,16 @@ def _value_misfits(name: str, header: SegmentHeader, state: _ComponentState, wor
     return findings
 
 
-def _distribute(
+def distribute(
     component: ComponentSpec,
-    state: _ComponentState,
+    state: ComponentState,
     plan: Plan,
     file: Path,
     wall_s: float,
     cells: dict[int, ValueCell[Any]],
 ) -> None:
     """Give each task the keys that are routed to it, in the order in which they expire."""
-    codec, _ = _codec(component, plan)
+    codec, _ = codec_of(component, plan)
     spec = component.body.state
     keys = list(map(codec.keys.decode, state.keys))
     values = codec.decode(binary_of(state.values), str(file), state.form)
@@ -246,7 +246,8 @@ def _key_fields(component: ComponentSpec) -> list[str]:
     return sorted({f"fields({', '.join(source.grouping.fields)})" for source in component.inputs})
 
 
-def _codec(component: ComponentSpec, plan: Plan) -> tuple[StateCodec, Any]:
+def codec_of(component: ComponentSpec, plan: Plan) -> tuple[StateCodec, Any]:
+    """What the state of a bolt looks like as bytes, and its header."""
     spec = component.body.state
     codec = StateCodec(component.name, key_types(plan.spec, component), spec.value_type, is_keyed=spec.is_keyed)
     return codec, codec.header()

@@ -1,21 +1,31 @@
-"""The state directory of a local run: its identity, and its dead letters. There is nothing in it to resume from."""
+"""The state directory of a local run: its identity, and its dead letters; of a durable run also what it resumes from.
+
+One process at a time has the directory of a durable run; it holds its lock. The journal in it is `journal`'s.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, private_folder, read_file, write_once
+from tupletree.durable import DECODE_ERRORS, damaged, private_folder, read_file, write_once
 from tupletree.errors import ForeignCheckpointError
-from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, unusable
+from tupletree.runtimes.statefolder import IDENTITY, lasting_part, prepare_state_folder, take_lock, unusable
+from tupletree.topology.changes.fingerprint import differences
 
-__all__ = ["LocalStateDirectory"]
+__all__ = ["JOURNAL", "LocalStateDirectory"]
 
 FORMAT = 1
+
+JOURNAL = "journal.sqlite"
+"""Where a durable run keeps what it continues from; see `journal`."""
 
 
 class _Identity(msgspec.Struct):
@@ -26,10 +36,12 @@ class _Identity(msgspec.Struct):
     run_id: str
     created_s: float
     runtime: str = ""
+    durable: bool = False
+    fingerprint: dict[str, Any] = {}
 
 
 class LocalStateDirectory:
-    """A new one for each run.
+    """A new one for each run; that of a durable run is opened again by its next start.
 
     Attributes:
         path: the folder, absolute.
@@ -37,9 +49,11 @@ class LocalStateDirectory:
         dead: where its dead letters go.
     """
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(self, path: Path, run_id: str, lock: int = -1) -> None:
         self.path = path
         self.run_id = run_id
+        self._lock = lock
+        self._is_new = True
         self.dead = path / "dead"
         private_folder(self.dead)
 
@@ -51,13 +65,46 @@ class LocalStateDirectory:
             ForeignCheckpointError: a run used this folder before, locally or on Spark, or it is not a state directory.
             CheckpointError: it cannot be made or written.
         """
-        if path is None:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            path = Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+        path = _fresh(topology) if path is None else path
         try:
             return cls._made(path, topology)
         except OSError as error:
             raise unusable(path.absolute(), error) from error
+
+    @classmethod
+    def open(cls, path: Path | None, topology: str, fingerprint: Mapping[str, Any]) -> LocalStateDirectory:
+        """That of a durable run: made as `make` does, or opened again.
+
+        Raises:
+            ForeignCheckpointError: it is that of another run or topology; every difference is named.
+            CheckpointError: another process has it, it is damaged, or it cannot be written.
+        """
+        path = _fresh(topology) if path is None else path
+        try:
+            path = prepare_state_folder(path)
+            lock = take_lock(path)
+            try:
+                file = path / IDENTITY
+                plain = msgspec.json.decode(msgspec.json.encode(fingerprint))  # as it is stored
+                fresh = _Identity(
+                    FORMAT, topology, uuid.uuid4().hex, time.time(), "local", durable=True, fingerprint=plain
+                )
+                is_new = write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
+                found = fresh if is_new else _resumable(file, topology, plain)
+                directory = cls(path, found.run_id, lock)
+                directory._is_new = is_new
+            except BaseException:
+                os.close(lock)
+                raise
+        except OSError as error:
+            raise unusable(path.absolute(), error) from error
+        return directory
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     @classmethod
     def _made(cls, path: Path, topology: str) -> LocalStateDirectory:
@@ -66,20 +113,67 @@ class LocalStateDirectory:
         identity = _Identity(FORMAT, topology, uuid.uuid4().hex, time.time(), "local")
         if not write_once(file, msgspec.json.format(msgspec.json.encode(identity))):
             raise ForeignCheckpointError(
-                "the local runtime cannot resume a run, and this state directory belongs to an earlier one",
+                "a local run resumes nothing unless it is durable, and this state directory belongs to an earlier run",
                 where=str(path),
                 got=_description(file),
                 expected="a folder that no run has used",
-                next_step="leave --state-dir out, name a new folder, or resume a Spark run with --runtime spark",
+                next_step="leave --state-dir out, name a new folder, resume a Spark run with --runtime spark, "
+                "or a durable local run with --durable",
             )
         return cls(path, identity.run_id)
 
     def discard(self) -> None:
-        """Remove what `make` made: a start that was refused is no run, and must not be taken for the latest one."""
+        """Remove what a start made that was refused: it is no run, and must not be taken for the latest one."""
+        self.close()
+        if not self._is_new:
+            return
         (self.path / IDENTITY).unlink(missing_ok=True)
+        for left in (self.path / "lock", *self.path.glob(f"{JOURNAL}*")):
+            left.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the folder may have been there before, with other files
             self.dead.rmdir()
             self.path.rmdir()
+
+
+def _fresh(topology: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+def _resumable(file: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
+    """The identity of a durable run of this topology. Raises CheckpointError if it is another one."""
+    try:
+        found = msgspec.json.decode(read_file(file), type=_Identity)
+    except DECODE_ERRORS as error:
+        raise damaged(str(file), str(error), "the identity of a run") from error
+    if found.runtime != "local" or not found.durable:
+        raise ForeignCheckpointError(
+            "this state directory is not that of a durable local run, so there is nothing to resume from",
+            where=str(file.parent),
+            got=_description(file),
+            expected="a folder that no run has used, or that of a run with --durable",
+            next_step="leave --state-dir out, name a new folder, or resume a Spark run with --runtime spark",
+        )
+    if found.format != FORMAT:
+        raise ForeignCheckpointError(
+            "the state directory has a format that this version cannot read",
+            where=str(file),
+            got=f"format {found.format}",
+            expected=f"format {FORMAT}",
+            next_step="use the version of Tupletree that wrote it",
+        )
+    changes = [*map(str, differences(lasting_part(found.fingerprint), lasting_part(fingerprint)))]
+    if found.topology != topology:
+        changes.insert(0, f"the name changed from {found.topology!r} to {topology!r}")
+    if changes:
+        raise ForeignCheckpointError(
+            "the state directory belongs to a topology that has changed",
+            where=str(file.parent),
+            got="\n    ".join(["", *changes]) if len(changes) > 1 else changes[0],
+            expected="the topology that this directory was made with",
+            next_step="go back to that topology, or start with a fresh --state-dir",
+        )
+    return found
 
 
 def _description(file: Path) -> str:
@@ -87,4 +181,5 @@ def _description(file: Path) -> str:
         found = msgspec.json.decode(read_file(file), type=_Identity)
     except (OSError, *DECODE_ERRORS):
         return "an identity that cannot be read"
-    return f"{found.runtime or 'Spark'} run {found.run_id[:8]} of {found.topology!r}"
+    kind = "durable local" if found.durable else found.runtime or "Spark"
+    return f"{kind} run {found.run_id[:8]} of {found.topology!r}"

@@ -6,11 +6,8 @@ an older start stops, because the file that it would create exists already.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import socket
-import stat
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,7 +21,7 @@ from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, r
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
-from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, unusable
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, take_lock, unusable
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 
@@ -114,7 +111,7 @@ class StateDirectory:
         """
         try:
             path = prepare_state_folder(path)
-            lock = _take_lock(path)
+            lock = take_lock(path)
             try:
                 identity = _identify(path, topology, fingerprint)
                 upgrades = Upgrades.read(path)
@@ -196,40 +193,6 @@ def fresh_state_dir(topology: str) -> Path:
     """A new folder below `.tupletree/<topology>`, named by time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
-
-
-def _take_lock(path: Path) -> int:
-    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    try:
-        _refuse_link(handle, path / "lock")
-        _lock(handle, path)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _refuse_link(handle: int, file: Path) -> None:
-    """Raise OSError for a link or a device: the lock file is written to."""
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise OSError(errno.EINVAL, "no file of its own, but a link or a device", str(file))
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.read(handle, 200).decode("utf-8", "replace").strip()
-        raise CheckpointError(
-            "another run is using this state directory",
-            where=str(path),
-            got=holder or "an unknown process",
-            next_step="wait for it to end or stop it; for a second run use another --state-dir",
-        ) from error
-    os.ftruncate(handle, 0)
-    started = time.strftime("%Y-%m-%d %H:%M:%S")
-    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
 
 
 def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:

@@ -1,0 +1,267 @@
+"""Durability: the parts of a durable local run, from the journal that it continues from to its last checkpoint.
+
+Owns when checkpoints begin and end within a run, and the requests of other processes to replay dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any
+
+from tupletree.clock import Clock
+from tupletree.config import Options
+from tupletree.data.payloads import from_jsonable
+from tupletree.errors import CheckpointError, ConfigError, OutageLimitError, ProcessingError
+from tupletree.routing.plan import Plan
+from tupletree.runtimes.api import RunRequest
+from tupletree.runtimes.deadletters import Request, carried_out, inbox_of, letters_of, stored_numbers
+from tupletree.runtimes.local.assembly import Assembly, CarriedOver
+from tupletree.runtimes.local.durable.checkpoints import Checkpointer, Checkpoints
+from tupletree.runtimes.local.durable.journal import Journal
+from tupletree.runtimes.local.durable.resume import resume
+from tupletree.runtimes.local.statedir import JOURNAL, LocalStateDirectory
+from tupletree.sinks.files import claim_directories
+from tupletree.topology.changes.fingerprint import fingerprint
+from tupletree.tracking.message_ids import id_from_plain
+from tupletree.tracking.outages import ShownOutage, shown_outages
+from tupletree.tracking.outcomes import DeadLetter, FailureKind
+from tupletree.tracking.pending import Pending
+from tupletree.tracking.records import Retry
+
+__all__ = ["Durability", "open_state"]
+
+logger = logging.getLogger("tupletree.local")
+
+READ_EVERY_S = 0.5
+LAST_S = 5.0
+"""How long the last checkpoint may take when the time of a drain is over."""
+
+
+def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStateDirectory, Durability | None]:
+    """Make the state directory of a run, or open that of a durable one, and claim the folders of its sinks.
+
+    Raises:
+        ConfigError: a durable run is to have a state snapshot; a folder is refused.
+        CheckpointError: see `LocalStateDirectory` and `Durability`.
+    """
+    durable, spec = request.options.durable, plan.spec
+    if durable and request.state_snapshot is not None:
+        raise ConfigError(
+            "a durable run keeps its state in its journal, so it takes no state snapshot",
+            got=f"durable, and {request.state_snapshot}",
+            next_step="leave out one of the two",
+        )
+    if durable:
+        directory = LocalStateDirectory.open(request.state_dir, spec.name, fingerprint(spec))
+    else:
+        directory = LocalStateDirectory.make(request.state_dir, spec.name)
+    durability: Durability | None = None
+    try:
+        claim_directories(spec, directory.run_id, append=request.append)
+        if durable:
+            durability = Durability(directory.path, plan, request.options, clock)
+    except BaseException:
+        directory.discard()
+        raise
+    return directory, durability
+
+
+# More than 12 attributes: the parts of a run that are durable, with what they are made of.
+class Durability:
+    """See the module docstring. `connect`, `begin`, then `finish` where a life ends in order, then `close`.
+
+    Args:
+        state_dir: of the run; this process has it.
+        plan: the topology laid out.
+        options: of the run.
+        clock: where time comes from.
+
+    Attributes:
+        carried_over: what the first life continues from.
+        letters: how many files of dead letters there are.
+
+    Raises:
+        CheckpointError: the journal is damaged, or cannot be used.
+    """
+
+    def __init__(self, state_dir: Path, plan: Plan, options: Options, clock: Clock) -> None:
+        self._state_dir = state_dir
+        self._plan = plan
+        self._options = options
+        self._clock = clock
+        self._journal = Journal(state_dir / JOURNAL)
+        try:
+            random = Random(SystemRandom().getrandbits(128))
+            self._resumed = resume(self._journal, plan, options, state_dir / "dead", clock, random)
+        except BaseException:
+            self._journal.close()
+            raise
+        self.carried_over: CarriedOver = self._resumed.carried_over
+        self.letters = max(stored_numbers(state_dir / "dead"), default=-1) + 1
+        self._inbox = inbox_of(state_dir)
+        self._read_at_s = 0.0
+        self._accepted: dict[str, list[str]] = {}
+        self._checkpoints: Checkpoints | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._complained: set[str] = set()
+
+    def connect(
+        self,
+        assembly: Callable[[], Assembly | None],
+        rows: Callable[[], Mapping[str, int]],
+        letters: Callable[[], int],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Say what checkpoints are made of, and who hears that they cannot go on."""
+        self._checkpoints = Checkpoints(self._journal, self._plan, self.carried_over, self._clock, rows, letters)
+        self._checkpoints.note_untold(self._resumed.untold)
+        self._accept_before_start(self._checkpoints)
+
+        self._checkpointer = Checkpointer(
+            self._checkpoints,
+            assembly,
+            self._clock,
+            lambda error: failed(self._fault(error)),
+            self._look,
+            self._options.outage_limit_s,
+        )
+
+    def begin(self) -> None:
+        """Make checkpoints from now on."""
+        assert self._checkpointer is not None
+        self._checkpointer.begin()
+
+    def finish(self, assembly: Assembly, stop_at_s: Callable[[], float | None]) -> None:
+        """Make the last checkpoint of a run that ends in order, while its executors still run.
+
+        Raises OutageLimitError or CheckpointError.
+        """
+        assert self._checkpointer is not None
+        began_s = self._clock.monotonic()
+
+        def until_s() -> float | None:
+            at_s = stop_at_s()
+            return None if at_s is None else max(at_s, began_s + LAST_S)
+
+        try:
+            is_stored = self._checkpointer.finish(assembly, until_s)
+        except Exception as error:
+            raise self._fault(error) from error
+        if is_stored:
+            self._clear_stored()
+        else:
+            logger.warning(
+                "%s: the last checkpoint was not stored in time; what came after the one before comes again",
+                self._plan.spec.name,
+            )
+
+    def _fault(self, error: BaseException) -> BaseException:
+        """The error that ends the run when checkpoints cannot go on."""
+        if isinstance(error, (CheckpointError, OutageLimitError)):
+            return error
+        fault = CheckpointError(
+            "what the run has done cannot be stored",
+            where=str(self._state_dir / JOURNAL),
+            got=f"{type(error).__name__}: {error}",
+            next_step="fix that and start it again: it continues from the last checkpoint",
+        )
+        fault.__cause__ = error
+        return fault
+
+    def close(self) -> None:
+        """End everything."""
+        if self._checkpointer is not None:
+            self._checkpointer.end()
+        self._journal.close()
+
+    def shown(self) -> tuple[ShownOutage, ...]:
+        """The outage of the journal, if there is one."""
+        current = None if self._checkpointer is None else self._checkpointer.wait.current
+        return shown_outages((current,), self._clock.monotonic())
+
+    # --- replays ----------------------------------------------------------------------------------------------
+
+    def _accept_before_start(self, checkpoints: Checkpoints) -> None:
+        """Accept what was asked for while no process ran: an input that is over ends the run before anyone looks."""
+        checkpoints.replayed += self._resumed.replays
+        for request in self._inbox.take().values():
+            if request.id in self._resumed.replays:
+                carried_out(self._state_dir, request.id, list(self._replayable(request)))
+                continue
+            for letter, task, value in self._replayable(request).values():
+                checkpoint = self.carried_over.spout_checkpoints.get(task)
+                if checkpoint is not None:
+                    _bring_back(checkpoint.pending, task, letter, value, self._clock)
+            self._note_accepted(request, checkpoints)
+
+    def _look(self, assembly: Assembly) -> None:
+        """Accept new requests, and remove those that a checkpoint has."""
+        checkpoints = self._checkpoints
+        assert checkpoints is not None
+        self._clear_stored()
+        now_s = self._clock.monotonic()
+        if now_s < self._read_at_s:
+            return
+        self._read_at_s = now_s + READ_EVERY_S
+        for request in self._inbox.take().values():
+            if request.id in self._accepted:
+                continue
+            for letter, task, value in self._replayable(request).values():
+                spout = assembly.machines[task]
+                pending: Pending = spout.pending  # type: ignore[attr-defined]  # it is the task of a spout
+                action = partial(_bring_back, pending, task, letter, value, self._clock)
+                assembly.owners[task].submit(action).result()
+            self._note_accepted(request, checkpoints)
+
+    def _note_accepted(self, request: Request, checkpoints: Checkpoints) -> None:
+        self._accepted[request.id] = list(self._replayable(request))
+        checkpoints.replays.append(request.id)
+
+    def _clear_stored(self) -> None:
+        """Take requests out of the inbox that a checkpoint has: their letters are dead no more."""
+        assert self._checkpoints is not None
+        for request_id in [one for one in self._accepted if one not in self._checkpoints.replays]:
+            carried_out(self._state_dir, request_id, self._accepted.pop(request_id))
+            self._checkpoints.replayed.append(request_id)
+
+    def _complain(self, error: CheckpointError) -> None:
+        if str(error) not in self._complained:
+            self._complained.add(str(error))
+            logger.warning("replays leave it out: %s", error)
+
+    def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
+        """The letters to replay, with their spout task and value; the log says why others are not."""
+        letters = letters_of(self._state_dir, self._complain)
+        found: dict[str, tuple[DeadLetter, int, Any]] = {}
+        for letter_id in request.letters:
+            letter = letters.get(letter_id)
+            if letter is None:
+                continue
+            try:
+                found[letter_id] = letter, *self._read(letter)
+            except ProcessingError as error:
+                if letter_id not in self._complained:
+                    self._complained.add(letter_id)
+                    logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
+        return found
+
+    def _read(self, letter: DeadLetter) -> tuple[int, Any]:
+        component = self._plan.spec.components.get(letter.spout)
+        if component is None or component.kind != "spout":
+            raise ProcessingError(f"there is no spout {letter.spout!r}")
+        if letter.failure.kind is FailureKind.REJECTED:
+            raise ProcessingError("its source could not turn it into a message")
+        ((_, stream),) = component.outputs.items()
+        return self._plan.task_ids_of(letter.spout)[0], from_jsonable(letter.payload, stream.schema.cls)
+
+
+def _bring_back(pending: Pending, task: int, letter: DeadLetter, value: Any, clock: Clock, *_: object) -> None:
+    """Bring a dead letter back. It is a message that was counted before."""
+    back = pending.replay(task, id_from_plain(letter.message_id), value, clock.monotonic(), clock.wall())
+    if isinstance(back, Retry):
+        pending.counters.emitted -= 1
+        pending.counters.dead -= 1

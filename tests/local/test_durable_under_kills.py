@@ -1,0 +1,90 @@
+"""Durable local runs that are killed at any step lose no message, no state and no dead letter, whatever holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.durable_world import Number, Outside, Summed, World
+from tupletree import KeyedState, ListState, PermanentError, Topology, batch_bolt, bolt
+from tupletree.topology.window_decorators import window_bolt
+
+BAD = {7, 23}
+SEEDS = range(25)
+
+
+def counting(t: Topology, source: Any) -> Any:
+    tries: dict[int, int] = {}
+
+    @bolt(state=int)
+    def count(number: Number, total: KeyedState[int]) -> Summed:
+        if number.number in BAD:
+            raise PermanentError("bad")
+        tries[number.number] = tries.get(number.number, 0) + 1
+        if number.number % 11 == 3 and tries[number.number] < 3:
+            raise ValueError("at first")
+        total.value += 1
+        return Summed(number.key, total.value, [number.number])
+
+    return t.bolt("count", count, parallelism=2).fields(source, "key")
+
+
+def listing(t: Topology, source: Any) -> Any:
+    @bolt(ttl_s=3600.0)
+    def collect(number: Number, numbers: ListState[int]) -> Summed:
+        if number.number in BAD:
+            raise PermanentError("bad")
+        if number.number not in numbers:
+            numbers.append(number.number)
+        return Summed(number.key, len(numbers), [number.number])
+
+    return t.bolt("collect", collect, parallelism=2).fields(source, "key")
+
+
+def batching(t: Topology, source: Any) -> Any:
+    @bolt
+    def good(number: Number) -> Number:
+        if number.number in BAD:
+            raise PermanentError("bad")
+        return number
+
+    @batch_bolt(size=4, max_age_s=0.2)
+    def gather(batch: list[Number]) -> Iterable[Summed]:
+        yield Summed(batch[0].key, len(batch), [one.number for one in batch])
+
+    return t.bolt("gather", gather).shuffle(t.bolt("good", good).shuffle(source))
+
+
+def windowed(t: Topology, source: Any) -> Any:
+    @bolt
+    def good(number: Number) -> Number:
+        if number.number in BAD:
+            raise PermanentError("bad")
+        return number
+
+    @window_bolt(count=3, per_key=True)
+    def three(numbers: list[Number]) -> Summed:
+        return Summed(numbers[0].key, len(numbers), [one.number for one in numbers])
+
+    return t.bolt("three", three).fields(t.bolt("good", good).shuffle(source), "key")
+
+
+@pytest.mark.parametrize("kind", ["seeks", "redelivers"])
+@pytest.mark.parametrize("make", [counting, listing, batching, windowed])
+def test_killed_at_any_step_a_durable_run_loses_nothing(
+    make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path
+) -> None:
+    rejects = frozenset({15}) if kind == "seeks" else frozenset()
+    for seed in SEEDS:
+        outside = Outside(kind, 60, rejects)
+        world = World(make, outside, tmp_path / str(seed), seed, kills=seed % 6, full=0.2 * (seed % 3 == 1))
+        world.to_the_end()
+        has_state = make in {counting, listing}
+        newest = {row.key: row.count for row in outside.rows} if has_state else None
+        try:
+            world.check(BAD | rejects, newest)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
