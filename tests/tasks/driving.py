@@ -21,7 +21,7 @@ from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurroundings
-from tupletree.tasks.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.tracking.records import Died

@@ -6,7 +6,7 @@ from random import Random
 
 from tupletree import Emit
 from tupletree.tasks.mail import Now
-from tupletree.tasks.spout_journal import SpoutCut, SpoutJournal
+from tupletree.tasks.spouts.spout_journal import SpoutCut, SpoutJournal
 from tupletree.topology.components import Reject
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending

@@ -23,7 +23,7 @@ from tupletree.tasks.mail import Finished, Mail, Now
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
-from tupletree.tasks.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind

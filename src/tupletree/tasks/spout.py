@@ -27,8 +27,8 @@ from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
-from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
-from tupletree.tasks.spout_journal import SpoutCut, SpoutJournal
+from tupletree.tasks.spouts.spout_buffer import SpoutBuffer, SpoutCheckpoint, sort
+from tupletree.tasks.spouts.spout_journal import SpoutCut, SpoutJournal
 from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.tasks.upstream.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.upstream.under_way import UnderWay

@@ -26,7 +26,7 @@ from tupletree.tasks.machine import Machine
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
-from tupletree.tasks.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.topology.components import AsyncSpout

@@ -10,7 +10,7 @@ from tupletree.errors import TupletreeError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.local.assembly import CarriedOver
 from tupletree.runtimes.local.life import IDS_SHOWN
-from tupletree.tasks.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.texts import counted
 
 __all__ = ["name_left", "save_state"]

@@ -29,7 +29,7 @@ from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import AsyncCall, Outbox
 from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
-from tupletree.tasks.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.records import Acked, Died

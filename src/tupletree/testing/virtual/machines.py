@@ -25,7 +25,7 @@ from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
-from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint
+from tupletree.tasks.spouts.spout_buffer import SpoutBuffer, SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.testing.virtual.probes import (

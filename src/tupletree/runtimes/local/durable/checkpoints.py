@@ -29,7 +29,7 @@ from tupletree.runtimes.local.executor import Action, Executor
 from tupletree.state.cells import CLEARED
 from tupletree.tasks.mail import Now
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.spout_journal import SpoutCut, Told
+from tupletree.tasks.spouts.spout_journal import SpoutCut, Told
 from tupletree.texts import json_bytes
 from tupletree.tracking.message_ids import id_from_key, plain_id
 from tupletree.tracking.outages import OutageWait

@@ -27,8 +27,8 @@ from tupletree.runtimes.local.durable.journal import Commit, Journal, Place
 from tupletree.runtimes.local.statedir import JOURNAL
 from tupletree.tasks.edges import RootIds
 from tupletree.tasks.orders import Numbers
-from tupletree.tasks.spout_buffer import SpoutBuffer, SpoutCheckpoint
-from tupletree.tasks.spout_journal import GIVEN, NEVER, SpoutJournal
+from tupletree.tasks.spouts.spout_buffer import SpoutBuffer, SpoutCheckpoint
+from tupletree.tasks.spouts.spout_journal import GIVEN, NEVER, SpoutJournal
 from tupletree.topology.components import Reject
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import id_from_plain, message_key
