@@ -13,7 +13,8 @@ from tupletree import KeyedState, ListState, PermanentError, Topology, batch_bol
 from tupletree.topology.window_decorators import window_bolt
 
 BAD = {7, 23}
-SEEDS = range(25)
+SEEDS = range(6)
+MORE_SEEDS = range(6, 60)
 
 
 def counting(t: Topology, source: Any) -> Any:
@@ -77,8 +78,22 @@ def windowed(t: Topology, source: Any) -> Any:
 def test_killed_at_any_step_a_durable_run_loses_nothing(
     make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path
 ) -> None:
+    run_killed(make, kind, tmp_path, SEEDS)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["seeks", "redelivers"])
+@pytest.mark.parametrize("make", [counting, listing, batching, windowed])
+def test_killed_at_any_of_more_steps_a_durable_run_loses_nothing(
+    make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path
+) -> None:
+    run_killed(make, kind, tmp_path, MORE_SEEDS)
+
+
+def run_killed(make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path, seeds: Iterable[int]) -> None:
+    """Run it once per seed, with kills, and check what came of it."""
     rejects = frozenset({15}) if kind == "seeks" else frozenset()
-    for seed in SEEDS:
+    for seed in seeds:
         outside = Outside(kind, 60, rejects)
         world = World(make, outside, tmp_path / str(seed), seed, kills=seed % 6, full=0.2 * (seed % 3 == 1))
         world.to_the_end()
@@ -88,3 +103,31 @@ def test_killed_at_any_step_a_durable_run_loses_nothing(
             world.check(BAD | rejects, newest)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("kind", ["seeks", "redelivers"])
+def test_ordered_inputs_keep_their_order_over_kills(kind: str, tmp_path: Path) -> None:
+    for seed in range(5):
+        succeeded: dict[int, list[int]] = {}
+
+        def ordered(t: Topology, source: Any, succeeded: dict[int, list[int]] = succeeded) -> Any:
+            tries: dict[int, int] = {}
+
+            @bolt
+            def note(number: Number) -> Summed:
+                tries[number.number] = tries.get(number.number, 0) + 1
+                if number.number % 7 == 3 and tries[number.number] < 3:
+                    raise ValueError("at first")
+                known = succeeded.setdefault(number.key, [])
+                if number.number not in known:
+                    known.append(number.number)
+                return Summed(number.key, 1, [number.number])
+
+            return t.bolt("note", note, parallelism=2).fields(source, "key", ordered=True)
+
+        outside = Outside(kind, 60)
+        world = World(ordered, outside, tmp_path / str(seed), seed, kills=2 + seed % 4, max_spout_pending=4)
+        world.to_the_end()
+        assert set(outside.written()) == set(range(60))
+        for numbers in succeeded.values():
+            assert numbers == sorted(numbers), f"seed {seed}"

@@ -307,10 +307,10 @@ def run_killed(tmp_path: Path, source: str, kills: list[str], more: str = "") ->
 
 
 def test_kill_9_loses_no_line_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "input.txt").write_text("".join(f"line {number}\n" for number in range(3_000)))
-    summary, rows = run_killed(tmp_path, 'text_lines([place / "input.txt"])', ["line 900", "line 2000"])
-    assert rows.keys() == {f"line {number}" for number in range(3_000)}
-    assert (summary["emitted"], summary["acked"], summary["open"]) == (3_000, 3_000, 0)
+    (tmp_path / "input.txt").write_text("".join(f"line {number}\n" for number in range(1_500)))
+    summary, rows = run_killed(tmp_path, 'text_lines([place / "input.txt"])', ["line 900"])
+    assert rows.keys() == {f"line {number}" for number in range(1_500)}
+    assert (summary["emitted"], summary["acked"], summary["open"]) == (1_500, 1_500, 0)
 
 
 @pytest.mark.nightly

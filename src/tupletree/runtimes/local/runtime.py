@@ -388,8 +388,6 @@ class LocalRun(RunHandle):
     def _main(self) -> None:
         try:
             self._delivery.begin()
-            if self._durability is not None:
-                self._durability.begin()
             with rarer_collections(self._options.local_gc_threshold):
                 while not self._run_one_life():
                     pass
@@ -419,6 +417,8 @@ class LocalRun(RunHandle):
         """Run one life; whether it was the last one. Raises an error that no restart can fix."""
         control = self._control
         control.begin_life()
+        if self._durability is not None:
+            self._durability.begin()
         with self._activating:
             assembly = self._assembly = assemble(
                 self._plan,
@@ -435,7 +435,7 @@ class LocalRun(RunHandle):
             self._policy.started(self._clock.monotonic())
             life.process()
             if self._durability is not None:
-                self._durability.finish(assembly, lambda: control.stop_at_s)
+                self._durability.finish(assembly, lambda: control.stop_at_s, lambda: control.fault is not None)
             self._counts.note_left()
             life.shut_down()
         except BaseException as error:  # noqa: BLE001 - judged below, when everything has ended

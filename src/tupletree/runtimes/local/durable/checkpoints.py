@@ -227,11 +227,12 @@ class Checkpointer:
         assembly: that of the present life; None between lives.
         clock: where time comes from.
         failed: called with an error that ends the run.
-        look: called before each checkpoint, for requests of other processes.
+        look: called before each checkpoint, for requests of other processes, with what `Checkpoints.take` gets.
         limit_s: how long an outage may last; None: without limit.
 
     Attributes:
         wait: whether an outage of the file is waited for.
+        error: why no more checkpoints are made; it ends the run, whatever else happens at that time.
     """
 
     def __init__(
@@ -240,44 +241,60 @@ class Checkpointer:
         assembly: Callable[[], Assembly | None],
         clock: Clock,
         failed: Callable[[BaseException], None],
-        look: Callable[[Assembly], None],
+        look: Callable[[Assembly, Ask], None],
         limit_s: float | None,
     ) -> None:
         self.wait = OutageWait(JOURNAL_OUTAGE, limit_s)
+        self.error: BaseException | None = None
         self._checkpoints = checkpoints
         self._assembly = assembly
         self._clock = clock
         self._failed = failed
         self._look = look
         self._seen: Any = None
-        self._turn = threading.Lock()
         self._ends = threading.Event()
         self._deadline_s: float | None = None
-        self._thread = threading.Thread(target=self._main, name="tupletree-checkpoints", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless it runs. Raises the error by which it ended."""
+        if self.error is not None:
+            raise self.error
+        if self._thread is None:
+            self._ends.clear()
+            self._deadline_s = None
+            self._thread = threading.Thread(target=self._main, name="tupletree-checkpoints", daemon=True)
+            self._thread.start()
 
     def end(self) -> None:
         """End the thread; no checkpoint is made after that."""
         self._ends.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
+            self._thread = None
 
-    def finish(self, assembly: Assembly, until_s: Callable[[], float | None]) -> bool:
+    def finish(
+        self, assembly: Assembly, until_s: Callable[[], float | None], has_failed: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Make the last checkpoints of a life that ends in order: until all is stored, and told to the sources.
 
         Args:
             assembly: its executors still run.
             until_s: when to give up (monotonic); None: not at all. Asked again and again.
+            has_failed: whether an executor has ended by an error, and nothing more can be asked of it.
 
         Returns:
-            False if it was given up: what is not stored comes again at the next start.
+            False if it was given up: what is not stored comes again at the next start, or is stored by the next life.
+
+        Raises the error of the thread, if it ended by one.
         """
         self.end()
+        if self.error is not None:
+            raise self.error
         self._ends.clear()
         while not self._ends.wait(self._pause_s()):
+            if has_failed():
+                return False
             deadline_s = until_s()
             self._deadline_s = deadline_s
             if deadline_s is not None and self._clock.monotonic() >= deadline_s:
@@ -298,9 +315,12 @@ class Checkpointer:
                 continue
             began_s = self._clock.monotonic()
             try:
-                self._look(assembly)
+                self._look(assembly, self._ask)
                 self._checkpoint(assembly)
+            except CancelledError:
+                continue  # the life has ended: the next one goes on
             except BaseException as error:  # noqa: BLE001 - it ends the run, which says why
+                self.error = error
                 self._failed(error)
                 return
             pause_s = max(LEAST_PAUSE_S, PAUSE_FACTOR * (self._clock.monotonic() - began_s))

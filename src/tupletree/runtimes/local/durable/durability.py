@@ -20,7 +20,7 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.deadletters import Request, carried_out, inbox_of, letters_of, stored_numbers
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
-from tupletree.runtimes.local.durable.checkpoints import Checkpointer, Checkpoints
+from tupletree.runtimes.local.durable.checkpoints import Ask, Checkpointer, Checkpoints
 from tupletree.runtimes.local.durable.journal import Journal
 from tupletree.runtimes.local.durable.resume import resume
 from tupletree.runtimes.local.statedir import JOURNAL, LocalStateDirectory
@@ -131,14 +131,20 @@ class Durability:
         )
 
     def begin(self) -> None:
-        """Make checkpoints from now on."""
-        assert self._checkpointer is not None
-        self._checkpointer.begin()
+        """Make checkpoints from now on; at the start of each life.
 
-    def finish(self, assembly: Assembly, stop_at_s: Callable[[], float | None]) -> None:
+        Raises the error, OutageLimitError or CheckpointError, by which they ended between two lives.
+        """
+        assert self._checkpointer is not None
+        try:
+            self._checkpointer.begin()
+        except Exception as error:
+            raise self._fault(error) from error
+
+    def finish(self, assembly: Assembly, stop_at_s: Callable[[], float | None], has_failed: Callable[[], bool]) -> None:
         """Make the last checkpoint of a run that ends in order, while its executors still run.
 
-        Raises OutageLimitError or CheckpointError.
+        Nothing if an executor has failed meanwhile. Raises OutageLimitError or CheckpointError.
         """
         assert self._checkpointer is not None
         began_s = self._clock.monotonic()
@@ -148,12 +154,12 @@ class Durability:
             return None if at_s is None else max(at_s, began_s + LAST_S)
 
         try:
-            is_stored = self._checkpointer.finish(assembly, until_s)
+            is_stored = self._checkpointer.finish(assembly, until_s, has_failed)
         except Exception as error:
             raise self._fault(error) from error
         if is_stored:
             self._clear_stored()
-        else:
+        elif not has_failed():
             logger.warning(
                 "%s: the last checkpoint was not stored in time; what came after the one before comes again",
                 self._plan.spec.name,
@@ -198,7 +204,7 @@ class Durability:
                     _bring_back(checkpoint.pending, task, letter, value, self._clock)
             self._note_accepted(request, checkpoints)
 
-    def _look(self, assembly: Assembly) -> None:
+    def _look(self, assembly: Assembly, ask: Ask) -> None:
         """Accept new requests, and remove those that a checkpoint has."""
         checkpoints = self._checkpoints
         assert checkpoints is not None
@@ -214,7 +220,7 @@ class Durability:
                 spout = assembly.machines[task]
                 pending: Pending = spout.pending  # type: ignore[attr-defined]  # it is the task of a spout
                 action = partial(_bring_back, pending, task, letter, value, self._clock)
-                assembly.owners[task].submit(action).result()
+                ask(assembly.owners[task], action)
             self._note_accepted(request, checkpoints)
 
     def _note_accepted(self, request: Request, checkpoints: Checkpoints) -> None:

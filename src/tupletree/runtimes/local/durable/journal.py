@@ -33,7 +33,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE spouts (spout INTEGER PRIMARY KEY, component TEXT NOT NULL, task INTEGER NOT NULL,
     position BLOB NOT NULL, counters BLOB NOT NULL, UNIQUE (component, task));
 CREATE TABLE messages (spout INTEGER NOT NULL, id BLOB NOT NULL, record BLOB NOT NULL,
-    PRIMARY KEY (spout, id)) WITHOUT ROWID;
+    PRIMARY KEY (spout, id));
 CREATE TABLE outcomes (spout INTEGER NOT NULL, number INTEGER NOT NULL, ids BLOB NOT NULL,
     PRIMARY KEY (spout, number)) WITHOUT ROWID;
 CREATE TABLE state (component TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, expires REAL,
@@ -173,9 +173,9 @@ class Journal:
         }
 
     def messages(self) -> Iterator[tuple[Place, bytes, bytes]]:
-        """(place, id, record) of every open message."""
+        """(place, id, record) of every open message; what was stored first, first."""
         places = {number: place for place, number in self._numbers.items()}
-        for number, message_id, record in self._rows("spout, id, record", "messages"):
+        for number, message_id, record in self._rows("spout, id, record", "messages ORDER BY rowid"):
             yield places[number], message_id, record
 
     def outcomes(self) -> Iterator[tuple[Place, bytes]]:

@@ -91,7 +91,7 @@ def resume(journal: Journal, plan: Plan, options: Options, dead: Path, clock: Cl
         if number >= meta.get("letters", 0)
         for letter in read_letters(dead, number)
     ]
-    spouts = _Spouts(journal, plan, options, clock, random)
+    spouts = _Spouts(journal, plan, options, clock, random, carried_over.numbers)
     for task in tasks:
         place = task.component, task.index
         carried_over.spout_checkpoints[task.task_id] = spouts.checkpoint(task, newer)
@@ -141,11 +141,14 @@ def _resume_state(journal: Journal, plan: Plan, clock: Clock, carried_over: Carr
 class _Spouts:
     """The spout tasks of a journal."""
 
-    def __init__(self, journal: Journal, plan: Plan, options: Options, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, journal: Journal, plan: Plan, options: Options, clock: Clock, random: Random, numbers: Numbers
+    ) -> None:
         self._plan = plan
         self._options = options
         self._clock = clock
         self._random = random
+        self._numbers = numbers
         self._where = str(journal.path)
         self._rows = journal.spouts()
         self._records: dict[Place, list[WaitingRecord]] = {}
@@ -166,7 +169,7 @@ class _Spouts:
         pending.register(task.task_id, task.component, component.replay)
         row = self._rows[place]
         counters = PendingCounters() if row.counters is None else msgspec.convert(row.counters, PendingCounters)
-        records = self._records.get(place, [])
+        records = self._in_order(self._records.get(place, []))
         stored = {
             message_key(id_from_plain(one.message_id)): GIVEN if one.first_emitted_s == NEVER else one.attempt
             for one in records
@@ -202,6 +205,15 @@ class _Spouts:
         buffer = SpoutBuffer()
         buffer.hold(rejects, lift(row.position, {}))
         return SpoutCheckpoint(pending, draw, buffer, not_yet_told=told, journal=SpoutJournal(stored))
+
+    def _in_order(self, records: list[WaitingRecord]) -> list[WaitingRecord]:
+        """In the order of their first emission; what was only given comes last, and is numbered before what is new.
+
+        Inputs and sinks that are ordered go by these numbers, and know of none that is not numbered.
+        """
+        records = sorted(records, key=lambda one: (one.first_emitted_s == NEVER, one.made))
+        fresh = iter(self._numbers.take(sum(not one.made for one in records)))
+        return [one if one.made else replace(one, made=next(fresh)) for one in records]
 
     def _decode(self, spout_task: int, data: Any) -> Any:
         ((_, stream),) = self._plan.spec.components[self._plan.tasks[spout_task].component].outputs.items()
