@@ -15,11 +15,16 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
 - A call that raised may be made again at once (`call_retry`), if all that it did can be taken back: it gave no verdict,
   and anchored to no other tuple, for the bolt may have noted what it settled or passed on. Only a tuple that would fail
   is worked again.
+- A bolt may use its collector on threads of its own while it is called. No lock is taken, for each emit and verdict
+  would pay for it: what threads share is only appended to and taken from its front, in one step each, never replaced.
+  Verdicts are taken before emits, because a tuple is emitted before its anchor is acked. One thread at a time takes
+  out: it has the turn. Another that asks to leave early does not wait: the one that has the turn does it for both.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,12 +93,14 @@ class CollectorCall:
         self._emitted: list[_Emitted] = []
         self._mark = 0  # what comes behind it was emitted by the call in hand
         self._worked: Worked | None = None
-        self._done: dict[int, list[Root]] = {}
+        self._done: list[tuple[int, Root]] = []  # (frame id, root)
         self._verdicts = 0
         self._outage: BaseException | None = None
         self._rest: list[Delivery] = []  # what an outage left
         self._rest_keys: list[Any] | None = None
         self._told: set[int] = set()  # failed in this frame, and taken by `_settled`
+        self._asked: deque[Callable[[], Worked]] = deque()  # to leave early
+        self._turn: list[None] = [None]  # empty while a thread does what is asked
         self.leave_early: Callable[[Callable[[], Worked]], None] | None = None
         """Hears of each verdict and renewal as it is given. It may call what it is given, once, for what can leave now,
         before the call in hand ends."""
@@ -159,7 +166,7 @@ class CollectorCall:
         worked: Worked,
         outlet: Outlet | None,
     ) -> Iterator[Worked]:
-        self._worked, self._emitted, self._done = worked, [], {}
+        self._begin(worked)
         self._told.clear()
         room = CHECK if outlet is not None else sys.maxsize
         try:
@@ -183,22 +190,29 @@ class CollectorCall:
                         yield Worked(outputs=self._outputs(worked))
             self._finish(worked)
         finally:
-            self._worked = self._place.root = None
+            self._end()
 
     def hold(self, delivery: Delivery) -> None:
         """Give a tuple to the bolt: from now on it can be settled and anchored to."""
         self._over.pop(id(delivery.value), None)
-        self._open.setdefault(id(delivery.value), []).append(delivery)
+        name = id(delivery.value)
+        deliveries = self._open.get(name)
+        if deliveries is None:
+            self._open[name] = [delivery]
+        else:
+            deliveries.append(delivery)
+            if self._open.get(name) is not deliveries:  # another thread has settled the last before, just now
+                self._open[name] = [delivery]
 
     @contextmanager
     def several(self, worked: Worked) -> Iterator[None]:
         """Within it `run_one` may be called, with this `worked`, which has what came of all of them at the end."""
-        self._worked, self._emitted, self._done = worked, [], {}
+        self._begin(worked)
         try:
             yield
             self._finish(worked)
         finally:
-            self._worked = self._place.root = None
+            self._end()
 
     @property
     def is_full(self) -> bool:
@@ -281,7 +295,9 @@ class CollectorCall:
             is_alone = all(own.issuperset(roots_of(one.root)) for one in self._emitted[self._mark :])
             if not (may_pass(error, self._place) and is_alone and self._verdicts == before.verdicts):
                 break
+            self._wait_for_turn()
             del self._emitted[self._mark :]
+            self._turn.append(None)
             if before.undo is not None:
                 before.undo()
             try:
@@ -302,9 +318,11 @@ class CollectorCall:
             worked.late_verdicts += 1
             self._fail.stray(worked, delivery.value, error)
             return True
-        own = set(roots_of(delivery.root))
-        mine = self._emitted[self._mark :]
-        self._emitted[self._mark :] = [one for one in mine if not own.issuperset(roots_of(one.root))]
+        self._wait_for_turn()
+        try:
+            self._take_back(delivery.root)
+        finally:
+            self._turn.append(None)
         if self._place.waits and self._place.takes_as_outage(error) and type(delivery.value) is not Tick:
             self._outage = error
             self.let_go(delivery)
@@ -328,45 +346,98 @@ class CollectorCall:
             return [current, *(one for one in deliveries if one is not current)]
         return deliveries
 
-    def _settle(self, delivery: Delivery) -> None:
-        """Take the delivery out, and name the root as done once all its tuples of the frame are settled."""
-        self._verdicts += 1
-        self.let_go(delivery)
-        delivery.settle(self._done)
+    def _settle(self, delivery: Delivery) -> bool:
+        """Take the delivery out, and name the root as done once all its tuples of the frame are settled.
 
-    def let_go(self, delivery: Delivery) -> None:
-        """The bolt holds this tuple no longer; it stays open."""
+        False if another thread has just settled it.
+        """
+        if not self.let_go(delivery):
+            return False
+        self._verdicts += 1
+        delivery.settle(self._done)
+        return True
+
+    def let_go(self, delivery: Delivery) -> bool:
+        """The bolt holds this tuple no longer; it stays open. False if it was not held any more."""
         name = id(delivery.value)
         named = self._open if name in self._open else self._over
-        named[name].remove(delivery)
-        if not named[name]:
-            del named[name]
+        try:
+            deliveries = named[name]
+            deliveries.remove(delivery)
+        except (KeyError, ValueError):
+            return False
+        if not deliveries:
+            named.pop(name, None)
+            if deliveries:  # it was held again just now
+                named[name] = deliveries
+        return True
 
-    def _fail_now(self, delivery: Delivery, error: BaseException | str | None, worked: Worked) -> None:
-        self._settle(delivery)
+    def _fail_now(self, delivery: Delivery, error: BaseException | str | None, worked: Worked) -> bool:
+        if not self._settle(delivery):
+            return False
         self._fail.blame(worked, delivery.root, delivery.value, error)
+        return True
+
+    def _begin(self, worked: Worked) -> None:
+        del self._emitted[:]
+        self._asked.clear()
+        self._worked = worked
+
+    def _end(self) -> None:
+        self._wait_for_turn()
+        self._worked = self._place.root = None
+        self._turn.append(None)
 
     def _finish(self, worked: Worked) -> None:
-        worked.outputs += self._outputs(worked)
-        failed = worked.failures
-        for frame_id, settled in self._done.items():
-            done = [root for root in settled if root not in failed]
-            if done:
-                worked.done.append((frame_id, done))
+        self._wait_for_turn()
+        try:
+            done = self._taken_done(worked)
+            worked.outputs += self._outputs(worked)
+            worked.done += done
+        finally:
+            self._turn.append(None)
+
+    def _wait_for_turn(self) -> None:
+        """Take the turn. It is taken already only if a thread of the bolt's own has outlived the call."""
+        while True:
+            try:
+                self._turn.pop()
+            except IndexError:
+                continue
+            return
+
+    def _taken_done(self, worked: Worked) -> list[tuple[int, list[Root]]]:
+        """Take out what is done so far, without what failed. To be called before `_outputs`."""
+        taken = self._done[:]
+        del self._done[: len(taken)]
+        by_frame: dict[int, list[Root]] = {}
+        for frame_id, root in taken:
+            if root not in worked.failures:
+                by_frame.setdefault(frame_id, []).append(root)
+        return [*by_frame.items()]
+
+    def _take_back(self, root: Root) -> list[_Emitted]:
+        """Take out what the call in hand emitted for the messages of this root alone."""
+        own = set(roots_of(root))
+        start, end = self._mark, len(self._emitted)
+        mine = self._emitted[start:end]
+        self._emitted[start:end] = [one for one in mine if not own.issuperset(roots_of(one.root))]
+        return [one for one in mine if own.issuperset(roots_of(one.root))]
 
     def _outputs(self, worked: Worked) -> list[Output]:
-        """Turn what was emitted into outputs, without what belongs only to failed roots."""
+        """Take out what was emitted so far, as outputs, without what belongs only to failed roots."""
         failed = worked.failures
         by_target: dict[tuple[str, int | None], list[tuple[Root, list[Any]]]] = {}
         places: dict[tuple[str, int | None], list[int]] = {}  # where in what was emitted, if that matters
         is_numbered = self._place.numbered
-        for place, emitted in enumerate(self._emitted):
+        taken = self._emitted[:]
+        del self._emitted[: len(taken)]
+        for place, emitted in enumerate(taken):
             if not all_failed(emitted.root, failed):
                 target = emitted.stream, emitted.direct_task
                 by_target.setdefault(target, []).append((emitted.root, [emitted.value]))
                 if is_numbered:
                     places.setdefault(target, []).append(place)
-        self._emitted = []
         return [
             Output(stream, *join_segments(pieces), direct_task, places.get((stream, direct_task)))
             for (stream, direct_task), pieces in by_target.items()
@@ -385,9 +456,22 @@ class CollectorCall:
             next_step="keep the tuples, and use the collector in a later call of `process`",
         )
 
-    def _tell(self) -> None:
-        if self.leave_early is not None:
-            self.leave_early(self._settled)
+    def _tell(self, what: Callable[[], Worked]) -> None:
+        if self.leave_early is None:
+            return
+        self._asked.append(what)
+        while self._asked:  # and again after the turn: another may have asked meanwhile
+            try:
+                self._turn.pop()
+            except IndexError:
+                return  # the thread that has it looks again once it has given it back
+            try:
+                while self._asked:
+                    take = self._asked.popleft()
+                    if self._worked is not None:
+                        self.leave_early(take)
+            finally:
+                self._turn.append(None)
 
     def _settled(self) -> Worked:
         """What is final although a call is in hand, taken out of what will come of the frame.
@@ -396,30 +480,24 @@ class CollectorCall:
         """
         worked = self._worked
         assert worked is not None
-        kept: list[_Emitted] = []
+        done = self._taken_done(worked)
         current = self._current
-        if current is not None and current.open:
-            own, mine = set(roots_of(current.root)), self._emitted[self._mark :]
-            kept = [one for one in mine if own.issuperset(roots_of(one.root))]
-            self._emitted[self._mark :] = [one for one in mine if not own.issuperset(roots_of(one.root))]
-        early = Worked(failures={root: why for root, why in worked.failures.items() if root not in self._told})
+        kept = self._take_back(current.root) if current is not None and current.open else []
+        failures = worked.failures.copy()
+        early = Worked(failures={root: why for root, why in failures.items() if root not in self._told}, done=done)
         self._told.update(early.failures)
         early.outputs = self._outputs(worked)
-        self._emitted, self._mark = kept, 0
-        for frame_id, settled in self._done.items():
-            done = [root for root in settled if root not in worked.failures]
-            if done:
-                early.done.append((frame_id, done))
-        self._done = {}
+        self._mark = 0
+        self._emitted[:0] = kept
         return early
 
     def _renewed(self) -> Worked:
         """The timeouts to renew so far."""
         worked = self._worked
         assert worked is not None
-        early = Worked(extended=worked.extended)
-        worked.extended = []
-        return early
+        taken = worked.extended[:]
+        del worked.extended[: len(taken)]
+        return Worked(extended=taken)
 
     # What the user's collector asks for.
 
@@ -444,7 +522,10 @@ class CollectorCall:
                     raise self.settled_error(anchor)
                 before = listed.get(id(anchor), 0)
                 listed[id(anchor)] = before + 1
-                anchored = held[min(before, len(held) - 1)].root
+                try:
+                    anchored = held[min(before, len(held) - 1)].root
+                except IndexError:  # another thread has just settled it
+                    raise self.settled_error(anchor) from None
                 found.update(dict.fromkeys(roots_of(anchored)))
                 made = newest(made, made_of(anchored))
         roots = tuple(found)
@@ -486,9 +567,8 @@ class CollectorCall:
         """See `Collector.ack`."""
         worked = self._in_call("an ack")
         held = self._held(value)
-        if held:
-            self._settle(held[0])
-            self._tell()
+        if held and (self._settle(held[0]) or any(self._settle(one) for one in self._held(value)[:])):
+            self._tell(self._settled)
         else:
             worked.late_verdicts += 1
 
@@ -496,9 +576,11 @@ class CollectorCall:
         """See `Collector.fail`."""
         worked = self._in_call("a fail")
         held = self._held(value)
-        if held:
+        if held and (
             self._fail_now(held[0], error, worked)
-            self._tell()
+            or any(self._fail_now(one, error, worked) for one in self._held(value)[:])
+        ):
+            self._tell(self._settled)
         else:
             worked.late_verdicts += 1
 
@@ -507,8 +589,7 @@ class CollectorCall:
         worked = self._in_call("a reset_timeout")
         for delivery in self._held(value):
             worked.extended.extend(roots_of(delivery.root))
-        if self.leave_early is not None:
-            self.leave_early(self._renewed)
+        self._tell(self._renewed)
 
 
 class _Collector:
@@ -546,24 +627,25 @@ class Delivery:
     open: bool = True
     source: tuple[str, str, int] = ("", "", -1)  # component, stream and task
 
-    def settle(self, done: dict[int, list[Root]]) -> None:
-        """Close it, and add to `done` (by frame id) the roots that have no open tuple left in its frame."""
+    def settle(self, done: list[tuple[int, Root]]) -> None:
+        """Close it, and add to `done` (with the frame id) the roots that have no open tuple left in its frame."""
         self.open = False
         for root in roots_of(self.root):
-            self.unsettled[root] -= 1
-            if not self.unsettled[root]:
-                done.setdefault(self.frame_id, []).append(root)
+            # No other thread runs between these two lines: there is neither a call in them nor a jump back.
+            self.unsettled[root] = left = self.unsettled[root] - 1
+            if not left:
+                done.append((self.frame_id, root))
 
 
 def deliveries_of(frame: Frame) -> list[Delivery]:
     """The tuples of a frame, in order.
 
     >>> first, second = deliveries_of(Frame(0, "lines", "Line", ["a", "b"], [7], [2], 99))
-    >>> done = {}
+    >>> done = []
     >>> second.settle(done), done
-    (None, {})
+    (None, [])
     >>> first.settle(done), done
-    (None, {99: [7]})
+    (None, [(99, 7)])
     """
     unsettled: dict[int, int] = {}
     deliveries: list[Delivery] = []

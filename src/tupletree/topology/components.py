@@ -403,7 +403,10 @@ class SinkContext(TaskContext, Protocol):
 
 
 class Collector(Protocol[T_contra]):
-    """Explicit control over emits and verdicts. Tuples are named by the very object that was passed in."""
+    """Explicit control over emits and verdicts. Tuples are named by the very object that was passed in.
+
+    While a call runs, its bolt may use it on threads of its own too; they must be done before the call returns.
+    """
 
     def emit(self, value: T_contra, *, anchors: Sequence[object] | None = None, stream: str | None = None) -> None:
         """Emit a tuple anchored to the tuple in hand (None), to the given ones, or to nothing (empty).
