@@ -14,7 +14,10 @@ from tests.cli.conftest import Run, WriteTarget
 from tests.spark.upgrading import begin, complete, state_of
 from tupletree import Topology
 from tupletree.cli.target import load_target
-from tupletree.runtimes.run import stored_state
+from tupletree.config import resolve_options
+from tupletree.errors import ConfigError
+from tupletree.runtimes.run import import_state, stored_state
+from tupletree.runtimes.state_file import ImportRow
 
 TARGET = """
 from datetime import datetime
@@ -173,3 +176,24 @@ def test_state_of_another_type_is_converted_by_export_drop_and_import(
     assert state_of(tmp_path, "count") == {"a": 1.0, "b": 0.5}
     assert complete(topology(changed, 5), tmp_path).acked == 5
     assert state_of(tmp_path, "count") == {"a": 1.0 + 1, "b": 0.5 + 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"component": "seen", "key": 99, "value": 1}, "no task of 'seen' has this key"),
+        ({"component": "seen", "key": -1, "value": 1}, "no task of 'seen' has this key"),
+        ({"component": "count", "key": "a", "value": 1, "expires_s": "soon"}, "expires_s is no time"),
+        ({"component": "count", "key": "a", "value": 1, "expires_s": [1]}, "expires_s is no time"),
+        ({"component": ["count"], "key": "a", "value": 1}, "this is no name of a bolt"),
+    ],
+)
+def test_a_row_that_fits_nothing_is_refused_before_anything_is_written(
+    target: str, tmp_path: Path, row: dict[str, Any], said: str
+) -> None:
+    given = ImportRow("file:1", row["component"], row["key"], row["value"], row.get("expires_s"))
+    t = load_target(target, [])[0]
+    with pytest.raises(ConfigError, match="cannot be imported") as refused:
+        import_state(t, resolve_options(code={}), tmp_path / "fresh", [given])
+    assert said in str(refused.value)
+    assert not (tmp_path / "fresh").exists()

@@ -90,6 +90,23 @@ def test_no_component_is_given_the_name_of_another_one_of_before() -> None:
     assert "--rename a=b" in removed.next_step
 
 
+def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> None:
+    """While the producer goes on, all that the component holds is dropped, or nothing."""
+    spouts = {name: component("spout", streams={"Line": "x"}) for name in ("lines", "other")}
+    before = {**spouts, "it": component(inputs={"lines.Line": "shuffle()", "other.Line": "shuffle()"})}
+    after = {**spouts, "it": component(inputs={"lines.Line": "shuffle()"})}
+    stored = {"it": Stored(held=12, held_of={("lines", "Line"): 6, ("other", "Line"): 6})}
+    for words in ([], ["other"], ["other.Line"]):
+        (fault,) = plan(before, after, stored, *words).faults
+        assert "it holds 6 tuples of other.Line" in fault.got
+        assert "--drop it" in fault.next_step
+    assert plan(before, after, stored, "it").drops == ["it"]
+    assert plan(before, after, {"it": Stored(held=6, held_of={("lines", "Line"): 6})}).faults == []
+    # The producer has another name in the same start.
+    renamed = {"lines": spouts["lines"], "more": spouts["other"], "it": after["it"]}
+    assert plan(before, renamed, stored, other="more").faults
+
+
 def test_the_advice_for_a_name_that_is_taken_is_none_that_is_refused() -> None:
     before, after = ({name: component() for name in names} for names in ("ab", "bc"))
     fault = plan(before, after, None, a="b", b="c").faults[0]

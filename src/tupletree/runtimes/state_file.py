@@ -72,7 +72,8 @@ def _parquet_rows(path: Path, spec: TopologySpec) -> Iterator[ImportRow]:
         for row in batch.to_pylist():
             number += 1
             place = f"{path}, row {number}"
-            is_text = texts.get(row.get("component", ""), (False, False))
+            name = row.get("component")
+            is_text = texts.get(name, (False, False)) if isinstance(name, str) else (False, False)
             for column, as_it_is in zip(("key", "value"), is_text, strict=True):
                 if isinstance(row.get(column), str) and not as_it_is:
                     try:

@@ -8,10 +8,11 @@ is refused, all of it at once. Pure: what is stored is given as numbers. Refuses
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from tupletree.errors import Finding, did_you_mean, one_of
+from tupletree.texts import counted
 from tupletree.topology.changes.fingerprint import Difference, Fingerprint, differences, renamed
 
 __all__ = ["Decision", "Step", "Stored", "UpgradePlan", "Words", "plan_upgrade", "read_words"]
@@ -144,6 +145,12 @@ def plan_upgrade(
     return _Planning(stored, current, holdings, words, past or {}).plan()
 
 
+def _with_names(stored: Stored, names: Mapping[str, str]) -> Stored:
+    """The same, with the names that producers have now."""
+    held_of = {(names.get(producer, producer), stream): one for (producer, stream), one in stored.held_of.items()}
+    return replace(stored, held_of=held_of)
+
+
 class _Planning:
     def __init__(
         self,
@@ -160,7 +167,7 @@ class _Planning:
         self._found.renames = self._renames(stored)
         self._before = renamed(stored, self._found.renames)
         names = self._found.renames
-        self._holdings = {names.get(name, name): one for name, one in holdings.items()}
+        self._holdings = {names.get(name, name): _with_names(one, names) for name, one in holdings.items()}
         self._used: set[str] = set()
 
     def plan(self) -> UpgradePlan:
@@ -375,10 +382,18 @@ class _Planning:
         producer, _, stream = one.name.rpartition(".")
         if one.kind == "removed":
             held = at.held_of.get((producer, stream), 0)
-            if held and not self._has_word(name, producer, f"{producer}.{stream}"):
-                self._need_drop(name, one.text, f"it holds {held:,} tuples of {one.name}", drains=True)
-            else:
-                self._step(name, "dropped" if held else "accepted", one.text)
+            is_gone = producer not in self._current or stream not in self._current[producer]["streams"]
+            if not held:
+                self._step(name, "accepted", one.text)
+            elif is_gone and self._has_word(one.name, producer):
+                self._step(name, "dropped", one.text)
+            else:  # the producer goes on: its messages wait for what this component holds, all of it
+                self._need_drop(
+                    name,
+                    one.text,
+                    f"it holds {counted(held, 'tuple')} of {one.name}",
+                    drains=True,
+                )
         elif self._current[name]["state"] is not None or self._before[name]["holding"] is not None:
             if at.keys or at.held:
                 self._need_drop(name, one.text, "what is stored is divided by the old key", drains=not at.keys)

@@ -42,6 +42,8 @@ __all__ = ["import_state"]
 
 SHOWN = 20
 """Faults that an error names; it says how many more there are."""
+MAX_TIME_S = 1e15
+"""Beyond any time: infinity and NaN are none, either."""
 
 
 @dataclass
@@ -51,6 +53,7 @@ class _Read:
     component: ComponentSpec
     codec: StateCodec
     coercions: list[Any]
+    tasks: int
     keys: list[Any] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
     expires_s: list[float] = field(default_factory=list)
@@ -74,7 +77,12 @@ def import_state(
         CheckpointError: a run is on, or the directory is that of another topology, or damaged.
     """
     faults: list[Finding] = []
-    known = {one.name: _reader(spec, one) for one in spec.components.values() if getattr(one.body, "state", None)}
+    plan = Plan.of(spec, options, 1)
+    known = {
+        one.name: _reader(spec, one, plan.parallelism(one.name))
+        for one in spec.components.values()
+        if getattr(one.body, "state", None)
+    }
     now_s = time.time()
     for row in rows:
         fault = _take(row, known, now_s)
@@ -87,7 +95,7 @@ def import_state(
         )
 
     def decide(path: Path, stored: Fingerprint, current: Fingerprint, upgrades: Upgrades) -> UpgradePlan:
-        return decide_upgrade(path, stored, current, upgrades, words, Plan.of(spec, options, 1))
+        return decide_upgrade(path, stored, current, upgrades, words, plan)
 
     directory = StateDirectory.open(state_dir, spec.name, lasting_fingerprint(spec), decide)
     try:
@@ -101,16 +109,18 @@ def import_state(
     return {name: len(one.keys) for name, one in known.items() if one.keys}
 
 
-def _reader(spec: TopologySpec, component: ComponentSpec) -> _Read:
+def _reader(spec: TopologySpec, component: ComponentSpec, tasks: int) -> _Read:
     state = component.body.state
     types = key_types(spec, component)
     codec = StateCodec(component.name, types, state.value_type, is_keyed=state.is_keyed)
     fields = len(component.inputs[0].grouping.fields) if state.is_keyed else 1
-    return _Read(component, codec, [(kind, keys.coercion_of(kind)) for kind in types[:fields]])
+    return _Read(component, codec, [(kind, keys.coercion_of(kind)) for kind in types[:fields]], tasks)
 
 
 def _take(row: ImportRow, known: Mapping[str, _Read], now_s: float) -> Finding | None:
-    """Take a row, or say why it does not fit."""
+    """Take a row, or say why it does not fit: afterwards nothing of it can be refused."""
+    if not isinstance(row.component, str):
+        return Finding("this is no name of a bolt", row.place, repr(row.component), one_of(known))
     read = known.get(row.component)
     if read is None:
         near = did_you_mean(row.component, known)
@@ -121,6 +131,12 @@ def _take(row: ImportRow, known: Mapping[str, _Read], now_s: float) -> Finding |
     except (TupletreeError, TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
         reason = error.findings[0].got if isinstance(error, TupletreeError) else str(error)
         return Finding(f"it does not fit the state of {row.component!r}", row.place, reason, _expected(read))
+    if not (read.codec.is_keyed or (type(key) is int and 0 <= key < read.tasks)):
+        last = f"the index of one of its tasks: 0 to {read.tasks - 1}" if read.tasks > 1 else "0: it has one task"
+        return Finding(f"no task of {row.component!r} has this key", row.place, repr(row.key), last)
+    if row.expires_s is not None and not _is_time(row.expires_s):
+        expected = "seconds since 1970, or null: by the time to live of the bolt"
+        return Finding("expires_s is no time", row.place, repr(row.expires_s), expected)
     if key in read.places:
         return Finding(
             f"the key is there twice: {row.key!r}", row.place, f"also at {read.places[key]}", "each key once"
@@ -130,8 +146,12 @@ def _take(row: ImportRow, known: Mapping[str, _Read], now_s: float) -> Finding |
     read.places[key] = row.place
     read.keys.append(key)
     read.values.append(value)
-    read.expires_s.append(lasts_s if row.expires_s is None else row.expires_s)
+    read.expires_s.append(lasts_s if row.expires_s is None else float(row.expires_s))
     return None
+
+
+def _is_time(given: Any) -> bool:
+    return isinstance(given, (int, float)) and not isinstance(given, bool) and abs(given) < MAX_TIME_S
 
 
 def _expected(read: _Read) -> str:
