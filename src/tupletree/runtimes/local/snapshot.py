@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tupletree.durable import pack, read_container, replace_file
-from tupletree.errors import CheckpointError, ConfigError, Finding
+from tupletree.errors import CheckpointError, ConfigError, Finding, did_you_mean, one_of
 from tupletree.routing.hashing import KEY_GROUPS, task_of_group
 from tupletree.routing.plan import Plan
 from tupletree.state.cells import CLEARED, ExpiringCell, ValueCell, cell_of
@@ -140,8 +140,11 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float, words: Words | None = N
         return {}
     snapshot, _ = read_container(file, _Snapshot)
     words = words or Words()
-    snapshot.components = {words.renames.get(name, name): one for name, one in snapshot.components.items()}
-    misfits = [*_misfits(snapshot, plan, words)]
+    misfits = _misfits_of_renames(snapshot, plan, words)
+    if not misfits:
+        _warn_of_unused(file, snapshot, plan, words)
+        snapshot.components = {words.renames.get(name, name): one for name, one in snapshot.components.items()}
+        misfits = _misfits(snapshot, plan, words)
     if misfits:
         raise CheckpointError(
             f"the state in {file} is not of this topology",
@@ -152,6 +155,36 @@ def load_snapshot(file: Path, plan: Plan, wall_s: float, words: Words | None = N
         if state.keys and name not in words.drops:
             distribute(plan.spec.components[name], state, plan, file, wall_s, cells)
     return cells
+
+
+def _misfits_of_renames(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
+    """Renames that would give two states one name, or a name that is none."""
+    findings = []
+    given: set[str] = set()
+    for old, new in words.renames.items():
+        where = f"--rename {old}={new}"
+        if new not in plan.spec.components:
+            near = did_you_mean(new, plan.spec.components)
+            known = one_of(plan.spec.components)
+            findings.append(Finding("the topology has no component of the new name", where, new, known, near))
+        elif old in snapshot.components and new in snapshot.components:
+            findings.append(
+                Finding("something is stored under the new name", where, new, "a name that is new", GO_BACK)
+            )
+        elif new in given:
+            findings.append(Finding("two components are renamed to one", where, new, "a new name each"))
+        given.add(new)
+    return findings
+
+
+def _warn_of_unused(file: Path, snapshot: _Snapshot, plan: Plan, words: Words) -> None:
+    """Words may be of components without state, or were carried out by an earlier run: no fault, but maybe misspelt."""
+    names = {*snapshot.components, *words.renames.values(), *plan.spec.components}
+    unused = [f"--rename {old}={new}" for old, new in words.renames.items() if old not in snapshot.components]
+    unused += [f"--drop {word}" for word in sorted(words.drops) if word.partition(".")[0] not in names]
+    if unused:
+        stored = ", ".join(snapshot.components) or "nothing"
+        logger.warning("%s: %s does nothing: stored there is the state of %s", file, ", ".join(unused), stored)
 
 
 def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:

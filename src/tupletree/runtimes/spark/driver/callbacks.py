@@ -154,7 +154,7 @@ def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[Sp
     """Make the callbacks of the last settled epoch again: whether they were made is not known after a crash."""
     of = {spout.number: spout.spout for spout in spouts}
     # A spout that was dropped is told nothing any more.
-    header, body = read_epoch(directory.epochs, entry.epoch)
+    header, body = read_epoch(directory.epochs, entry.epoch, directory.upgrades)
     not_acked = entry.not_acked()
     for messages in unread_inputs(header, body[: header.messages_length]):
         if not messages.is_counted:

@@ -47,7 +47,7 @@ def of_dropped_spouts(directory: StateDirectory, trees: Iterable[OpenTree], task
     roots = {tree.root: tree.epoch for tree in trees}
     found: set[int] = set()
     for epoch in sorted(set(roots.values())):
-        header, body = read_epoch(directory.epochs, epoch)
+        header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
         for one in unread_inputs(header, body[: header.messages_length]):
             if any(task not in tasks for task in one.by_task):
                 found.update(message.root for message in one if message.root in roots and message.task not in tasks)

@@ -33,7 +33,7 @@ __all__ = ["all_facts", "committed_state", "holds_of"]
 
 def all_facts(state_dir: Path) -> Iterator[Fact]:
     """The facts about every message in the journal and the archive, epoch by epoch."""
-    spouts = _spouts(state_dir)
+    spouts, upgrades = _spouts(state_dir), Upgrades.read(state_dir)
     seen: set[int] = set()
     still_open: dict[int, EpochMessage] = {}
     for archived in read_archive(state_dir / "history"):
@@ -48,8 +48,8 @@ def all_facts(state_dir: Path) -> Iterator[Fact]:
             continue
         settles = state_dir / "settles"
         try:
-            header, body = read_epoch(state_dir / "epochs", epoch)
-            settled = read_settle(settles, epoch) if settle_path(settles, epoch).exists() else None
+            header, body = read_epoch(state_dir / "epochs", epoch, upgrades)
+            settled = read_settle(settles, epoch, upgrades) if settle_path(settles, epoch).exists() else None
         except CheckpointError:
             if epoch_path(state_dir / "epochs", epoch).exists():
                 raise
@@ -149,8 +149,8 @@ def committed_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
     while True:
         newest = max(numbered(settles, ".settle"), default=-1)
         try:
-            entry = read_settle(settles, newest) if newest >= 0 else None
             upgrades = Upgrades.read(state_dir)
+            entry = read_settle(settles, newest, upgrades) if newest >= 0 else None
             version = upgrades.state_after(entry.generation, entry.state) if entry else upgrades.state_after(0, {})
             opened = {
                 name: {file.name: Segment(upgrades.folder_of(state_dir / "state", name) / file.name) for file in files}

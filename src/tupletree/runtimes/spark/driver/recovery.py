@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.durable import missing, sync_directory
-from tupletree.errors import CheckpointError
 from tupletree.runtimes.spark.driver.dropped import drop_stored, of_dropped_spouts, of_spouts, without_dropped
 from tupletree.runtimes.spark.driver.rescale import Rescaler
+from tupletree.runtimes.spark.driver.stored import entries_since_base, journal_gap
 from tupletree.runtimes.spark.format.carryover import missing_files
 from tupletree.runtimes.spark.format.entries import (
     FailedAttempt,
@@ -76,7 +76,7 @@ def recover(
     for folder in (directory.path, directory.epochs, directory.settles):
         sync_directory(folder)  # the last process may have been killed before it did: nothing may rest on such a file
     found = Recovered()
-    entries = _entries_since_base(directory)
+    entries = entries_since_base(directory.settles, directory.upgrades)
     if entries:
         found.last = without_dropped(entries[-1], directory.upgrades, sinks)
         _fold([*entries[:-1], found.last], accounts, sinks, clock, directory)
@@ -86,16 +86,16 @@ def recover(
     check_newest(directory, entries, sinks)
     epochs = numbered(directory.epochs, ".epoch")
     if epochs:
-        before = read_epoch_header(directory.epochs, epochs[-1])
+        before = read_epoch_header(directory.epochs, epochs[-1], directory.upgrades)
         rescaler.check(before.tasks, accounts, is_settled=epochs[-1] <= accounts.settled)
     for epoch in (one for one in epochs if one > accounts.settled):
         expected = accounts.settled + 1 + len(found.records)
         if epoch != expected:
-            raise _gap(directory, f"epoch log {expected}", f"epoch log {epoch} is there")
+            raise journal_gap(directory.path, f"epoch log {expected}", f"epoch log {epoch} is there")
         found.records.append(_readopt(directory, epoch, accounts, codecs, clock, rescaler))
     newest = found.records[-1].header if found.records else None
     if newest is None and found.last is not None:
-        newest, _ = read_epoch(directory.epochs, found.last.epoch)
+        newest, _ = read_epoch(directory.epochs, found.last.epoch, directory.upgrades)
     if newest is not None:
         known = accounts.spout_of
         accounts.positions = {task: restored(one) for task, one in newest.positions.items() if task in known}
@@ -115,34 +115,11 @@ def newest_time_s(directory: StateDirectory) -> float:
     """
     times = [0.0]
     for epoch in numbered(directory.epochs, ".epoch")[-1:]:
-        header = read_epoch_header(directory.epochs, epoch)
+        header = read_epoch_header(directory.epochs, epoch, directory.upgrades)
         times.append(header.time_s)
-    times += [read_settle(directory.settles, epoch).time_s for epoch in numbered(directory.settles, ".settle")[-1:]]
+    settled = numbered(directory.settles, ".settle")[-1:]
+    times += [read_settle(directory.settles, epoch, directory.upgrades).time_s for epoch in settled]
     return max(times)
-
-
-def _entries_since_base(directory: StateDirectory) -> list[SettleEntry]:
-    numbers = numbered(directory.settles, ".settle")
-    entries: list[SettleEntry] = []
-    for number in reversed(numbers):
-        if entries and number != entries[-1].epoch - 1:
-            raise _gap(directory, f"settle entry {entries[-1].epoch - 1}", f"settle entry {number} is there")
-        entries.append(read_settle(directory.settles, number))
-        if entries[-1].base is not None:
-            break
-    if entries and entries[-1].base is None and entries[-1].epoch != 0:
-        raise _gap(directory, f"settle entry {entries[-1].epoch - 1}", "no entry before it")
-    return entries[::-1]
-
-
-def _gap(directory: StateDirectory, missing: str, got: str) -> CheckpointError:
-    return CheckpointError(
-        "the journal has a gap",
-        where=str(directory.path),
-        got=got,
-        expected=missing,
-        next_step="restore the file from a backup, or start with a new --state-dir",
-    )
 
 
 def _check_state(directory: StateDirectory, accounts: Accounts) -> None:
@@ -253,7 +230,7 @@ def _fold(
 def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
     """Set the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
     for epoch in sorted({tree.epoch for tree in accounts.trees.all()}):
-        header, body = read_epoch(directory.epochs, epoch)
+        header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
         roots = [tree.root for tree in accounts.trees.all()]
         for one in inputs_of_log(header, body, codecs, readers_of(accounts.spec)):
             for message, value in one.find(one.among(roots)):
@@ -264,7 +241,7 @@ def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Code
 def _readopt(
     directory: StateDirectory, epoch: int, accounts: Accounts, codecs: Codecs, clock: Clock, rescaler: Rescaler
 ) -> EpochRecord:
-    header, body = read_epoch(directory.epochs, epoch)
+    header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
     # Those of a spout that was dropped are never read, also where another one has its name now.
     header = replace(header, splits=[one for one in header.splits if one.task in accounts.spout_of])
     inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
@@ -273,7 +250,7 @@ def _readopt(
     if rescaler.is_due(header):
         logged = (message for one in inputs if not one.is_counted for message in one)
         rescaler.reroute(header, body, {message.root: message.task for message in logged})
-        header, body = read_epoch(directory.epochs, epoch)
+        header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
         inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
     sent_again = {one.root for one in header.unsendable if not one.failure.permanent}
     attempts: dict[int, int] = {}

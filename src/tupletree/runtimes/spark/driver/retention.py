@@ -59,7 +59,7 @@ def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
     with open_file(path) as file:
         file.seek(offset)
         messages = file.read(header.messages_length)
-    return ArchivedEpoch(messages, read_settle(directory.settles, epoch), header.splits)
+    return ArchivedEpoch(messages, read_settle(directory.settles, epoch, directory.upgrades), header.splits)
 
 
 def sweep_orphans(

@@ -119,9 +119,10 @@ def _reader(spec: TopologySpec, component: ComponentSpec, tasks: int) -> _Read:
 
 def _take(row: ImportRow, known: Mapping[str, _Read], now_s: float) -> Finding | None:
     """Take a row, or say why it does not fit: afterwards nothing of it can be refused."""
-    if not isinstance(row.component, str):
-        return Finding("this is no name of a bolt", row.place, repr(row.component), one_of(known))
-    read = known.get(row.component)
+    named: Any = row.component
+    if not isinstance(named, str):  # the file may have anything there
+        return Finding("this is no name of a bolt", row.place, repr(named), one_of(known))
+    read = known.get(named)
     if read is None:
         near = did_you_mean(row.component, known)
         return Finding("no bolt of this name has state", row.place, row.component, one_of(known), near)

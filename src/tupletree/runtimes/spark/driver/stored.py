@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tupletree.durable import missing
+from tupletree.errors import CheckpointError
 from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.spark.format.entries import (
     OpenTree,
@@ -29,7 +29,7 @@ from tupletree.state.versions import StateFile
 from tupletree.topology.changes.upgrades import Stored
 from tupletree.tracking.pending_log import fold
 
-__all__ = ["Contents", "contents_of", "entries_since_base"]
+__all__ = ["Contents", "contents_of", "entries_since_base", "journal_gap"]
 
 
 class Contents:
@@ -65,7 +65,7 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
     """
     found = Contents()
     spouts = upgrades.spouts(spout_tasks(path / "spouts.json")) if (path / "spouts.json").exists() else {}
-    entries = entries_since_base(path / "settles")
+    entries = entries_since_base(path / "settles", upgrades)
     settled = entries[-1].epoch if entries else -1
     written_by, state = (entries[-1].generation, entries[-1].state) if entries else (0, {})
     state = upgrades.state_after(written_by, state)
@@ -73,14 +73,14 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
     if entries:
         _count_kept(path, entries[-1], upgrades, found)
         _count_undelivered(path, entries, found)
-    for task in _open_messages(path, entries, settled):
+    for task in _open_messages(path, entries, settled, upgrades):
         if task in spouts:
             found.of(spouts[task]).open += 1
     for letter in letters_of(path, lambda _: None).values():
         found.of(upgrades.today(letter.spout)).letters += 1
     epochs = numbered(path / "epochs", ".epoch")
     if epochs:
-        header = read_epoch_header(path / "epochs", epochs[-1])
+        header = read_epoch_header(path / "epochs", epochs[-1], upgrades)
         found.tasks = header.tasks
         for task in header.positions.keys() & spouts.keys():
             found.of(spouts[task]).has_position = True
@@ -90,16 +90,31 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
     return found
 
 
-def entries_since_base(settles: Path) -> list[SettleEntry]:
+def entries_since_base(settles: Path, upgrades: Upgrades) -> list[SettleEntry]:
     """The settle entries from the newest base on, oldest first. Raises CheckpointError for one that is missing."""
     entries: list[SettleEntry] = []
     for number in reversed(numbered(settles, ".settle")):
         if entries and number != entries[-1].epoch - 1:
-            raise missing(settles / f"{entries[-1].epoch - 1:010d}.settle")
-        entries.append(read_settle(settles, number))
+            raise journal_gap(
+                settles.parent, f"settle entry {entries[-1].epoch - 1}", f"settle entry {number} is there"
+            )
+        entries.append(read_settle(settles, number, upgrades))
         if entries[-1].base is not None:
             break
+    if entries and entries[-1].base is None and entries[-1].epoch != 0:
+        raise journal_gap(settles.parent, f"settle entry {entries[-1].epoch - 1}", "no entry before it")
     return entries[::-1]
+
+
+def journal_gap(path: Path, missing: str, got: str) -> CheckpointError:
+    """The error to raise for a file that the journal of this state directory should have."""
+    return CheckpointError(
+        "the journal has a gap",
+        where=str(path),
+        got=got,
+        expected=missing,
+        next_step="restore the file from a backup, or start with a new --state-dir",
+    )
 
 
 def _count_state(
@@ -142,13 +157,13 @@ def _count_undelivered(path: Path, entries: list[SettleEntry], found: Contents) 
         found.of(file.sink).undelivered += file.rows
 
 
-def _open_messages(path: Path, entries: list[SettleEntry], settled: int) -> Iterator[int]:
+def _open_messages(path: Path, entries: list[SettleEntry], settled: int, upgrades: Upgrades) -> Iterator[int]:
     """The spout task of each message that is neither acked nor dead."""
     changes = fold([entry.base.pending if entry.base is not None else entry.pending for entry in entries])
     yield from (record.spout_task for record in changes.waiting)
     for epoch in numbered(path / "epochs", ".epoch"):
         if epoch > settled:
-            header, body = read_epoch(path / "epochs", epoch)
+            header, body = read_epoch(path / "epochs", epoch, upgrades)
             for one in unread_inputs(header, body[: header.messages_length]):
                 yield from (task for task, count in one.by_task.items() for _ in range(count))
     trees: dict[int, OpenTree] = {}
@@ -160,7 +175,7 @@ def _open_messages(path: Path, entries: list[SettleEntry], settled: int) -> Iter
             trees.pop(root, None)
         trees.update({tree.root: tree for tree in entry.opened})
     for epoch in sorted({tree.epoch for tree in trees.values()}):
-        header, body = read_epoch(path / "epochs", epoch)
+        header, body = read_epoch(path / "epochs", epoch, upgrades)
         for one in unread_inputs(header, body[: header.messages_length]):
             mine = {*one.among([*trees])}
             yield from (message.task for message in one if message.root in mine)

@@ -333,16 +333,19 @@ def write_epoch(directory: Path, header: EpochHeader, sections: list[bytes]) -> 
     return write_once(epoch_path(directory, header.epoch), pack(header, sections))
 
 
-def read_epoch(directory: Path, epoch: int) -> tuple[EpochHeader, memoryview]:
-    """An epoch's log, verified: header, with the names of now, and sections. Raises CheckpointError."""
+def read_epoch(directory: Path, epoch: int, upgrades: Upgrades | None = None) -> tuple[EpochHeader, memoryview]:
+    """An epoch's log, verified: header, with the names of now, and sections. Raises CheckpointError.
+
+    `upgrades`, here and below, are those of the state directory; read if they are not given.
+    """
     header, body = read_container(epoch_path(directory, epoch), EpochHeader)
-    return _header_of_now(header, Upgrades.read(directory.parent)), body
+    return _header_of_now(header, upgrades or Upgrades.read(directory.parent)), body
 
 
-def read_epoch_header(directory: Path, epoch: int) -> EpochHeader:
+def read_epoch_header(directory: Path, epoch: int, upgrades: Upgrades | None = None) -> EpochHeader:
     """The header of an epoch's log, with the names of now, not verified. Raises CheckpointError."""
     header, _ = read_header(epoch_path(directory, epoch), EpochHeader)
-    return _header_of_now(header, Upgrades.read(directory.parent))
+    return _header_of_now(header, upgrades or Upgrades.read(directory.parent))
 
 
 def _header_of_now(header: EpochHeader, upgrades: Upgrades) -> EpochHeader:
@@ -366,14 +369,14 @@ def write_amendment(directory: Path, amendment: Amendment) -> bool:
     return write_once(amendment_path(directory, amendment.epoch), pack(amendment))
 
 
-def read_settle(directory: Path, epoch: int) -> SettleEntry:
+def read_settle(directory: Path, epoch: int, upgrades: Upgrades | None = None) -> SettleEntry:
     """An epoch's settle entry, verified, with its amendment, and with the names of now. Raises CheckpointError."""
     entry, _ = read_container(settle_path(directory, epoch), SettleEntry)
     path = amendment_path(directory, epoch)
     if path.exists():
         amendment, _ = read_container(path, Amendment)
         entry = amended(entry, amendment)
-    upgrades = Upgrades.read(directory.parent)
+    upgrades = upgrades or Upgrades.read(directory.parent)
     return _entry_of_now(entry, upgrades) if upgrades.names else entry
 
 

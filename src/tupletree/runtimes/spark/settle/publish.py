@@ -156,7 +156,7 @@ class Publisher:
 
     def _unconfirmed(self, epoch: int, died: list[Died]) -> list[tuple[int, Any, Outcome]]:
         """Of sources without a position: see `Engine`."""
-        header, _ = read_epoch(self._directory.epochs, epoch)
+        header, _ = read_epoch(self._directory.epochs, epoch, self._directory.upgrades)
         return [
             (one.spout_task, plain_id(one.message_id), Outcome.DEAD)
             for one in died
@@ -179,7 +179,7 @@ class Publisher:
         return found
 
     def _inputs(self, epoch: int) -> list[EpochMessages]:
-        header, body = read_epoch(self._directory.epochs, epoch)
+        header, body = read_epoch(self._directory.epochs, epoch, self._directory.upgrades)
         return inputs_of_log(header, body, self._codecs, self._reader_of)
 
     def _one_died(self, message: EpochMessage, value: Any, failure: Failure, now_s: float) -> Died:
