@@ -109,6 +109,7 @@ class Variant:
     split: Any = split_bolt
     count: Any = count_bolt
     threads: int = 2
+    durable: bool = False
 
 
 VARIANTS = {
@@ -116,6 +117,7 @@ VARIANTS = {
     "cooperative": Variant(threads=1),
     "dataclass": Variant(PlainLine, PlainWord, PlainCount, bolt(plain_split), bolt(state=int)(plain_count)),
     "collector": Variant(split=CollectingSplit),
+    "durable": Variant(durable=True),
 }
 
 
@@ -131,7 +133,7 @@ def run(spec: JobSpec) -> JobResult:
     words = topology.bolt("split", variant.split, parallelism=2).shuffle(given)
     counts = topology.bolt("count", variant.count, parallelism=2).fields(words.stream(variant.word), "word")
     topology.sink("out", sink).shuffle(counts)
-    options = Options(local_threads=variant.threads, max_spout_pending=spec.pending or None)
+    options = Options(local_threads=variant.threads, max_spout_pending=spec.pending or None, durable=variant.durable)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     handle = run_topology(topology, runtime="local", options=options, state_dir=spec.checkpoint)
     summary = handle.wait()

@@ -156,6 +156,36 @@ def spread(values: list[float]) -> str:
     return f"{median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
 
 
+def measure_durable(settings: Settings) -> list[Row]:
+    """A durable run against one in memory, alternating; 1,000 messages open, ratios round by round."""
+    corpus = ensure_corpus(
+        settings.work, words=settings.local_words, words_per_line=WORDS_PER_LINE, epoch_lines=EPOCH_LINES
+    )
+    counts = count_words(corpus)
+    expected = {"rows": counts.total(), "checksum": sum(n * (n + 1) // 2 for n in counts.values())}
+    times: dict[str, list[tuple[float, float]]] = {}
+    for _round in range(settings.rounds):
+        for name, variant in (("in memory", "msgspec"), ("durable", "durable")):
+            result = checked(run_job("local count", count_spec(settings, str(corpus), variant, 1_000)).result, expected)
+            note_times(times, name, WORDS_PER_LINE, result.seconds, result.cpu_seconds)
+            shutil.rmtree(settings.work / "local", ignore_errors=True)
+    wall, cpu = (
+        [durable[column] / memory[column] for memory, durable in zip(times["in memory"], times["durable"])]
+        for column in (0, 1)
+    )
+    wall_s, cpu_s = (median(column) for column in zip(*times["durable"]))
+    return [
+        Row(
+            benchmark="local durable",
+            job="durable",
+            result=f"{wall_s:.2f} s, {cpu_s:.2f} s of CPU",
+            ratio=f"{spread(wall)} × the time in memory, {spread(cpu)} × its CPU",
+            note=f"word count, {WORDS_PER_LINE}-word lines, 1,000 messages open; all of its state is stored",
+            data={"times": times},
+        )
+    ]
+
+
 def measure_latency(settings: Settings) -> list[Row]:
     """Emit to ack at 1,000 messages per second."""
     rows = []
@@ -239,6 +269,7 @@ def scale_cpu_s(settings: Settings, corpus: str, messages: int) -> float:
 
 LOCAL_BENCHMARKS = {
     "local-count": measure_count,
+    "local-durable": measure_durable,
     "local-latency": measure_latency,
     "local-memory": measure_memory,
     "local-scale": measure_scale,

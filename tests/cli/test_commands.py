@@ -74,6 +74,16 @@ def test_check_says_that_a_topology_is_ok(run: Run, write_target: WriteTarget) -
     assert (said.code, said.out, said.err) == (0, "small is OK: 1 spout, 0 bolts, 1 sink\n", "")
 
 
+def test_check_says_at_least_once_of_a_durable_local_run(run: Run, write_target: WriteTarget) -> None:
+    file = write_target(SOUND)
+    for runtime in ([], ["--runtime", "local"]):
+        said = run("check", file, "--option", "durable=true", *runtime)
+        assert said.code == 0
+        assert "durable on the local runtime" in said.out
+        assert "at least once" in said.out
+    assert "durable" not in run("check", file, "--option", "durable=true", "--runtime", "spark").out
+
+
 def test_check_reports_the_faults_of_a_topology_without_a_traceback(run: Run, write_target: WriteTarget) -> None:
     file = write_target(UNSOUND)
     said = run("check", file)

@@ -81,6 +81,11 @@ def check_command(
         return
     parts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
     print(f"{spec.name} is OK: {parts}")
+    if resolved.durable and runtime is not RuntimeName.SPARK:
+        print(
+            "durable on the local runtime: after a kill, what the last checkpoint does not have is done again, "
+            "at least once, also in state and sinks"
+        )
     for refused_by, error in refusals.items():
         print(f"but not on {_SHOWN[refused_by]}: {error}")
 
