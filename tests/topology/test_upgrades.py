@@ -102,6 +102,12 @@ def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> No
         assert "--drop it" in fault.next_step
     assert plan(before, after, stored, "it").drops == ["it"]
     assert plan(before, after, {"it": Stored(held=6, held_of={("lines", "Line"): 6})}).faults == []
+    # Of a spout that is gone, its word is enough: its messages are forgotten. Those of a bolt's go on.
+    gone = {"lines": spouts["lines"], "it": after["it"]}
+    assert plan(before, gone, stored, "other").faults == []
+    bolt = {**before, "other": component(streams={"Line": "x"})}
+    assert [one.where for one in plan(bolt, gone, stored, "other").faults] == ["it"]
+    assert plan(bolt, gone, stored, "other", "it").faults == []
     # The producer has another name in the same start.
     renamed = {"lines": spouts["lines"], "more": spouts["other"], "it": after["it"]}
     assert plan(before, renamed, stored, other="more").faults

@@ -382,12 +382,12 @@ class _Planning:
         producer, _, stream = one.name.rpartition(".")
         if one.kind == "removed":
             held = at.held_of.get((producer, stream), 0)
-            is_gone = producer not in self._current or stream not in self._current[producer]["streams"]
+            is_spout = producer not in self._current and self._before.get(producer, {}).get("kind") == "spout"
             if not held:
                 self._step(name, "accepted", one.text)
-            elif is_gone and self._has_word(one.name, producer):
-                self._step(name, "dropped", one.text)
-            else:  # the producer goes on: its messages wait for what this component holds, all of it
+            elif is_spout and self._has_word(one.name, producer):
+                self._step(name, "dropped", one.text)  # its messages are forgotten
+            else:  # their messages go on, and would wait for tuples that this component does not have any more
                 self._need_drop(
                     name,
                     one.text,
