@@ -344,6 +344,14 @@ def test_the_collector_does_nothing_outside_of_a_call_and_says_so() -> None:
         with pytest.raises(ProcessingError, match="outside of a call"):
             action()
     assert task.unsettled() == [1]
+    told = task.out_of_call()
+    assert told.stray_count == len(actions)
+    assert "an emit outside of a call has no effect" in told.strays[0].error
+    assert not task.out_of_call().stray_count
+
+    with pytest.raises(ProcessingError, match="outside of a call"):
+        out.emit(word)
+    assert task.work(frame((2, words("b")))).stray_count == 1
 
 
 def test_an_emit_of_an_undeclared_class_raises_at_the_emit() -> None:

@@ -10,7 +10,8 @@ Owns the handles of tuples that are not settled yet, and the rules of verdicts:
 - A tuple whose messages are over (they failed or expired elsewhere) can still be named, because a bolt may anchor to it
   among others that are open; but its verdict changes nothing. Whether the bolt keeps it cannot be known, so only the
   `MAX_OVER` that were the last to be over are remembered.
-- A verdict or an emit outside of a call is an error, because it would not be carried out.
+- A verdict or an emit outside of a call is an error, because it would not be carried out. A thread or future may drop
+  that error, so it is a stray, too: of the next result, or told when the task is closed.
 - A call that met an outage is no verdict: its tuple is taken back unchanged, and is worked again after it.
 - A call that raised may be made again at once (`call_retry`), if all that it did can be taken back: it gave no verdict,
   and anchored to no other tuple, for the bolt may have noted what it settled or passed on. Only a tuple that would fail
@@ -95,6 +96,7 @@ class CollectorCall:
         self._worked: Worked | None = None
         self._done: list[tuple[int, Root]] = []  # (frame id, root)
         self._verdicts = 0
+        self._out_of_call: deque[ProcessingError] = deque()  # raised since the last result, on any thread
         self._outage: BaseException | None = None
         self._rest: list[Delivery] = []  # what an outage left
         self._rest_keys: list[Any] | None = None
@@ -396,6 +398,12 @@ class CollectorCall:
             worked.done += done
         finally:
             self._turn.append(None)
+        self.tell_out_of_call(worked)
+
+    def tell_out_of_call(self, worked: Worked) -> None:
+        """Add what was asked of the collector outside of calls, and not done, as strays."""
+        while self._out_of_call:
+            self._fail.stray(worked, "a use of the collector", self._out_of_call.popleft())
 
     def _wait_for_turn(self) -> None:
         """Take the turn. It is taken already only if a thread of the bolt's own has outlived the call."""
@@ -450,11 +458,14 @@ class CollectorCall:
 
     def out_of_call(self, action: str) -> ProcessingError:
         """The error for a collector that is used when no call would carry it out."""
-        return ProcessingError(
+        error = ProcessingError(
             f"{action} outside of a call has no effect",
             where=self._place.component,
-            next_step="keep the tuples, and use the collector in a later call of `process`",
+            next_step="keep the tuples, and use the collector in a later call of `process`; or wait for the bolt's own "
+            "threads before the call returns",
         )
+        self._out_of_call.append(error)
+        return error
 
     def _tell(self, what: Callable[[], Worked]) -> None:
         if self.leave_early is None:
@@ -509,11 +520,13 @@ class CollectorCall:
         found: dict[int, None] = {}
         made: int | None = None
         if anchors is None:
-            assert self._current is not None
-            if not self._current.open:
-                raise self.settled_error(self._current.value)
-            found = dict.fromkeys(roots_of(self._current.root))
-            made = made_of(self._current.root)
+            current = self._current
+            if current is None:  # between two calls of a frame
+                raise self.out_of_call("an emit")
+            if not current.open:
+                raise self.settled_error(current.value)
+            found = dict.fromkeys(roots_of(current.root))
+            made = made_of(current.root)
         else:
             listed: dict[int, int] = {}
             for anchor in anchors:

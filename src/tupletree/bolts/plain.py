@@ -104,6 +104,13 @@ class BoltTask:
         if self._collector_call is not None:
             self._collector_call.leave_early = tell
 
+    def out_of_call(self) -> Worked:
+        """What threads of the bolt asked of its collector since its last call, and is not done: strays only."""
+        worked = Worked()
+        if self._collector_call is not None:
+            self._collector_call.tell_out_of_call(worked)
+        return worked
+
     def close(self) -> None:
         """Close a class bolt."""
         if self._bolt is not None:

@@ -149,10 +149,14 @@ class BoltMachine(EmittingMachine):
             text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
             out.notes.append(LogNote(self.task.component, text))
 
-    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
+    def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing emits nothing
         """Close the bolt."""
-        if self._is_open:
-            self._bolt.close()
+        try:
+            if self._is_open:
+                self._bolt.close()
+        finally:
+            if isinstance(self._bolt, BoltTask):
+                self.carry_out(self._bolt.out_of_call(), out)
 
     def _try_to_open(self) -> BaseException | None:
         try:

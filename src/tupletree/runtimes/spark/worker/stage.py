@@ -27,6 +27,7 @@ from tupletree.bolts.factory import holder_of
 from tupletree.bolts.failures import FailureMaker, late_text, rule_of, safe_text
 from tupletree.bolts.forks import leave_if_forked
 from tupletree.bolts.held import HeldFrame, Holder
+from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.durable import sync_directory
 from tupletree.errors import ProcessingError, TupletreeError
@@ -359,6 +360,8 @@ class StageRun:
                 bolt.close()
         except BaseException:
             logger.exception("closing a task of %s failed; its results are kept", task.component)
+        if isinstance(bolt, BoltTask):
+            self._stats.strays += _log_strays(bolt.out_of_call(), task.component)
 
     def _work(
         self,
