@@ -23,11 +23,8 @@ _SECRETS = (
     *("api_key", "apikey", "api-key", "access_key", "private_key"),
 )
 _URL = re.compile(r"://\S+")
-_SETTING = re.compile(
-    r"""(?P<name>[\w.-]{1,64})(?P<mark>['"]?\s?[=:]\s?)"""
-    r"""(?P<value>'[^']*'|"[^"]*"|(?:(?:bearer|basic|token)\s)?[^\s&;,'"]+)""",
-    re.IGNORECASE,
-)
+_SETTING = re.compile(r"""(?P<name>[\w.-]{1,64})(?P<mark>['"]?\s?[=:]\s?)""")
+_VALUE = re.compile(r"""'[^']*'|"[^"]*"|(?:(?:bearer|basic|token)\s)?[^\s&;,'"]+""", re.IGNORECASE)
 """Of a query, a connection string, JSON or a header."""
 _HEADERS = {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"}
 
@@ -109,17 +106,26 @@ def without_secrets(text: str, *known: str) -> str:
         if len(secret) >= _LEAST_SECRET:
             text = text.replace(secret, HIDDEN)
     text = _URL.sub(_without_login, text)
-    return _SETTING.sub(_without_value, text)
+    return _without_values(text)
 
 
-def _without_value(setting: re.Match[str]) -> str:
-    name, mark, value = setting["name"], setting["mark"], setting["value"]
+def _without_values(text: str) -> str:
+    """The text with secret settings hidden. What is no secret is looked into: `url=https://host/?token=x`."""
+    kept: list[str] = []
+    done = at = 0
+    while setting := _SETTING.search(text, at):
+        at = setting.end()
+        if _is_secret_setting(setting) and (value := _VALUE.match(text, at)):
+            quotes = value[0][0] if value[0][0] in "'\"" else ""
+            kept += [text[done:at], f"{quotes}{HIDDEN}{quotes}"]
+            done = at = value.end()
+    return "".join([*kept, text[done:]])
+
+
+def _is_secret_setting(setting: re.Match[str]) -> bool:
+    name, mark = setting["name"], setting["mark"]
     # A colon alone is prose, as in `token: expected a name`.
-    is_setting = "=" in mark or mark[0] in "'\"" or name.lower() in _HEADERS
-    if not is_setting or not is_secret(name):
-        return setting[0]
-    quotes = value[0] if value[0] in "'\"" else ""
-    return f"{name}{mark}{quotes}{HIDDEN}{quotes}"
+    return is_secret(name) and ("=" in mark or mark[0] in "'\"" or name.lower() in _HEADERS)
 
 
 def _without_login(url: re.Match[str]) -> str:
