@@ -20,8 +20,8 @@ from pathlib import Path
 from tupletree.testing.conformance import SCENARIOS
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = ["semantics", "operations"]
-"""Documents, of docs/, whose sentences are listed."""
+LISTED = ["semantics", "operations", "SECURITY"]
+"""Documents whose sentences are listed: of docs/, and those in capitals beside it."""
 
 KINDS = {
     "definition": "says what a word means, or names what is described below",
@@ -62,7 +62,7 @@ class Answer:
 
 
 def document(name: str) -> Path:
-    return ROOT / "docs" / f"{name}.md"
+    return ROOT / ("" if name.isupper() else "docs") / f"{name}.md"
 
 
 def list_of(name: str) -> Path:

@@ -17,9 +17,9 @@ def test_every_sentence_names_the_tests_that_show_that_it_is_so(name: str) -> No
     written = {sentence.text for sentence in sentences_of(document(name).read_text(encoding="utf-8"))}
     listed = {answer.sentence for answer in answers_in(list_of(name))}
     new = "\n  ".join(sorted(written - listed))
-    assert not new, f"docs/{name}.md has sentences that tests/docs/promises/{name}.txt has not:\n  {new}\n{NEXT}"
+    assert not new, f"{document(name)} has sentences that tests/docs/promises/{name}.txt has not:\n  {new}\n{NEXT}"
     gone = "\n  ".join(sorted(listed - written))
-    assert not gone, f"tests/docs/promises/{name}.txt has sentences that docs/{name}.md has not:\n  {gone}\n{NEXT}"
+    assert not gone, f"tests/docs/promises/{name}.txt has sentences that {document(name)} has not:\n  {gone}\n{NEXT}"
 
 
 @pytest.mark.parametrize("name", LISTED)

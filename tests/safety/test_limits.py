@@ -9,14 +9,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.tasks.streams import Line
+from tupletree import Emit, Spout, Topology
 from tupletree.config import resolve_options
-from tupletree.errors import ConfigError
+from tupletree.errors import ConfigError, EndOfInput
 from tupletree.runtimes import metrics
-from tupletree.runtimes.api import Progress, RunHandle
+from tupletree.runtimes.api import Progress, RunHandle, RunRequest
+from tupletree.runtimes.local.runtime import start
 from tupletree.runtimes.progress import Reporter
+from tupletree.sinks import foreach
 
 
 class Handle(RunHandle):
@@ -32,6 +37,19 @@ class Handle(RunHandle):
 for _name in set(RunHandle.__abstractmethods__) - {"progress"}:
     setattr(Handle, _name, None)
 Handle.__abstractmethods__ = frozenset()
+
+
+class Named(Spout[Line]):
+    """One message with a payload and an id that are told from all else."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def next(self) -> Emit[Line]:
+        if not self.left:
+            raise EndOfInput
+        self.left -= 1
+        return Emit(Line("card-17"), "order-4")
 
 
 @pytest.fixture
@@ -57,6 +75,22 @@ def test_metrics_are_for_this_host(host: str, status: int, port: int) -> None:
     assert ask(port, host.format(port)) == status
 
 
+def test_metrics_hold_no_payloads_and_no_ids(tmp_path: Path) -> None:
+    t = Topology("orders")
+    t.sink("out", foreach(lambda batch: None)).shuffle(t.spout("source", Named()))
+    request = RunRequest(t, resolve_options(), None, tmp_path / "state", append=False, master="", redact=None)
+    handle = start(request)
+    handle.wait(30.0)
+    with metrics.serve_metrics(handle, "orders", "local", 0) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+    assert 'tupletree_messages_total{outcome="acked",runtime="local",topology="orders"} 1.0' in text
+    assert "card-17" not in text
+    assert "order-4" not in text
+
+
 def test_clients_that_say_nothing_take_a_bounded_number_of_threads(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
     silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(30)]
@@ -70,6 +104,13 @@ def test_clients_that_say_nothing_take_a_bounded_number_of_threads(port: int, mo
     assert threading.active_count() <= before + metrics.MAX_REQUESTS
     for client in silent:
         client.close()
+
+
+def test_a_client_that_says_nothing_is_left_after_a_while(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert metrics._Handler.timeout == 5.0
+    monkeypatch.setattr(metrics._Handler, "timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        assert client.recv(1) == b""
 
 
 @pytest.mark.parametrize(("variables", "survives"), [({}, True), ({"PYTEST_VERSION": "8"}, False)])

@@ -23,6 +23,15 @@ def test_all_numbers_are_there_and_every_test_of_this_room_is_named() -> None:
     assert files == set(re.findall(r"safety/(test_\w+\.py)::", text))
 
 
+def test_nothing_of_a_state_directory_is_unpickled() -> None:
+    """What executes code when it is read is read in one place: what the driver has sent to its workers."""
+    loads = re.compile(
+        r"pickle\.loads?\(|Unpickler|pickle import (?!dumps)|marshal|shelve|allow_pickle|yaml\.(unsafe_)?load\("
+    )
+    found = {path for path in (ROOT / "src").rglob("*.py") if loads.search(path.read_text(encoding="utf-8"))}
+    assert {path.name for path in found} == {"program.py"}
+
+
 def test_security_says_what_redact_does_not_cover() -> None:
     text = " ".join((ROOT / "SECURITY.md").read_text().split())
     assert "**`redact=`** covers dead letters. Epoch logs, history and state hold payloads as they are" in text

@@ -17,7 +17,7 @@ from tupletree.config import Options
 from tupletree.durable import DECODE_ERRORS, read_file
 from tupletree.errors import CheckpointError
 from tupletree.runtimes import api, deadletters, run
-from tupletree.runtimes.control import send_request, status_of
+from tupletree.runtimes.control import progress_in, send_request, status_of
 from tupletree.runtimes.requests import REFUSED, RequestFolder
 from tupletree.sinks import foreach
 
@@ -218,3 +218,14 @@ def test_reading_follows_no_link_and_is_bounded(tmp_path: Path, target: Path) ->
     with pytest.raises(OSError, match="more than 3 bytes"):
         read_file(target / "precious.json", 3)
     assert read_file(target / "precious.json", 4) == b"mine"
+
+
+@pytest.mark.parametrize("wrong", [{"acked": "x"}, {"outages": [{}]}, {"holds": "x"}, {"outputs": {"out": [1]}}])
+def test_a_status_with_other_numbers_is_an_error_too(wrong: dict[str, Any], running: api.RunHandle) -> None:
+    place = running.state_dir
+    send_request(place, "pause", wait_s=HANG_S)
+    status = status_of(place)
+    assert progress_in(status).acked >= 0
+    status.progress |= wrong
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        progress_in(status)

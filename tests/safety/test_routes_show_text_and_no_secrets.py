@@ -41,6 +41,7 @@ def Refuse(payload: object) -> object:  # noqa: N802 - named as classes of adapt
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_TOKEN", PASSWORD)
     (tmp_path / "shown.yaml").write_text(DOCUMENT)
     return tmp_path
 
@@ -142,6 +143,7 @@ settings:
     -----BEGIN-----
     s3cr3t!
   pwd: s3c
+  shop: "${SHOP_TOKEN}"
 routes:
   take:
     inbound: {queue: q.take}

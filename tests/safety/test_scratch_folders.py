@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.safety.others import NOBODY, as_other, needs_root
+from tupletree.runtimes.spark import session
 from tupletree.runtimes.spark.scratch import LOCK, ScratchFolder, configured_parents, sweep_scratch
 
 HOLD = """
@@ -57,6 +58,53 @@ def test_it_goes_with_its_process_and_that_of_a_killed_one_with_the_next_start(t
 
         ending.communicate("")
         assert not kept.exists()
+
+
+def test_a_start_removes_the_folder_of_a_killed_process(tmp_path: Path) -> None:
+    killed, left = hold(tmp_path)
+    with killed:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    next_one, kept = hold(tmp_path)
+    with next_one:
+        assert kept.exists()
+        assert not left.exists()
+        next_one.communicate("")
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_all_that_a_local_run_makes_is_put_there(master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "scratch_folders", lambda _: [tmp_path])
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    options = session._local_options(master, {})
+    assert options["spark.local.dir"] == options["spark.executorEnv.TMPDIR"] == str(tmp_path)
+    for jvm in ("driver", "executor") if master != "local[2]" else ("driver",):
+        assert f"-Djava.io.tmpdir={tmp_path}" in options[f"spark.{jvm}.extraJavaOptions"]
+    assert options["spark.driver.host"] == options["spark.driver.bindAddress"] == "127.0.0.1"
+    assert {options[name] for name in options if name.startswith(f"{session._SOCKETS}.dir")} <= {str(tmp_path)}
+
+
+def test_a_local_cluster_has_a_fresh_secret_after_its_jvm_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that are there when the JVM starts are on its command line."""
+    told: list[tuple[str, str]] = []
+    commands: list[dict[str, str]] = []
+
+    class Builder:
+        def config(self, name: str, value: str) -> Builder:
+            told.append((name, value))
+            return self
+
+        def __getattr__(self, name: str) -> object:
+            return lambda *_: self
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
+    monkeypatch.setattr(session, "_start_jvm", lambda chosen: commands.append(dict(chosen)))
+    for _ in range(2):
+        session._start("orders", "local-cluster[2,1,1024]", {"spark.authenticate": "true"})
+    secrets = [value for name, value in told if name == "spark.authenticate.secret"]
+    assert len({*secrets}) == 2
+    assert min(map(len, secrets)) >= 32
+    assert commands == [{"spark.authenticate": "true"}] * 2
 
 
 def test_only_what_scratch_folders_are_named_is_swept_and_links_are_not_followed(tmp_path: Path) -> None:

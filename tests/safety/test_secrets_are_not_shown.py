@@ -62,6 +62,7 @@ def test_what_is_no_url_is_not_quoted(url: str) -> None:
 def test_a_secret_is_shown_nowhere_and_leaves_in_no_form() -> None:
     secret = Secret(HIDDEN)
     assert secret.reveal() == HIDDEN
+    assert HIDDEN not in str(secret) + repr(secret)
     assert HIDDEN not in f"{secret} {secret!r} {secret:>20} {[secret]} {TargetRef('m', 't', '.', {'url': secret})}"
     assert copy.deepcopy({"url": secret}) == {"url": Secret(HIDDEN)}
     for encode in (pickle.dumps, json.dumps, msgspec.json.encode, msgspec.msgpack.encode):

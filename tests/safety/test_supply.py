@@ -68,6 +68,17 @@ def test_no_locked_package_has_a_known_fault(lock: str) -> None:
     assert {name: faults for name, version in versions if (faults := known_faults(name, version))} == {}
 
 
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_a_hash_without_which_nothing_is_installed(lock: str) -> None:
+    entries = re.split(r"^(?=[A-Za-z0-9._-]+==)", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) == len(locked(lock))
+    assert [one for one in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", one)] == []
+    makefile = (ROOT / "Makefile").read_text()
+    installs = [line for line in makefile.splitlines() if "pip install" in line and f"-r {lock}" in line]
+    assert installs
+    assert all("--require-hashes" in line for line in installs)
+
+
 def test_no_lowest_version_has_a_known_fault_and_every_package_has_one() -> None:
     for _, requirement in direct():
         lowest = [one.version for one in requirement.specifier if one.operator in {">=", "=="}]

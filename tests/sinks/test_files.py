@@ -55,6 +55,21 @@ def test_a_run_claims_a_new_folder_and_resumes_in_it_when_it_is_filled(tmp_path:
     assert sorted(path.name for path in folder.iterdir()) == ["1.jsonl", MARKER_NAME]
 
 
+@pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o027, 0o750, 0o640), (0o002, 0o775, 0o664)])
+def test_folders_and_files_are_made_as_the_umask_says(
+    umask: int, folder_mode: int, file_mode: int, tmp_path: Path
+) -> None:
+    before = os.umask(umask)
+    try:
+        claim(tmp_path / "out", "run-a")
+        jsonl(tmp_path / "out").write_candidate(tmp_path / "out" / "_tt-1.jsonl", [{"a": 1}])
+        publish(tmp_path / "out" / "_tt-1.jsonl", tmp_path / "out" / "1.jsonl")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == folder_mode
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {file_mode}
+
+
 def test_another_run_is_refused_unless_it_appends(tmp_path: Path) -> None:
     claim(tmp_path, "run-a")
     (tmp_path / "1.jsonl").write_bytes(b"{}\n")

@@ -28,8 +28,6 @@ from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import json_bytes
 from tupletree.tracking.facts import Fact
-from tupletree.tracking.holds import Hold
-from tupletree.tracking.outages import ShownOutage
 
 __all__ = [
     "ControlRequest",
@@ -386,9 +384,15 @@ def _no_process(state_dir: Path, status: Status) -> TupletreeError:
 
 
 def progress_in(status: Status) -> Progress:
-    """The numbers of a status; those that only another version knows are left out."""
-    known = Progress.__dataclass_fields__
-    found = {name: value for name, value in status.progress.items() if name in known}
-    outages = msgspec.convert(found.get("outages", []), list[ShownOutage])
-    holds = msgspec.convert(found.get("holds", []), list[Hold])
-    return Progress(**{**found, "outages": outages, "holds": holds})
+    """The numbers of a status; those that only another version knows are left out.
+
+    Raises CheckpointError if they are not what a run writes.
+    """
+    try:
+        return msgspec.convert(status.progress, Progress)
+    except DECODE_ERRORS as error:
+        raise CheckpointError(
+            "the status of this run cannot be read",
+            got=str(error),
+            next_step="a run that goes on writes it anew within a second; else it has been changed",
+        ) from error

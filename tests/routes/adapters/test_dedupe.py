@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,20 @@ def test_a_store_remembers_beyond_a_restart_what_got_through_and_nothing_else(tm
 
     run(first())
     run(second())
+
+
+def test_the_file_of_seen_keys_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    async def seen() -> None:
+        one = await route(store=f"sqlite:///{tmp_path}/seen.db", window_s=100)
+        assert await one.through("m1", {"key": "a"}) == ""
+        await closed(one.adapter)
+
+    before = os.umask(0)
+    try:
+        run(seen())
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_store_that_is_away_is_an_outage_and_one_that_is_none_a_fault(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.routes.document.documents import HEAD, ROUTE, codes_of, faults_of, only, written
 from tupletree.routes.document import load
+from tupletree.routes.document.reading import MAX_FILE_BYTES
 
 
 def payload_of(text: str, **environ: str) -> Any:
@@ -121,6 +122,12 @@ def test_a_yaml_bomb_is_refused_without_being_built() -> None:
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     faults = faults_of(f"{HEAD}{ROUTE}settings:\n" + "\n".join(lines) + "\n")
     assert [fault.code for fault in faults] == ["R106"]
+
+
+def test_a_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    text = f"{HEAD}{ROUTE}# {'x' * MAX_FILE_BYTES}\n"
+    (fault,) = faults_of(written(tmp_path, doc=text))
+    assert "more than 5,000,000 bytes" in fault.got
 
 
 def test_an_alias_within_its_own_anchor_is_refused() -> None:
