@@ -23,7 +23,11 @@ from tupletree.sinks import foreach, jsonl
 from tupletree.sources import items
 from tupletree.testing.in_process import start_in_process
 
-STARTS: dict[str, Callable[[RunRequest], RunHandle]] = {"local": start_locally, "spark": start_in_process}
+STARTS: dict[str, Callable[[RunRequest], RunHandle]] = {
+    "local": start_locally,
+    "durable": start_locally,
+    "spark": start_in_process,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +60,7 @@ def open_to_others(place: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("runtime", ["local", "spark"])
+@pytest.mark.parametrize("runtime", ["local", "durable", "spark"])
 def test_a_run_and_the_requests_to_it(runtime: str, tmp_path: Path) -> None:
     place = tmp_path / "state"
     t = Topology("private")
@@ -64,13 +68,15 @@ def test_a_run_and_the_requests_to_it(runtime: str, tmp_path: Path) -> None:
     counts = t.bolt("count", count).fields(words, "word")
     t.sink("called", foreach(lambda batch: None)).shuffle(counts)
     t.sink("written", jsonl(tmp_path / "out")).shuffle(counts)
-    settings = resolve_options(code={**QUICK, "max_attempts": 1, "epoch_max_messages": 1})
+    code = {**QUICK, "max_attempts": 1, "epoch_max_messages": 1, "durable": runtime == "durable"}
+    settings = resolve_options(code=code)
     request = RunRequest(t, settings, None, place, append=False, master="", redact=None)
 
     STARTS[runtime](request).wait(HANG_S)
     replays = main(["dead", "replay", "--all", "--state-dir", str(place)]) == 0
 
-    assert replays == (runtime == "spark")
+    assert replays == (runtime != "local")
+    assert (place / "journal.sqlite").exists() == (runtime == "durable")
     assert {path.name for path in place.iterdir()} >= {"dead", "history", "status.json", "tupletree.json"}
     assert len([*(tmp_path / "out").glob("*.jsonl")]) > 0
     assert (place / "inbox").exists() == replays

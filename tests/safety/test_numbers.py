@@ -34,7 +34,9 @@ def test_nothing_of_a_state_directory_is_unpickled() -> None:
 
 def test_security_says_what_redact_does_not_cover() -> None:
     text = " ".join((ROOT / "SECURITY.md").read_text().split())
-    assert "**`redact=`** covers dead letters. Epoch logs, history and state hold payloads as they are" in text
+    assert (
+        "**`redact=`** covers dead letters. Epoch logs, the journal (`journal.sqlite`), history and state hold" in text
+    )
 
 
 def test_a_release_is_described_with_its_sbom() -> None:
