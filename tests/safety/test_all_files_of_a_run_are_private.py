@@ -18,6 +18,7 @@ from tupletree.config import resolve_options
 from tupletree.durable import replace_file, write_file, write_once
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.local.runtime import start as start_locally
+from tupletree.runtimes.spark.format.spool import Spool
 from tupletree.runtimes.spark.worker.crash_markers import CrashMarker
 from tupletree.sinks import foreach, jsonl
 from tupletree.sources import items
@@ -93,3 +94,8 @@ def test_the_marker_of_what_a_worker_has_in_hand(tmp_path: Path) -> None:
     with CrashMarker(tmp_path, (1, 0, 0, 0), (0, 0), from_first=True):
         (marker,) = tmp_path.iterdir()
         assert stat.S_IMODE(marker.stat().st_mode) == 0o600
+
+
+def test_rows_that_wait_for_a_sink(tmp_path: Path) -> None:
+    Spool([Line]).write_candidate(tmp_path / "1.rows", [Line("payload")])
+    assert stat.S_IMODE((tmp_path / "1.rows").stat().st_mode) == 0o600

@@ -55,6 +55,7 @@ def ended(place: Path, capsys: pytest.CaptureFixture[str]) -> str:
     queue = f"sqlite:///{place}/.tupletree/routes/shown/pipeline.db"
     with connect(f"{queue}?queue=q.take") as broker:
         broker.publish("q.take", [Message(body=b"{}", id=TEXT, headers={"h": TEXT})])
+        broker.publish("q.next", [Message(body=TEXT.encode(), id=TEXT)])
     for execution in (TEXT, "plain"):
         given = ["--payload", "{}", "--route", "take"]
         assert main(["routes", "run", "shown.yaml", "--wait", "--execution", execution, *given]) in {0, 3}
