@@ -46,7 +46,7 @@ class _WithoutSecrets(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record through, without what is secret in it."""
         if isinstance(record.args, tuple):
-            record.args = tuple(without_secrets(str(one)) if isinstance(one, httpx.URL) else one for one in record.args)
+            record.args = tuple(without_secrets(text) if "://" in (text := str(one)) else one for one in record.args)
         return True
 
 
