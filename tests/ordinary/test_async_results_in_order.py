@@ -110,3 +110,25 @@ def test_a_plain_function_needs_no_order() -> None:
     t.sink("out", jsonl("never")).shuffle(t.bolt("plain", plain).shuffle(t.spout("numbers", items(NUMBERS))))
     with pytest.raises(TopologyError, match="ordered is for async bolts"):
         t.build()
+
+
+@bolt(concurrency=10, ordered=True)
+async def stubborn(number: Number) -> Number:
+    if number.number == 3:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # as code does that catches too much
+            await asyncio.sleep(1000.0)
+    await asyncio.sleep(0.01)
+    return Number(number.key, number.number)
+
+
+def test_what_waited_for_a_call_that_is_given_up_counts() -> None:
+    run = testing.run(
+        topology(stubborn),
+        {"numbers": NUMBERS},
+        options={"processing_timeout_s": 2.0, "message_timeout_s": None, "max_attempts": 1},
+        at_most_s=3000.0,
+    )
+    assert [letter.failure.error_type for letter in run.dead] == ["tupletree.errors.ProcessingTimeoutError"]
+    assert numbers_of(run) == [number for number in range(40) if number != 3]

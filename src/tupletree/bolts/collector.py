@@ -208,7 +208,7 @@ class CollectorCall:
 
     @contextmanager
     def several(self, worked: Worked) -> Iterator[None]:
-        """Within it `run_one` may be called, with this `worked`, which has what came of all of them at the end."""
+        """Within it `run_one` is called with this `worked`, which has what came of all of them at the end."""
         self._begin(worked)
         try:
             yield
@@ -222,7 +222,13 @@ class CollectorCall:
         return len(self._emitted) >= CHECK
 
     def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
-        """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled."""
+        """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled.
+
+        Outside of `several` it is the only one.
+        """
+        if self._worked is None:
+            with self.several(worked):
+                return self.run_one(delivery, call, worked)
         try:
             return self._one(delivery, call, worked)
         finally:
@@ -382,6 +388,7 @@ class CollectorCall:
 
     def _begin(self, worked: Worked) -> None:
         del self._emitted[:]
+        del self._done[:]
         self._asked.clear()
         self._worked = worked
 
