@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.safety.test_text_from_outside_is_only_shown import HOSTILE, is_safe
+from tupletree.cli.lineage import print_tree
 from tupletree.cli.main import main
-from tupletree.queues import Message, connect
+from tupletree.cli.progress import progress_line
+from tupletree.queues import Failure, Letter, Message, connect, open_queue
 from tupletree.routes import Pipeline
+from tupletree.routes.lineage.answers import Call, Tree, TreeMessage
+from tupletree.runtimes.api import Progress
+from tupletree.tracking.outages import ShownOutage
 
 TEXT = HOSTILE.replace("\ud800", "")
 PASSWORD = "s3cr3t!"
@@ -205,3 +210,48 @@ def test_the_log_of_the_http_library_has_no_secrets(caplog: pytest.LogCaptureFix
         httpx.Client(transport=transport).get("https://api.example/x?token=s3cr3t!&page=1")
     assert PASSWORD not in caplog.text
     assert "page=1" in caplog.text
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, which is safe and has something in it that had to be made so."""
+    told = capsys.readouterr()
+    assert is_safe(told.out)
+    assert is_safe(told.err)
+    assert "0;ti" in told.out
+    return told.out
+
+
+def test_bodies_and_reasons_of_a_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/shown.db?queue=q"
+    with open_queue(url) as queue:
+        queue.publish([Message(id="dead", body=TEXT.encode()), Message(id="failed", body=TEXT.encode())])
+        dead, failed = queue.lease(2)
+        queue.dead_letter([Letter(handle=dead.handle, reason=TEXT)])
+        queue.fail([Failure(handle=failed.handle, reason=TEXT)])
+    for command in (["peek"], ["dead"], ["peek", "--json"], ["dead", "--json"], ["drain"]):
+        assert main(["queues", *command, url]) == 0
+        assert said(capsys).count("0;ti") >= (1 if command == ["drain"] else 2), "body and reason"
+
+
+def test_names_of_a_tree_of_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    call = Call(
+        message="m", position=0, attempt=1, started_s=0.0, ended_s=1.0, execution="e", pipeline="p", route="r",
+        adapter=TEXT, status="failed", error=TEXT,
+    )  # fmt: skip
+    one = TreeMessage(id="m", calls=[call], state="dead", children=[TEXT])
+    print_tree(Tree(asked="m", is_execution=False, roots=["m"], messages={"m": one, TEXT: TreeMessage(id=TEXT)}))
+    assert said(capsys).count("0;ti") == 3, "a name, an adapter and an error"
+
+
+def test_why_an_execution_was_cancelled(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Pipeline.load("shown.yaml").open() as idle:
+        idle.execute({}, route="take", execution="waits")
+    assert main(["routes", "cancel", "waits", "--reason", TEXT]) == 0
+    capsys.readouterr()
+    assert main(["routes", "status", "waits"]) in {0, 1, 3}
+    said(capsys)
+
+
+def test_outages_in_the_line_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    print(progress_line(Progress(emitted=1, state="running", outages=[ShownOutage(TEXT, TEXT, 1.0, 1.0)])))
+    said(capsys)
