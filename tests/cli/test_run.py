@@ -108,6 +108,22 @@ def test_the_second_interruption_stops_at_once() -> None:
     assert "stopping at once" in said
 
 
+def test_a_session_of_spark_that_is_there_already_is_interrupted_as_any_other() -> None:
+    """PySpark sets a handler for SIGINT with a session; it is not one that the target wants."""
+
+    def handler_of_pyspark(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    handler_of_pyspark.__module__ = "pyspark.core.context"
+    before = signal.signal(signal.SIGINT, handler_of_pyspark)
+    try:
+        ended, interruptions, _ = watch(ScriptedHandle(3, at_wait=interrupt))
+        assert (ended, interruptions) == (ENDED, 1)
+        assert signal.getsignal(signal.SIGINT) is handler_of_pyspark
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Interruption():

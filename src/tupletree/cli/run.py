@@ -176,7 +176,7 @@ class Interruption:
             if number is None:
                 continue
             handler = signal.getsignal(number)
-            if handler not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler):
+            if _is_of_the_target(handler):
                 of = "" if handler is None else f": {getattr(handler, '__qualname__', repr(handler))}"
                 _log.warning(
                     "%s has a handler already%s. It stays, and so the signal does not drain the run. "
@@ -209,6 +209,12 @@ class Interruption:
         self.count += 1
         if self.count > 1:
             raise KeyboardInterrupt
+
+
+def _is_of_the_target(handler: Any) -> bool:
+    """Whether the target set it: not Python's, and not the one that PySpark sets for SIGINT with each session."""
+    is_python_s = handler in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
+    return not is_python_s and not str(getattr(handler, "__module__", "")).startswith("pyspark.")
 
 
 _entered: list[Interruption] = []
