@@ -214,7 +214,7 @@ class World:
         checkpoints = Checkpoints(
             _Interrupted(journal, self), plan, resumed.carried_over, self.clock, dict, lambda: self.letters
         )
-        checkpoints.note_untold(resumed.untold)
+        checkpoints.note_not_yet_told(resumed.not_yet_told)
         assembly = assemble(
             plan,
             self.options,
@@ -238,7 +238,7 @@ class World:
                 self._checkpoint(checkpoints, assembly)
             if all(spout.is_finished for spout in spouts):
                 self._checkpoint(checkpoints, assembly)
-                if not checkpoints.untold and checkpoints.is_stored:
+                if not checkpoints.not_yet_told and checkpoints.is_stored:
                     self._note_counters(assembly)
                     return
         raise AssertionError("it does not come to an end")

@@ -62,7 +62,7 @@ def test_what_was_given_and_not_emitted_is_numbered_in_the_order_of_its_source(t
 class _Failing:
     """Checkpoints of which each raises what is next."""
 
-    untold = True
+    not_yet_told = True
 
     def __init__(self, *errors: BaseException) -> None:
         self.errors = [*errors]

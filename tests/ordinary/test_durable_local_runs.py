@@ -83,7 +83,7 @@ def until(condition: Any) -> None:
     for _ in range(2000):
         if condition():
             return
-        time.sleep(0.005)
+        time.sleep(0.005)  # threads of a real run, whose clock is not ours to set
     raise AssertionError("it did not come")
 
 
@@ -271,7 +271,7 @@ class Seen(msgspec.Struct, frozen=True):
 @bolt(state=int)
 def count(line: {line}, total: KeyedState[int]) -> Seen:
     if line.text == os.environ.get("KILL_AT"):
-        time.sleep(0.15)
+        time.sleep(0.15)  # a checkpoint of what came before, every 50 ms in another thread of a process of its own
         os.kill(os.getpid(), signal.SIGKILL)
     total.value += 1
     return Seen(line.text, total.value)

@@ -60,7 +60,7 @@ class NatsQueue(BrokerUnderTest):
         return connect(self.url)
 
     def advance(self, seconds: float) -> None:
-        time.sleep(seconds)
+        time.sleep(seconds)  # the server's clock is not ours to set
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -152,7 +152,7 @@ def test_a_lease_is_kept_up_again_after_an_outage(caplog: pytest.LogCaptureFixtu
         server.kill()
         ends_s = time.monotonic() + 20
         while "could not be kept up" not in caplog.text and time.monotonic() < ends_s:
-            time.sleep(0.05)
+            time.sleep(0.05)  # a thread of the connection meets a dead server
         server.start()
         with connect(server.url) as other:
             assert not other.lease("k", 1, wait_s=4)

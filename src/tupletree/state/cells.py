@@ -144,7 +144,7 @@ class ValueCell(Generic[V]):
     def commit(self) -> dict[Any, tuple[Any, float | None]]:
         """Make what changed a part of the committed version, where that is this memory (there is no `look_up`).
 
-        The values are not changed any more: whoever wants to change one in place gets a copy.
+        The values are not changed any more: a caller that changes one in place gets a copy.
 
         Returns:
             key → (value, or CLEARED if it need not be stored any more; when it expires, or None), of what changed.

@@ -24,7 +24,7 @@ from tupletree.tracking.records import Acked, Died, PendingCounters
 
 __all__ = ["GIVEN", "NEVER", "SpoutCut", "SpoutJournal", "Told"]
 
-MAX_UNTOLD = 100_000
+MAX_NOT_YET_TOLD = 100_000
 """Acks that wait for a commit, above which the spout emits nothing: memory is limited."""
 
 NEVER = 0.0
@@ -79,7 +79,7 @@ class SpoutJournal:
     @property
     def holds_up(self) -> bool:
         """Whether the spout is to emit nothing for now."""
-        return self.blocked or len(self._acked) + len(self._waiting) >= MAX_UNTOLD
+        return self.blocked or len(self._acked) + len(self._waiting) >= MAX_NOT_YET_TOLD
 
     def acked(self, acked: Sequence[Acked]) -> None:
         """These messages are acked; their source is told when a cut that knows it is durable."""

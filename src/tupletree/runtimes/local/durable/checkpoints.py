@@ -100,7 +100,7 @@ class Checkpoints:
         self._outcomes: dict[Place, list[Told]] = {}
         self._told: set[Place] = set()
         self._state: dict[str, dict[Any, tuple[Any, float | None]]] = {}
-        self._untold: set[Place] = set()
+        self._not_yet_told: set[Place] = set()
         self._meta: dict[str, Any] = {}
         self._expire_at_s = 0.0
         self.replays: list[str] = []
@@ -134,7 +134,7 @@ class Checkpoints:
         before = self._spouts.get(place)
         self._spouts[place] = row = SpoutRow(lower(cut.position, json=True), msgspec.to_builtins(cut.counters))
         self._messages.setdefault(place, {}).update(cut.changed)
-        tells = cut.all_told and place in self._untold
+        tells = cut.all_told and place in self._not_yet_told
         if tells:
             self._told.add(place)
         if cut.outcomes:
@@ -144,7 +144,9 @@ class Checkpoints:
     def store(self, assembly: Assembly | None, ask: Ask) -> None:
         """Store what was taken, then let spouts tell their sources. Raises ConnectorError for an outage."""
         self._journal.commit(self._commit())
-        self._untold = (self._untold - self._told) | {place for place, told in self._outcomes.items() if told}
+        self._not_yet_told = (self._not_yet_told - self._told) | {
+            place for place, told in self._outcomes.items() if told
+        }
         self._messages.clear()
         self._outcomes.clear()
         self._told.clear()
@@ -161,13 +163,13 @@ class Checkpoints:
         return not (waits or self._told or self._state or self.replays or self.replayed)
 
     @property
-    def untold(self) -> bool:
+    def not_yet_told(self) -> bool:
         """Whether something is stored that sources are to be told, or were told since."""
-        return bool(self._untold)
+        return bool(self._not_yet_told)
 
-    def note_untold(self, places: set[Place]) -> None:
+    def note_not_yet_told(self, places: set[Place]) -> None:
         """Earlier processes stored what the sources of these are to be told."""
-        self._untold |= places
+        self._not_yet_told |= places
 
     def _commit(self) -> Commit:
         now_s = self._clock.wall()
@@ -299,7 +301,7 @@ class Checkpointer:
             self._deadline_s = deadline_s
             if deadline_s is not None and self._clock.monotonic() >= deadline_s:
                 return False
-            if self._checkpoint(assembly, force=True) and not self._checkpoints.untold:
+            if self._checkpoint(assembly, force=True) and not self._checkpoints.not_yet_told:
                 return True
         return False
 
@@ -331,7 +333,7 @@ class Checkpointer:
             [executor.handled for executor in assembly.executors],
             [one.pending.counters.emitted for one in assembly.spouts()],
         )
-        if seen == self._seen and not force and self.wait.current is None and not self._checkpoints.untold:
+        if seen == self._seen and not force and self.wait.current is None and not self._checkpoints.not_yet_told:
             return True
         try:
             changed = self._checkpoints.take(assembly, self._ask)

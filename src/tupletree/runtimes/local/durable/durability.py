@@ -118,7 +118,7 @@ class Durability:
     ) -> None:
         """Say what checkpoints are made of, and who hears that they cannot go on."""
         self._checkpoints = Checkpoints(self._journal, self._plan, self.carried_over, self._clock, rows, letters)
-        self._checkpoints.note_untold(self._resumed.untold)
+        self._checkpoints.note_not_yet_told(self._resumed.not_yet_told)
         self._accept_before_start(self._checkpoints)
 
         self._checkpointer = Checkpointer(

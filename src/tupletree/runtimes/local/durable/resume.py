@@ -52,12 +52,12 @@ class Resumed(msgspec.Struct):
 
     Attributes:
         carried_over: for the first assembly.
-        untold: spout tasks whose sources are to be told outcomes of before.
+        not_yet_told: spout tasks whose sources are to be told outcomes of before.
         replays: replay requests that are accepted already.
     """
 
     carried_over: CarriedOver
-    untold: set[Place]
+    not_yet_told: set[Place]
     replays: set[str]
 
 
@@ -96,7 +96,7 @@ def resume(journal: Journal, plan: Plan, options: Options, dead: Path, clock: Cl
         place = task.component, task.index
         carried_over.spout_checkpoints[task.task_id] = spouts.checkpoint(task, newer)
         if place in spouts.outcomes:
-            resumed.untold.add(place)
+            resumed.not_yet_told.add(place)
     return resumed
 
 
