@@ -28,7 +28,9 @@ from tests.routes.running.test_pipelines import (
 from tupletree.errors import ConnectorError
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes import Adapter, AdapterResult, PipelineContext, Release
+from tupletree.routes.document.spec import RouteSpec
 from tupletree.routes.pipeline import Pipeline, PipelineRun
+from tupletree.routes.running.services import Services
 
 Start = Callable[[Pipeline], PipelineRun]
 
@@ -85,7 +87,7 @@ def test_while_its_disk_is_full_a_pipeline_waits_and_then_goes_on_without_a_loss
         assert isinstance(broker, SqliteBroker)
         connection = broker._file._connection
         begun = run.execute({"count": 300}, route="split")
-        until(lambda: states(run).get("split") == {"done": 1})
+        until(lambda: states(run).get("split") == {"done": 1} and "end" in states(run))  # each route has looked
         with broker._file.lock:
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             connection.execute(f"PRAGMA max_page_count = {pages + 1}")
@@ -99,6 +101,26 @@ def test_while_its_disk_is_full_a_pipeline_waits_and_then_goes_on_without_a_loss
         assert open_before > 0
         worked = Counter(one["number"] for batch in Batch.batches for one in batch)
         assert set(worked) == set(range(300)) - {7, 9}
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_a_broker_that_goes_away_before_a_route_has_had_any_message_is_waited_for(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    lease = Services.lease
+
+    def flaky(self: Services, route: RouteSpec, limit: int) -> Any:
+        calls[route.name] += 1
+        if 2 <= calls[route.name] <= 3:
+            raise ConnectorError("the broker is away", where=route.name)
+        return lease(self, route, limit)
+
+    monkeypatch.setattr(Services, "lease", flaky)
+    with start(fan_out(tmp_path)) as run:
+        until(lambda: all(calls[route] > 3 for route in ("split", "judge", "end")))
+        ended = run.execute({"count": 10}, route="split").wait(HANG_S)
+        assert (ended.total, ended.dead) == (2 * 10 - 1, 1)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tupletree import AsyncSpout, Emit, EndOfInput, Spout, Topology, bolt
 from tupletree.errors import ConnectorError, UnavailableAtStartError
 from tupletree.sinks import foreach
 from tupletree.sources import Line, text_lines
+from tupletree.tasks import source_calls
 from tupletree.topology.components import TaskContext
 
 
@@ -115,9 +116,19 @@ def test_after_a_first_answer_it_is_waited_for(tmp_path: Path, run: Callable[...
     assert (summary.acked, summary.failed, summary.open) == (1 if first is None else 2, 0, 0)
 
 
-def test_an_async_spout_that_has_answered_is_waited_for(tmp_path: Path) -> None:
-    summary = run_locally(of(AsyncScripted(1, ConnectorError, 2)), tmp_path / "state")
-    assert (summary.acked, summary.failed, summary.open) == (2, 0, 0)
+@pytest.mark.parametrize("first", [1, None])
+def test_an_async_spout_whose_has_answered_once_is_waited_for(
+    tmp_path: Path, run: Callable[..., Any], first: int | None
+) -> None:
+    summary = run(of(AsyncScripted(first, ConnectorError, 2)), tmp_path / "state")
+    assert (summary.acked, summary.failed, summary.open) == (1 if first is None else 2, 0, 0)
+
+
+def test_what_waited_long_for_its_first_message_on_spark_is_no_longer_at_the_start(
+    tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_calls, "START_S", 0.0)
+    assert in_process(of(AsyncScripted(ConnectorError, 2)), tmp_path / "state").acked == 1
 
 
 def test_a_second_start_on_spark_waits_for_what_answered_the_first(tmp_path: Path, in_process: InProcess) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.places import Place
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure, Reject, Spout, Topology, bolt, testing
-from tupletree.errors import ConnectorError, TopologyError
+from tupletree.errors import ConnectorError, TopologyError, UnavailableAtStartError
 from tupletree.testing import TestRun
 from tupletree.topology.components import MessageId
 
@@ -118,10 +118,21 @@ def test_nothing_is_asked_for_before_it_is_open() -> None:
 
 
 def test_nothing_to_give_asks_to_be_asked_after_the_idle_wait() -> None:
-    source = Source([None, None, [], jobs("a")])
+    source = Source([None, None, [], jobs("a")])  # after the first one it is asked at once
     run = run_source(source, spout_idle_wait_ms=200.0)
-    assert run.seconds == pytest.approx(0.6, abs=0.05)
+    assert run.seconds == pytest.approx(0.4, abs=0.05)
     assert "ack a" in source.story
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 59.0, 61.0])
+def test_a_source_that_has_waited_for_its_first_message_is_no_longer_at_the_start(waits_s: float) -> None:
+    source = Source([waits_s, ConnectorError("the broker is away", where="broker:1"), jobs("a")])
+    if waits_s < 60.0:
+        with pytest.raises(UnavailableAtStartError):
+            run_source(source)
+    else:
+        run_source(source)
+        assert "ack a" in source.story
 
 
 class Requeue(Source):

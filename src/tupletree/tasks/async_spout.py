@@ -80,6 +80,7 @@ class AsyncSpoutMachine(SpoutMachine):
         self._calls = 0
         self._callbacks: int | None = None  # the call that makes them
         self._next: int | None = None  # the call of `next` that runs
+        self._first_asked_s: float | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -176,14 +177,16 @@ class AsyncSpoutMachine(SpoutMachine):
                 super().receive([one], now, out)
             elif one.call == self._next:
                 self._next = None
+                is_first = not self._spout_buffer.has_answered
                 if one.error is None or isinstance(one.error, EndOfInput):
                     self._spout_buffer.has_answered = True
                 elif not self._spout_buffer.has_answered:
-                    refuse_unavailable(one.error)
+                    asked_s = now.monotonic_s if self._first_asked_s is None else self._first_asked_s
+                    refuse_unavailable(one.error, waited_s=now.monotonic_s - asked_s)
                 if self._hear_outage(one.error, now, out):
                     self._ask_at_s = self.wait.due_s
                 else:
-                    self._hear_next(one.error, now)
+                    self._hear_next(one.error, now, is_first=is_first)
             elif one.call == self._callbacks:
                 self._callbacks = None
                 if not self._hear_outage(one.error, now, out) and one.error is not None:
@@ -199,16 +202,20 @@ class AsyncSpoutMachine(SpoutMachine):
             self._ask_at_s = 0.0
             calls.is_wanted = calls.was_told_to_retry = False
             self._next = self._call(calls.ask, out)
+            if self._first_asked_s is None:
+                self._first_asked_s = now.monotonic_s
 
     def _call(self, what: Callable[[], Any], out: Outbox) -> int:
         self._calls += 1
         out.calls.append((self.task.task_id, self._calls, what))
         return self._calls
 
-    def _hear_next(self, error: BaseException | None, now: Now) -> None:
+    def _hear_next(self, error: BaseException | None, now: Now, *, is_first: bool) -> None:
         if error is None:
             if not self._is_abandoned:
                 self._take_given(now)
+                if is_first:
+                    self._ask_at_s = 0.0
         elif not isinstance(error, EndOfInput):
             raise self._fault(error)
         elif not self._spout_calls.was_told_to_retry:  # else it is asked again: it may have this message to emit

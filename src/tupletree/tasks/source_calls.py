@@ -17,12 +17,20 @@ from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked
 
-__all__ = ["SourceCalls", "refuse_unavailable"]
+__all__ = ["START_S", "SourceCalls", "refuse_unavailable"]
+
+START_S = 60.0
+"""A first `next` that has waited for so long has reached its source: a connection that cannot be made fails earlier."""
 
 
-def refuse_unavailable(error: BaseException) -> None:
-    """A spout whose `next` has not returned yet raised this. Raises UnavailableAtStartError if it is an outage."""
-    if is_outage(error) and isinstance(error, ConnectorError):
+def refuse_unavailable(error: BaseException, waited_s: float = 0.0) -> None:
+    """A spout whose `next` has not returned yet raised this. Raises UnavailableAtStartError if it is an outage.
+
+    Args:
+        error: what it raised.
+        waited_s: since the spout was first asked; after `START_S` it is no longer the start.
+    """
+    if waited_s < START_S and is_outage(error) and isinstance(error, ConnectorError):
         raise UnavailableAtStartError(error.what, findings=error.findings) from error
 
 

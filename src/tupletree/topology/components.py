@@ -169,7 +169,10 @@ class AsyncSpout(Generic[T]):
 
     @abstractmethod
     async def next(self) -> Emit[T] | Reject | Sequence[Emit[T] | Reject] | None:
-        """Wait for one message, or several. None asks to be called again after the idle wait (100 ms).
+        """Wait for one message, or several. None asks to be called again: at first at once, then after the idle wait.
+
+        A source that is away before the first call has returned, or waited for 60 s, ends the start; later it is waited
+        for. So give None once when the source has been reached and has nothing.
 
         A batch may be of any length. Raises `EndOfInput` when there will be no more messages; anything else brings the
         topology down, to be restarted.

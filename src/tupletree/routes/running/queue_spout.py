@@ -65,6 +65,7 @@ class QueueSpout(AsyncSpout[Work]):
         self._executions: dict[str, tuple[str, ...]] = {}
         self._works: dict[str, Work] = {}
         self._is_active = True
+        self._has_reached = False
         self._services.gates.listen(self._route.name, self._awake)
         self._services.listen(self._route.inbound.queue, self._awake)
         self._keeper = self._loop.create_task(self._keep())
@@ -101,7 +102,7 @@ class QueueSpout(AsyncSpout[Work]):
         self._is_active = False
 
     async def next(self) -> Sequence[Emit[Work]] | None:
-        """Wait for messages. Slots are taken before anything is leased, and none is held while waiting."""
+        """Wait for messages; None once, when the broker has been reached. No slot is held while waiting."""
         gates, name = self._services.gates, self._route.name
         while True:
             self._wake.clear()
@@ -120,6 +121,9 @@ class QueueSpout(AsyncSpout[Work]):
                     gates.fill(name, slots, [work.messages[0].id for work in works])
                 if works:
                     return [Emit(work, work.messages[0].id) for work in works]
+                if not self._has_reached:
+                    self._has_reached = True
+                    return None
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause_s)
 

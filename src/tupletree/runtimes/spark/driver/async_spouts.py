@@ -80,7 +80,7 @@ class AsyncSpoutAdapter(Spout[Any]):
     Args:
         spout: the user's.
         loop: of the run.
-        idle_wait_s: pause after a `next` that gave None.
+        idle_wait_s: pause after a `next` that gave None, but for the first one.
 
     Attributes:
         is_asked_first: the source has not answered its first call yet.
@@ -187,7 +187,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         except (SystemExit, KeyboardInterrupt) as error:  # on the event loop these would end its thread and not the run
             raise RuntimeError(f"`next` raised {type(error).__name__}") from error
         position = self._spout.snapshot()
-        if given is None:
+        if given is None and not self.is_asked_first:
             await asyncio.sleep(self._idle_wait_s)
         return given, position
 

@@ -66,6 +66,7 @@ class Intake:
         answered: set[int] | None = None,
     ) -> None:
         self._answered = set() if answered is None else answered
+        self._first_asked_s: dict[int, float] = {}
         self._reader_of = readers_of(frame_maker.plan.spec)
         self._outages = outages or Outages(clock, options.outage_limit_s)
         self._accounts = accounts
@@ -158,6 +159,8 @@ class Intake:
                 continue
             if not self._outages.is_due(spout.name):
                 continue
+            if task_id not in self._answered:
+                self._first_asked_s.setdefault(task_id, self._clock.monotonic())
             try:
                 if isinstance(spout.spout, SplitSpout):
                     room = min(self.size.messages - self.buffered, self._room(task_id))
@@ -176,7 +179,7 @@ class Intake:
                 if not is_outage(error):
                     raise
                 if task_id not in self._answered:
-                    refuse_unavailable(error)
+                    refuse_unavailable(error, waited_s=self._clock.monotonic() - self._first_asked_s[task_id])
                 self._outages.met(spout.name, error)
                 continue
             self._outages.over(spout.name)
