@@ -9,11 +9,12 @@ be on a filesystem with atomic rename and hard links (any local disk, NFS).
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,7 @@ __all__ = [
     "CANDIDATE_PREFIX",
     "MADE",
     "MARKER_NAME",
+    "ClaimedFolders",
     "FileSink",
     "RowError",
     "SinkRowsError",
@@ -249,6 +251,22 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
         CheckpointError: the marker is damaged or was written by a newer version.
         ConnectorError: the folder cannot be made or written.
     """
+    _make(directory, sink=sink)
+    # Drafts of starts that were killed here. A start that is claiming it right now loses its draft, and tries again.
+    for draft in directory.glob(f"_{MARKER_NAME}.*"):
+        draft.unlink(missing_ok=True)
+    while True:
+        marker = _read_marker(directory)
+        runs = marker.runs if marker else []
+        if run_identity in runs:
+            return
+        _refuse_filled(directory, sink, runs, append)
+        claimed = _Marker(format=_MARKER_FORMAT, sink=sink, runs=[*runs, run_identity])
+        if _store_marker(directory, claimed, replace=marker is not None):
+            return
+
+
+def _make(directory: Path, *, sink: str) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -262,18 +280,6 @@ def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bo
         ) from error
     except OSError as error:
         raise ConnectorError(f"cannot make the sink's folder: {error.strerror}", where=str(directory)) from error
-    # Drafts of starts that were killed here. A start that is claiming it right now loses its draft, and tries again.
-    for draft in directory.glob(f"_{MARKER_NAME}.*"):
-        draft.unlink(missing_ok=True)
-    while True:
-        marker = _read_marker(directory)
-        runs = marker.runs if marker else []
-        if run_identity in runs:
-            return
-        _refuse_filled(directory, sink, runs, append)
-        claimed = _Marker(format=_MARKER_FORMAT, sink=sink, runs=[*runs, run_identity])
-        if _store_marker(directory, claimed, replace=marker is not None):
-            return
 
 
 def directories_of(spec: TopologySpec) -> dict[str, Path]:
@@ -293,16 +299,64 @@ def directories_of(spec: TopologySpec) -> dict[str, Path]:
     return folders
 
 
-def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = False) -> dict[str, str]:
-    """Claim the folder of every file sink of a topology; returns sink → absolute folder. See `claim_directory`.
+@dataclass(slots=True)
+class ClaimedFolders:
+    """The folders of a run's file sinks; they are its own until `close`, or the end of this process.
+
+    Attributes:
+        paths: sink → absolute folder.
+    """
+
+    paths: dict[str, str]
+    _locks: ExitStack
+
+    def close(self) -> None:
+        """Let other runs have them."""
+        self._locks.close()
+
+
+def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = False) -> ClaimedFolders:
+    """Claim the folder of every file sink of a topology, and lock it. See `claim_directory`.
+
+    A run that is to append may share a folder with any other; without, a run has its folders for itself.
 
     Raises:
-        ConfigError: two sinks write to one folder, or a folder is refused.
+        ConfigError: two sinks write to one folder, another run writes to one now, or a folder is refused.
     """
     folders = directories_of(spec)
-    for name, folder in folders.items():
-        claim_directory(folder, run_identity, sink=name, append=append)
-    return {name: str(folder) for name, folder in folders.items()}
+    with ExitStack() as locks:
+        for name, folder in folders.items():
+            _make(folder, sink=name)
+            locks.callback(os.close, _lock(folder, sink=name, append=append))
+            claim_directory(folder, run_identity, sink=name, append=append)
+        return ClaimedFolders({name: str(folder) for name, folder in folders.items()}, locks.pop_all())
+
+
+def _lock(directory: Path, *, sink: str, append: bool) -> int:
+    """Lock a folder; the descriptor that has the lock. The lock is on the folder itself, so that no file is left."""
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConnectorError(f"cannot open the sink's folder: {error.strerror}", where=str(directory)) from error
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if append else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        if append:
+            return handle
+        os.close(handle)
+        raise ConfigError(
+            "another run is writing to the folder",
+            where=f"sink {sink}",
+            got=str(directory),
+            expected="a folder that no other run writes to now",
+            next_step="wait for that run to end or stop it, use another folder, or add --append to write beside it",
+        ) from error
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+            os.close(handle)
+            raise ConnectorError(f"cannot lock the sink's folder: {error.strerror}", where=str(directory)) from error
+        # A network's filesystem that has no locks of folders: what is in it already still refuses a second run.
+    return handle
 
 
 def runs_of(directory: Path) -> list[str]:

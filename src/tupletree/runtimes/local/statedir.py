@@ -47,11 +47,13 @@ class LocalStateDirectory:
         path: the folder, absolute.
         run_id: names the run.
         dead: where its dead letters go.
+        held: what the run has besides it; `close` gives it up.
     """
 
     def __init__(self, path: Path, run_id: str, lock: int = -1) -> None:
         self.path = path
         self.run_id = run_id
+        self.held = contextlib.ExitStack()
         self._lock = lock
         self._is_new = True
         self.dead = path / "dead"
@@ -102,6 +104,7 @@ class LocalStateDirectory:
 
     def close(self) -> None:
         """Let another process have it."""
+        self.held.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

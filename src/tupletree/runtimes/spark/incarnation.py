@@ -125,10 +125,9 @@ def claim(request: RunRequest, spec: TopologySpec, backend: Backend, surrounding
     directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec), decide)
     try:
         refuse_other_folder(directory.path, spec, request.options)
-        folders = {
-            **claim_directories(spec, directory.run_id, append=request.append),
-            **make_spools(directory.spools, spec),
-        }
+        claimed = claim_directories(spec, directory.run_id, append=request.append)
+        directory.held.callback(claimed.close)
+        folders = {**claimed.paths, **make_spools(directory.spools, spec)}
         sinks = {name: folders[name] for name in spec.components if name in folders}
         for component in spec.components:
             private_folder(directory.state / component)

@@ -61,7 +61,7 @@ def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStat
         directory = LocalStateDirectory.make(request.state_dir, spec.name)
     durability: Durability | None = None
     try:
-        claim_directories(spec, directory.run_id, append=request.append)
+        directory.held.callback(claim_directories(spec, directory.run_id, append=request.append).close)
         if durable:
             durability = Durability(directory.path, plan, request.options, clock)
     except BaseException:

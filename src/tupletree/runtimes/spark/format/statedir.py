@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class StateDirectory:
         run_id: names this run; stable over restarts.
         generation: number of this start, from 1.
         upgrades: how the topology has changed since the first start.
+        held: what the run has besides it; `close` gives it up.
     """
 
     def __init__(self, path: Path, run_id: str, generation: int, lock: int, upgrades: Upgrades | None = None) -> None:
@@ -72,6 +74,7 @@ class StateDirectory:
         self.run_id = run_id
         self.generation = generation
         self.upgrades = upgrades or Upgrades([])
+        self.held = ExitStack()
         self._lock = lock
         self.epochs = path / "epochs"
         self.settles = path / "settles"
@@ -169,6 +172,7 @@ class StateDirectory:
 
     def close(self) -> None:
         """Release the lock."""
+        self.held.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -1,0 +1,123 @@
+"""One folder for the files of two runs: at once only if the second is to append."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.local.running import HANG_S
+from tupletree import AsyncSpout, Emit, Topology
+from tupletree.config import Options
+from tupletree.errors import ConfigError, ConnectorError
+from tupletree.runtimes.api import RunRequest
+from tupletree.runtimes.local.runtime import start as start_locally
+from tupletree.sinks import files, jsonl
+from tupletree.sinks.files import claim_directories
+from tupletree.testing.in_process import start_in_process
+
+
+class Number(msgspec.Struct, frozen=True):
+    n: int
+
+
+class Waiting(AsyncSpout[Number]):
+    """Gives nothing for as long as the run lasts."""
+
+    async def next(self) -> Emit[Number] | None:
+        await asyncio.Event().wait()
+        return None
+
+
+def writing(out: Path) -> Topology:
+    t = Topology("numbers")
+    t.sink("out", jsonl(out)).shuffle(t.spout("numbers", Waiting()))
+    return t
+
+
+@pytest.fixture(params=[start_locally, start_in_process], ids=["local", "in_process"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    def begin(name: str, *, append: bool = False) -> Any:
+        settings = RunRequest(
+            writing(tmp_path / "out"), Options(), None, tmp_path / name, append=append, master="", redact=None
+        )
+        return request.param(settings)
+
+    return begin
+
+
+def test_a_second_run_is_refused_while_the_first_one_has_the_folder_and_leaves_nothing(
+    tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    first = start("first")
+    try:
+        with pytest.raises(ConfigError, match="another run is writing to the folder") as caught:
+            start("second")
+        assert str(tmp_path / "out") in str(caught.value)
+        assert "sink out" in str(caught.value)
+        assert "--append" in str(caught.value)
+        assert len(files.runs_of(tmp_path / "out")) == 1
+    finally:
+        first.stop()
+        first.wait(HANG_S)
+    last = [start("third"), start("fourth", append=True)]
+    for run in last:
+        run.stop()
+        run.wait(HANG_S)
+
+
+def test_runs_that_are_to_append_share_a_folder_and_keep_others_out(tmp_path: Path, start: Callable[..., Any]) -> None:
+    runs = [start("first", append=True), start("second", append=True)]
+    try:
+        with pytest.raises(ConfigError, match="another run is writing to the folder"):
+            start("third")
+    finally:
+        for run in runs:
+            run.stop()
+            run.wait(HANG_S)
+
+
+KILLED = """
+import signal, os, sys
+from pathlib import Path
+from tests.ordinary.test_output_folders_in_use import claim_directories, writing
+claimed = claim_directories(writing(Path(sys.argv[1])).build(), "first")
+print("claimed", flush=True)
+signal.pause()
+"""
+
+
+def test_a_run_that_was_killed_has_no_folder_any_more(tmp_path: Path) -> None:
+    spec = writing(tmp_path).build()
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "claimed\n"
+        with pytest.raises(ConfigError, match="another run is writing"):
+            claim_directories(spec, "second")
+        os.kill(first.pid, signal.SIGKILL)
+    claim_directories(spec, "second").close()
+
+
+def test_without_locks_of_folders_what_is_in_a_folder_still_refuses_a_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on some network filesystems; an error that says something else is told."""
+    spec = writing(tmp_path).build()
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
+    claim_directories(spec, "first").close()
+    (tmp_path / "part.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds the output of another run"):
+        claim_directories(spec, "second")
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+    with pytest.raises(ConnectorError, match="broken"):
+        claim_directories(spec, "first")
