@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def test_a_user_without_a_name_is_named() -> None:
     (fault,) = check_surroundings({}, NOBODY)
     assert str(NOBODY) in fault.got
     assert "/etc/passwd" in fault.next_step
+
+
+def test_too_few_open_files_are_named() -> None:
+    (fault,) = check_surroundings({}, open_files=200)
+    assert (fault.where, fault.got) == ("open files", "a hard limit of 200 (ulimit -Hn)")
+    assert "LimitNOFILE=" in fault.next_step
+    assert check_surroundings({}, open_files=resource.RLIM_INFINITY) == []
 
 
 def test_what_is_right_is_not_named() -> None:

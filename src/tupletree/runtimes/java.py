@@ -14,6 +14,7 @@ import os
 import platform
 import pwd
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -26,6 +27,9 @@ from pathlib import Path
 from tupletree.errors import Finding, RuntimeUnavailableError
 
 __all__ = ["Java", "PackageStatus", "check_packages", "find_java", "inspect_packages", "installed_version"]
+
+LEAST_OPEN_FILES = 512
+"""With PySpark 4.3 and two cores, 320 are too few and 400 are enough."""
 
 OLDEST_JAVA = 17
 PROBE_TIMEOUT_S = 60.0
@@ -203,12 +207,15 @@ def check_packages(installed: Callable[[str], str | None] = installed_version) -
     ]
 
 
-def check_surroundings(environment: Mapping[str, str] = os.environ, user: int | None = None) -> list[Finding]:
+def check_surroundings(
+    environment: Mapping[str, str] = os.environ, user: int | None = None, open_files: int | None = None
+) -> list[Finding]:
     """One finding for each thing around this process with which Spark would not start.
 
     Args:
         environment: variables.
         user: the id of the user; this process's by default.
+        open_files: how many a process may have; this process's hard limit by default, up to which Java raises its own.
     """
     findings = []
     home = environment.get("SPARK_HOME", "")
@@ -246,6 +253,18 @@ def check_surroundings(environment: Mapping[str, str] = os.environ, user: int | 
                 expected="an entry",
                 next_step=f"in a container: echo 'spark:x:{number}:0::/tmp:/bin/false' >> /etc/passwd while its image "
                 "is made, or run as a user that it knows",
+            )
+        )
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if open_files is None else open_files
+    if limit != resource.RLIM_INFINITY and limit < LEAST_OPEN_FILES:
+        findings.append(
+            Finding(
+                "a process may have too few files open for Spark, whose Java opens about 300 archives at its start",
+                where="open files",
+                got=f"a hard limit of {limit} (ulimit -Hn)",
+                expected=f"at least {LEAST_OPEN_FILES}, better some thousands",
+                next_step="raise it where this was started: LimitNOFILE= of its service, nofile in limits.conf, or "
+                "--ulimit nofile= of its container",
             )
         )
     return findings
