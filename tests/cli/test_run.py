@@ -8,17 +8,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from tupletree.cli import progress, run
 from tupletree.cli.progress import ProgressDisplay, progress_line
 from tupletree.cli.run import Interruption, exit_code_of, wait_for
 from tupletree.cli.summary import summary_json, summary_text
+from tupletree.errors import ConnectorError
 from tupletree.runtimes.api import Progress, RunHandle, Summary
 from tupletree.runtimes.progress import Reporter
+from tupletree.tracking.outages import ShownOutage
 
 ENDED = Summary(
     topology="orders",
@@ -99,6 +103,37 @@ def test_the_first_interruption_drains(number: signal.Signals) -> None:
     ended, interruptions, said = watch(handle)
     assert (ended, interruptions, handle.stops) == (ENDED, 1, [30.0])
     assert "draining for at most 30 s" in said
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60.0)
+
+
+def test_while_it_drains_it_is_shown_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(run, "POLL_S", 0.01)
+    release = threading.Event()
+
+    class Draining(ScriptedHandle):
+        def progress(self) -> Progress:
+            if not self.stops:
+                return super().progress()
+            release.set()
+            return Progress(open=7, state="draining", outages=[ShownOutage("store", "ConnectorError: away", 12.0, 1.5)])
+
+    handle = Draining(3, at_wait=interrupt, at_stop=lambda: assert_set(release))
+    ended, interruptions, said = watch(handle)
+    assert (ended, interruptions, handle.stops) == (ENDED, 1, [30.0])
+    line = next(line for line in said.splitlines() if "draining" in line and "open 7" in line)
+    assert "waiting for store: ConnectorError: away" in line
+
+
+def test_what_a_stop_raises_comes_out() -> None:
+    def fail() -> None:
+        raise ConnectorError("the folder is gone")
+
+    with pytest.raises(ConnectorError, match="the folder is gone"):
+        watch(ScriptedHandle(3, at_wait=interrupt, at_stop=fail))
 
 
 def test_the_second_interruption_stops_at_once() -> None:

@@ -7,6 +7,9 @@ import functools
 import logging
 import os
 import signal
+import threading
+from concurrent import futures
+from concurrent.futures import Future
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -254,11 +257,28 @@ def wait_for(
                 return handle.wait(timeout_s=POLL_S)
             display.show(handle.progress())
         display.say(f"interrupted: draining for at most {drain_timeout_s:g} s; interrupt again to stop at once")
-        handle.stop(drain_timeout_s)
+        _drain(handle, display, drain_timeout_s)
     except KeyboardInterrupt:
         display.say("interrupted again: stopping at once; what is open counts as not processed")
         handle.stop(0.0)
     return handle.wait()
+
+
+def _drain(handle: RunHandle, display: ProgressDisplay, timeout_s: float) -> None:
+    """Stop the run, and show meanwhile what it waits for. Raises KeyboardInterrupt at the second interruption."""
+    stopping: Future[None] = Future()
+
+    def stop() -> None:
+        try:
+            stopping.set_result(handle.stop(timeout_s))
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
+            stopping.set_exception(error)
+
+    # A daemon: when it is interrupted again, this process ends whether or not the stop does.
+    threading.Thread(target=stop, name="interrupted", daemon=True).start()
+    while not futures.wait([stopping], POLL_S).done:
+        display.show(handle.progress())
+    stopping.result()
 
 
 def _level(level: str) -> int:
