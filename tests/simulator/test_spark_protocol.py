@@ -80,10 +80,20 @@ def test_the_guarantee_holds_under_every_seed(place: Path, share: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kind"), [(13, "splits"), (207, "replay"), (208, "splits"), (671, "plain"), (826, "held")]
+    ("seed", "kind"),
+    [
+        (13, "splits"),
+        (207, "replay"),
+        (208, "splits"),
+        (671, "plain"),
+        (826, "held"),
+        (3712, "held"),
+        (4562, "replay"),
+        (5145, "splits"),
+    ],
 )
 def test_seeds_that_have_found_something_before(place: Path, seed: int, kind: str) -> None:
-    """A sidecar removed before its candidate; an attempt in no log; names that were not durable, twice."""
+    """A sidecar removed before its candidate; an attempt in no log; names that were not durable, five times."""
     simulate(seed, place, kind=kind)
 
 

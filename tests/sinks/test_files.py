@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
-from tupletree.sinks import foreach, jsonl, read_rows
+from tupletree.sinks import files, foreach, jsonl, read_rows
 from tupletree.sinks.files import MARKER_NAME, claim_directory, publish, sweep
 from tupletree.topology.components import SinkBatch
 
@@ -29,6 +29,19 @@ def test_publishing_the_same_content_again_removes_the_second_candidate(tmp_path
         candidate.write_bytes(b"{}\n")
         publish(candidate, final)
     assert [path.name for path in tmp_path.iterdir()] == ["1.jsonl"]
+
+
+@pytest.mark.parametrize("left", [(), ("candidate",)])
+def test_publishing_again_makes_the_name_durable_which_a_killed_process_had_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    for name in ("final", *left):
+        (tmp_path / name).write_text("{}\n")
+    publish(tmp_path / "candidate", tmp_path / "final")
+    assert synced == [tmp_path]
+    assert not (tmp_path / "candidate").exists()
 
 
 def test_publishing_never_replaces_other_content(tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ def publish(candidate: Path, final: Path) -> None:
     """
     if final.exists():
         if not candidate.exists():
+            sync_directory(final.parent)  # whoever renamed it may have been killed before this
             return
         if _digest(candidate) != _digest(final):
             raise CheckpointError(
@@ -219,11 +220,13 @@ def publish(candidate: Path, final: Path) -> None:
                 next_step="check whether another program writes to this folder; move the published file away",
             )
         candidate.unlink()
+        sync_directory(final.parent)
         return
     try:
         candidate.rename(final)
     except FileNotFoundError as error:
         if final.exists():  # another process of this run was faster
+            sync_directory(final.parent)
             return
         check_claimed(final.parent)
         raise CheckpointError(
