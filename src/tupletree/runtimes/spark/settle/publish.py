@@ -89,7 +89,8 @@ class Publisher:
 
         Raises:
             CheckpointError: a candidate is gone, or another start has written the amendment.
-            ConnectorError: a called sink is not available now.
+            ConnectorError: a sink's folder is gone.
+            OutageLimitError: a called sink was not available for too long.
             Closing: the run ends first.
         """
         for output in entry.outputs:
@@ -155,7 +156,7 @@ class Publisher:
         crash_point("publish.after_amendment")
 
     def _unconfirmed(self, epoch: int, died: list[Died]) -> list[tuple[int, Any, Outcome]]:
-        """Of sources without a position: see `Engine`."""
+        """Of sources without a position: they may deliver one again (`decision._remember_unconfirmed`)."""
         header, _ = read_epoch(self._directory.epochs, epoch, self._directory.upgrades)
         return [
             (one.spout_task, plain_id(one.message_id), Outcome.DEAD)

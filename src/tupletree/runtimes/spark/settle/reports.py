@@ -101,10 +101,10 @@ class Reports:
 # More than 12 attributes: one set of roots for each thing that may become of them in a run.
 @dataclass
 class Settlement:
-    """The verdicts of an epoch, from all its runs so far.
+    """What all runs of an epoch so far say of its messages.
 
-    `failures`, `open` and `put_back` only grow; together they are what the next run leaves out. A root of an earlier
-    epoch that is left out stays unchanged.
+    `failures`, `open`, `put_back` and `away` only grow; the first three are what the next run leaves out. A root of an
+    earlier epoch that is left out stays unchanged.
 
     Attributes:
         trees: the trees of earlier epochs.
