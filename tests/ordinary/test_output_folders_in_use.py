@@ -121,3 +121,17 @@ def test_without_locks_of_folders_what_is_in_a_folder_still_refuses_a_second_run
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
     with pytest.raises(ConnectorError, match="broken"):
         claim_directories(spec, "first")
+
+
+def test_a_run_whose_own_earlier_process_has_the_folder_still_goes_on_but_not_beside_a_later_run(
+    tmp_path: Path,
+) -> None:
+    """A driver that is only suspended: the state directory says which of the two goes on."""
+    spec = writing(tmp_path).build()
+    suspended = claim_directories(spec, "first")
+    claim_directories(spec, "first").close()
+    suspended.close()
+    later = claim_directories(spec, "second")
+    with pytest.raises(ConfigError, match="another run is writing"):
+        claim_directories(spec, "first")
+    later.close()

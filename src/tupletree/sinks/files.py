@@ -330,12 +330,15 @@ def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = F
     with ExitStack() as locks:
         for name, folder in folders.items():
             _make(folder, sink=name)
-            locks.callback(os.close, _lock(folder, sink=name, append=append))
+            # What has the lock of a folder that this run claimed last is its own earlier process, or a run that is
+            # to append: its state directory says which process goes on.
+            may_share = append or runs_of(folder)[-1:] == [run_identity]
+            locks.callback(os.close, _lock(folder, sink=name, append=append, may_share=may_share))
             claim_directory(folder, run_identity, sink=name, append=append)
         return ClaimedFolders({name: str(folder) for name, folder in folders.items()}, locks.pop_all())
 
 
-def _lock(directory: Path, *, sink: str, append: bool) -> int:
+def _lock(directory: Path, *, sink: str, append: bool, may_share: bool) -> int:
     """Lock a folder; the descriptor that has the lock. The lock is on the folder itself, so that no file is left."""
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -344,7 +347,7 @@ def _lock(directory: Path, *, sink: str, append: bool) -> int:
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if append else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        if append:
+        if may_share:
             return handle
         os.close(handle)
         raise ConfigError(
