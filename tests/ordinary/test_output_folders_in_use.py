@@ -22,8 +22,8 @@ from tupletree.config import Options
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.local.runtime import start as start_locally
-from tupletree.sinks import files, jsonl
-from tupletree.sinks.files import claim_directories
+from tupletree.sinks import jsonl
+from tupletree.sinks.folders import claim_directories, runs_of
 from tupletree.testing.in_process import start_in_process
 
 
@@ -66,7 +66,7 @@ def test_a_second_run_is_refused_while_the_first_one_has_the_folder_and_leaves_n
         assert str(tmp_path / "out") in str(caught.value)
         assert "sink out" in str(caught.value)
         assert "--append" in str(caught.value)
-        assert len(files.runs_of(tmp_path / "out")) == 1
+        assert len(runs_of(tmp_path / "out")) == 1
     finally:
         first.stop()
         first.wait(HANG_S)
@@ -90,48 +90,88 @@ def test_runs_that_are_to_append_share_a_folder_and_keep_others_out(tmp_path: Pa
 KILLED = """
 import signal, os, sys
 from pathlib import Path
-from tests.ordinary.test_output_folders_in_use import claim_directories, writing
-claimed = claim_directories(writing(Path(sys.argv[1])).build(), "first")
+from tupletree.sinks.folders import claim_directories
+claimed = claim_directories({"out": Path(sys.argv[1])}, "first")
 print("claimed", flush=True)
 signal.pause()
 """
 
 
 def test_a_run_that_was_killed_has_no_folder_any_more(tmp_path: Path) -> None:
-    spec = writing(tmp_path).build()
+    folders = {"out": tmp_path}
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "claimed\n"
         with pytest.raises(ConfigError, match="another run is writing"):
-            claim_directories(spec, "second")
+            claim_directories(folders, "second")
         os.kill(first.pid, signal.SIGKILL)
-    claim_directories(spec, "second").close()
+    claim_directories(folders, "second").close()
 
 
 def test_without_locks_of_folders_what_is_in_a_folder_still_refuses_a_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on some network filesystems; an error that says something else is told."""
-    spec = writing(tmp_path).build()
+    folders = {"out": tmp_path}
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
-    claim_directories(spec, "first").close()
+    claim_directories(folders, "first").close()
     (tmp_path / "part.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match="holds the output of another run"):
-        claim_directories(spec, "second")
+        claim_directories(folders, "second")
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
     with pytest.raises(ConnectorError, match="broken"):
-        claim_directories(spec, "first")
+        claim_directories(folders, "first")
 
 
 def test_a_run_whose_own_earlier_process_has_the_folder_still_goes_on_but_not_beside_a_later_run(
     tmp_path: Path,
 ) -> None:
     """A driver that is only suspended: the state directory says which of the two goes on."""
-    spec = writing(tmp_path).build()
-    suspended = claim_directories(spec, "first")
-    claim_directories(spec, "first").close()
+    folders = {"out": tmp_path}
+    suspended = claim_directories(folders, "first")
+    claim_directories(folders, "first").close()
     suspended.close()
-    later = claim_directories(spec, "second")
+    later = claim_directories(folders, "second")
     with pytest.raises(ConfigError, match="another run is writing"):
-        claim_directories(spec, "first")
+        claim_directories(folders, "first")
     later.close()
+
+
+def test_runs_that_came_beside_the_first_one_keep_others_out_when_it_has_ended(tmp_path: Path) -> None:
+    folders = {"out": tmp_path}
+    first = claim_directories(folders, "first")
+    beside = claim_directories(folders, "beside", append=True)
+    first.close()
+    with pytest.raises(ConfigError, match="another run is writing"):
+        claim_directories(folders, "third")
+    beside.close()
+    suspended = claim_directories(folders, "third")
+    next_process = claim_directories(folders, "third")
+    suspended.close()
+    with pytest.raises(ConfigError, match="another run is writing"):
+        claim_directories(folders, "fourth")
+    next_process.close()
+    claim_directories(folders, "fourth").close()
+
+
+def test_of_two_that_start_at_the_same_moment_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is made weaker is given up for a moment, and there another run comes."""
+    folders = {"out": tmp_path}
+    flock = fcntl.flock
+    others: list[Any] = []
+
+    def slow(handle: int, how: int) -> None:
+        if how == fcntl.LOCK_SH and not others:
+            flock(handle, fcntl.LOCK_UN)
+            others.append(None)
+            others[:] = [claim_directories(folders, "second")]
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with pytest.raises(ConfigError, match="another run is writing"):
+        claim_directories(folders, "first")
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="another run is writing"):
+        claim_directories(folders, "third")
+    others[0].close()
+    claim_directories(folders, "third").close()

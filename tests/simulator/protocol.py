@@ -22,7 +22,7 @@ from tupletree.errors import ConnectorError, EndOfInput
 from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.run import stored_state
 from tupletree.sinks import jsonl, parquet, read_rows
-from tupletree.sinks.files import visible_files
+from tupletree.sinks.folders import visible_files
 from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
 from tupletree.topology.builder import BoltHandle
 from tupletree.topology.components import Emit, MessageId, SinkBatch

@@ -5,7 +5,8 @@ import pytest
 
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
 from tupletree.sinks import files, foreach, jsonl, read_rows
-from tupletree.sinks.files import MARKER_NAME, claim_directory, publish, sweep
+from tupletree.sinks.files import publish, sweep
+from tupletree.sinks.folders import MARKER_NAME, claim_directory
 from tupletree.topology.components import SinkBatch
 
 

@@ -21,7 +21,8 @@ from tupletree.runtimes.api import Summary
 from tupletree.runtimes.crash_points import VARIABLE
 from tupletree.runtimes.spark.format.carryover import files_of
 from tupletree.runtimes.spark.format.entries import numbered, read_settle, settle_path
-from tupletree.sinks.files import CANDIDATE_PREFIX, visible_files
+from tupletree.sinks.files import CANDIDATE_PREFIX
+from tupletree.sinks.folders import visible_files
 
 LINES = 34
 EPOCH_LINES = 12

@@ -25,7 +25,7 @@ from tupletree.runtimes.spark.format.entries import (
     write_settle,
 )
 from tupletree.sinks import jsonl
-from tupletree.sinks.files import visible_files
+from tupletree.sinks.folders import visible_files
 from tupletree.tracking.pending_log import PendingChanges
 
 TEXTS = [f"a b{number % 3} c{number % 5}" for number in range(20)]

@@ -1,62 +1,46 @@
 """File sinks: rows become candidate files first, and published files only when their messages completed.
 
 Owns the two-step protocol that makes files exactly once: durable candidates with hidden names, filtering of rows
-whose message failed, idempotent publishing by rename, the marker that ties a folder to its runs, and sweeping.
+whose message failed, idempotent publishing by rename, and sweeping; `folders` says which runs may write to a folder.
 It refuses to know about epochs and roots: file names and the choice of rows come from the runtime. The folder must
 be on a filesystem with atomic rename and hard links (any local disk, NFS).
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
-import msgspec
-
-from tupletree.durable import create_new, replace_file, sync_directory, write_once
+from tupletree.durable import create_new, sync_directory
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
+from tupletree.sinks.folders import MARKER_NAME, check_claimed
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import TopologySpec
 
 __all__ = [
     "CANDIDATE_PREFIX",
     "MADE",
-    "MARKER_NAME",
-    "ClaimedFolders",
     "FileSink",
     "RowError",
     "SinkRowsError",
-    "check_claimed",
-    "claim_directories",
-    "claim_directory",
     "directories_of",
     "publish",
-    "runs_of",
     "sweep",
-    "visible_files",
     "written",
 ]
 
 CANDIDATE_PREFIX = "_tt-"
 """Every candidate's name starts with this; readers of data folders skip names that start with `_`."""
 
-MARKER_NAME = "_tupletree.json"
-
 MADE = "_made"
 """The column that says how new a row's values are, where a sink is asked to say so."""
-
-_MARKER_FORMAT = 1
-_MARKER_MODE = 0o666
-"""As any file in the folder, less the umask: other users may claim it too."""
 
 _FINDINGS_SHOWN = 10
 
@@ -170,26 +154,6 @@ class FileSink(Sink[Any]):
             check_claimed(self.directory)
 
 
-def check_claimed(directory: Path) -> None:
-    """See that a folder still is one that a run claimed.
-
-    A folder that was moved away or deleted, or whose file system was unmounted, is not made again: what would be
-    written there is not where the rest is, and is hidden when that comes back.
-
-    Raises:
-        ConnectorError: it is not there, or has no marker.
-    """
-    if not (directory / MARKER_NAME).exists():
-        raise ConnectorError(
-            "the sink's folder is not there any more, or is another one",
-            where=str(directory),
-            got=f"no {MARKER_NAME} in it" if directory.exists() else "no such folder",
-            expected="the folder that the run began with",
-            next_step="bring it back (mount it, or move it to its place); to begin another one, stop the run and start "
-            "it again",
-        )
-
-
 def _identity(directory: Path) -> tuple[int, int] | None:
     try:
         found = directory.stat()
@@ -209,7 +173,7 @@ def publish(candidate: Path, final: Path) -> None:
     """
     if final.exists():
         if not candidate.exists():
-            sync_directory(final.parent)  # whoever renamed it may have been killed before this
+            sync_directory(final.parent)  # the process that renamed it may have been killed before this
             return
         if _digest(candidate) != _digest(final):
             raise CheckpointError(
@@ -239,52 +203,6 @@ def publish(candidate: Path, final: Path) -> None:
     sync_directory(final.parent)
 
 
-def claim_directory(directory: Path, run_identity: str, *, sink: str, append: bool = False) -> None:
-    """Make the folder ready for a run and mark it; the same run may claim it again at any time.
-
-    Args:
-        directory: the sink's folder; made if missing.
-        run_identity: stable across restarts of one run (its state directory), different between runs.
-        sink: name of the sink component, for the marker and for errors.
-        append: allow a folder that another run, or something else, has filled.
-
-    Raises:
-        ConfigError: the folder holds visible files that this run did not write, and `append` is false; or the path
-            is not a folder.
-        CheckpointError: the marker is damaged or was written by a newer version.
-        ConnectorError: the folder cannot be made or written.
-    """
-    _make(directory, sink=sink)
-    # Drafts of starts that were killed here. A start that is claiming it right now loses its draft, and tries again.
-    for draft in directory.glob(f"_{MARKER_NAME}.*"):
-        draft.unlink(missing_ok=True)
-    while True:
-        marker = _read_marker(directory)
-        runs = marker.runs if marker else []
-        if run_identity in runs:
-            return
-        _refuse_filled(directory, sink, runs, append)
-        claimed = _Marker(format=_MARKER_FORMAT, sink=sink, runs=[*runs, run_identity])
-        if _store_marker(directory, claimed, replace=marker is not None):
-            return
-
-
-def _make(directory: Path, *, sink: str) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
-        raise ConfigError(
-            "the path of a file sink is not a folder",
-            where=f"sink {sink}",
-            got=f"{file} is a file" if file == directory else f"{directory}, but {file} is a file",
-            expected="a folder, or a path where one can be made",
-            next_step="name another folder, or move the file away",
-        ) from error
-    except OSError as error:
-        raise ConnectorError(f"cannot make the sink's folder: {error.strerror}", where=str(directory)) from error
-
-
 def directories_of(spec: TopologySpec) -> dict[str, Path]:
     """File sink → absolute folder. Raises ConfigError if two sinks write to one."""
     folders = {
@@ -302,75 +220,6 @@ def directories_of(spec: TopologySpec) -> dict[str, Path]:
     return folders
 
 
-@dataclass(slots=True)
-class ClaimedFolders:
-    """The folders of a run's file sinks; they are its own until `close`, or the end of this process.
-
-    Attributes:
-        paths: sink → absolute folder.
-    """
-
-    paths: dict[str, str]
-    _locks: ExitStack
-
-    def close(self) -> None:
-        """Let other runs have them."""
-        self._locks.close()
-
-
-def claim_directories(spec: TopologySpec, run_identity: str, *, append: bool = False) -> ClaimedFolders:
-    """Claim the folder of every file sink of a topology, and lock it. See `claim_directory`.
-
-    A run that is to append may share a folder with any other; without, a run has its folders for itself.
-
-    Raises:
-        ConfigError: two sinks write to one folder, another run writes to one now, or a folder is refused.
-    """
-    folders = directories_of(spec)
-    with ExitStack() as locks:
-        for name, folder in folders.items():
-            _make(folder, sink=name)
-            # What has the lock of a folder that this run claimed last is its own earlier process, or a run that is
-            # to append: its state directory says which process goes on.
-            may_share = append or runs_of(folder)[-1:] == [run_identity]
-            locks.callback(os.close, _lock(folder, sink=name, append=append, may_share=may_share))
-            claim_directory(folder, run_identity, sink=name, append=append)
-        return ClaimedFolders({name: str(folder) for name, folder in folders.items()}, locks.pop_all())
-
-
-def _lock(directory: Path, *, sink: str, append: bool, may_share: bool) -> int:
-    """Lock a folder; the descriptor that has the lock. The lock is on the folder itself, so that no file is left."""
-    try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise ConnectorError(f"cannot open the sink's folder: {error.strerror}", where=str(directory)) from error
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if append else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        if may_share:
-            return handle
-        os.close(handle)
-        raise ConfigError(
-            "another run is writing to the folder",
-            where=f"sink {sink}",
-            got=str(directory),
-            expected="a folder that no other run writes to now",
-            next_step="wait for that run to end or stop it, use another folder, or add --append to write beside it",
-        ) from error
-    except OSError as error:
-        if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
-            os.close(handle)
-            raise ConnectorError(f"cannot lock the sink's folder: {error.strerror}", where=str(directory)) from error
-        # A network's filesystem that has no locks of folders: what is in it already still refuses a second run.
-    return handle
-
-
-def runs_of(directory: Path) -> list[str]:
-    """The runs that have written to a folder, the first one first. Raises CheckpointError for a damaged marker."""
-    marker = _read_marker(directory)
-    return marker.runs if marker is not None else []
-
-
 def sweep(directory: Path, is_orphan: Callable[[str], bool]) -> int:
     """Remove the candidates whose name `is_orphan` accepts; returns how many.
 
@@ -382,11 +231,6 @@ def sweep(directory: Path, is_orphan: Callable[[str], bool]) -> int:
             path.unlink(missing_ok=True)
             removed += 1
     return removed
-
-
-def visible_files(directory: Path) -> list[Path]:
-    """What a plain reader sees: the entries whose name starts with neither `_` nor `.`, sorted by name."""
-    return sorted(path for path in directory.iterdir() if not path.name.startswith(("_", ".")))
 
 
 @contextmanager
@@ -408,78 +252,6 @@ def written(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-
-
-class _Marker(msgspec.Struct, forbid_unknown_fields=True):
-    """Content of the marker file: which runs may write here."""
-
-    format: int
-    sink: str
-    runs: list[str]
-
-
-def _read_marker(directory: Path) -> _Marker | None:
-    path = directory / MARKER_NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        marker = msgspec.json.decode(content, type=_Marker)
-    except msgspec.DecodeError as error:
-        raise CheckpointError(
-            "the folder's marker is damaged or from a newer version",
-            where=str(path),
-            got=str(error),
-            expected=f"format {_MARKER_FORMAT}",
-            next_step="use another folder, or remove the marker if no run writes here",
-        ) from error
-    if marker.format != _MARKER_FORMAT:
-        raise CheckpointError(
-            "the folder's marker has another format",
-            where=str(path),
-            got=f"format {marker.format}",
-            expected=f"format {_MARKER_FORMAT}",
-            next_step="use the version of Tupletree that wrote it, or another folder",
-        )
-    return marker
-
-
-def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool) -> None:
-    if append:
-        return
-    found = visible_files(directory)
-    if found:
-        raise ConfigError(
-            "the folder holds the output of another run" if runs else "the folder holds files of something else",
-            where=f"sink {sink}",
-            got=f"{directory} with {len(found)} files, {found[0].name} among them",
-            expected="an empty folder, or the one this run wrote before",
-            next_step="use another folder, add --append to write beside them, or resume that run (on Spark) "
-            "with its --state-dir",
-        )
-
-
-def _store_marker(directory: Path, marker: _Marker, *, replace: bool) -> bool:
-    """Write the marker atomically; False if another process was faster, or removed the draft."""
-    target = directory / MARKER_NAME
-    content = msgspec.json.encode(marker) + b"\n"
-    try:
-        if not replace:
-            return write_once(target, content, mode=_MARKER_MODE)
-        replace_file(target, content, mode=_MARKER_MODE)
-    except (CheckpointError, FileNotFoundError):
-        return False
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-            raise ConnectorError(f"cannot mark the folder: {error.strerror}", where=str(target)) from error
-        raise ConnectorError(
-            "the sink's filesystem has no hard links",
-            where=str(directory),
-            expected="a filesystem with hard links and atomic rename",
-            next_step="put the sink's folder on a local disk or NFS",
-        ) from error
-    return True
 
 
 def _digest(path: Path) -> bytes:

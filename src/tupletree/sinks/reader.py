@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import ConnectorError
-from tupletree.sinks.files import MADE, runs_of, visible_files
+from tupletree.sinks.files import MADE
+from tupletree.sinks.folders import runs_of, visible_files
 
 __all__ = ["read_rows"]
 

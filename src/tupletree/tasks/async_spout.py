@@ -8,6 +8,7 @@ in the outbox, and gets their results as mail.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -80,7 +81,7 @@ class AsyncSpoutMachine(SpoutMachine):
         self._calls = 0
         self._callbacks: int | None = None  # the call that makes them
         self._next: int | None = None  # the call of `next` that runs
-        self._first_asked_s: float | None = None
+        self._first_asked_s = math.inf
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -181,8 +182,7 @@ class AsyncSpoutMachine(SpoutMachine):
                 if one.error is None or isinstance(one.error, EndOfInput):
                     self._spout_buffer.has_answered = True
                 elif not self._spout_buffer.has_answered:
-                    asked_s = now.monotonic_s if self._first_asked_s is None else self._first_asked_s
-                    refuse_unavailable(one.error, waited_s=now.monotonic_s - asked_s)
+                    refuse_unavailable(one.error, waited_s=now.monotonic_s - self._first_asked_s)
                 if self._hear_outage(one.error, now, out):
                     self._ask_at_s = self.wait.due_s
                 else:
@@ -202,8 +202,7 @@ class AsyncSpoutMachine(SpoutMachine):
             self._ask_at_s = 0.0
             calls.is_wanted = calls.was_told_to_retry = False
             self._next = self._call(calls.ask, out)
-            if self._first_asked_s is None:
-                self._first_asked_s = now.monotonic_s
+            self._first_asked_s = min(self._first_asked_s, now.monotonic_s)
 
     def _call(self, what: Callable[[], Any], out: Outbox) -> int:
         self._calls += 1

@@ -54,7 +54,8 @@ from tupletree.runtimes.spark.settle.sink_thread import SinkCalls, SinkThread
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
 from tupletree.runtimes.statefolder import unusable
-from tupletree.sinks.files import claim_directories
+from tupletree.sinks.files import directories_of
+from tupletree.sinks.folders import claim_directories
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 from tupletree.topology.components import AsyncSpout
@@ -125,7 +126,7 @@ def claim(request: RunRequest, spec: TopologySpec, backend: Backend, surrounding
     directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec), decide)
     try:
         refuse_other_folder(directory.path, spec, request.options)
-        claimed = claim_directories(spec, directory.run_id, append=request.append)
+        claimed = claim_directories(directories_of(spec), directory.run_id, append=request.append)
         directory.held.callback(claimed.close)
         folders = {**claimed.paths, **make_spools(directory.spools, spec)}
         sinks = {name: folders[name] for name in spec.components if name in folders}

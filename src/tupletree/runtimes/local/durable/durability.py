@@ -24,7 +24,8 @@ from tupletree.runtimes.local.durable.checkpoints import Ask, Checkpointer, Chec
 from tupletree.runtimes.local.durable.journal import Journal
 from tupletree.runtimes.local.durable.resume import resume
 from tupletree.runtimes.local.statedir import JOURNAL, LocalStateDirectory
-from tupletree.sinks.files import claim_directories
+from tupletree.sinks.files import directories_of
+from tupletree.sinks.folders import claim_directories
 from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outages import ShownOutage, shown_outages
@@ -61,7 +62,8 @@ def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStat
         directory = LocalStateDirectory.make(request.state_dir, spec.name)
     durability: Durability | None = None
     try:
-        directory.held.callback(claim_directories(spec, directory.run_id, append=request.append).close)
+        claimed = claim_directories(directories_of(spec), directory.run_id, append=request.append)
+        directory.held.callback(claimed.close)
         if durable:
             durability = Durability(directory.path, plan, request.options, clock)
     except BaseException:

@@ -16,7 +16,8 @@ from tupletree.runtimes.spark.format.sidecars import part_text, sidecar_of, writ
 from tupletree.runtimes.spark.format.spool import Spool
 from tupletree.runtimes.spark.format.wire import FailRoot
 from tupletree.runtimes.spark.worker.inbox import weight_of
-from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError, check_claimed
+from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
+from tupletree.sinks.folders import check_claimed
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
