@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from rich.console import Console
 from tupletree.cli import progress, run
 from tupletree.cli.progress import ProgressDisplay, progress_line
 from tupletree.cli.run import Interruption, exit_code_of, wait_for
-from tupletree.cli.summary import summary_json, summary_text
+from tupletree.cli.summary import open_text, summary_json, summary_text
 from tupletree.errors import ConnectorError
 from tupletree.runtimes.api import Progress, RunHandle, Summary
 from tupletree.runtimes.progress import Reporter
@@ -232,3 +233,15 @@ print("a late thread prints")
     assert finished.stdout == 'before\n{"acked": 1}\n'
     for word in ("a bolt prints", "a library writes", "a child prints", "a late thread prints"):
         assert word in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("runtime", "resumes", "says"),
+    [
+        ("spark", True, "start it again with --state-dir .tupletree/orders/1: it goes on with them"),
+        ("local", True, "start it again with --durable --state-dir .tupletree/orders/1: it goes on with them"),
+        ("local", False, "they were failed to their sources; a local run is resumed only if it is durable"),
+    ],
+)
+def test_it_is_said_what_becomes_of_messages_that_a_stop_leaves_open(runtime: str, resumes: bool, says: str) -> None:
+    assert says in open_text(dataclasses.replace(ENDED, runtime=runtime, open=2, resumes=resumes))

@@ -18,6 +18,7 @@ import pytest
 
 from tests.local.running import HANG_S
 from tupletree import KeyedState, PermanentError, Topology, bolt
+from tupletree.cli.summary import open_text
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, ForeignCheckpointError
 from tupletree.queues import Message, open_queue
 from tupletree.runtimes import run as api_run
@@ -87,7 +88,9 @@ def until(condition: Any) -> None:
     raise AssertionError("it did not come")
 
 
-def test_what_was_open_at_a_stop_goes_on_at_the_next_start_and_state_is_kept(tmp_path: Path) -> None:
+def test_what_was_open_at_a_stop_goes_on_at_the_next_start_and_state_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     service = Service(tmp_path / "state")
     service.held = {7, 8}
     handle = service.begin(backoff_initial_ms=700.0)
@@ -95,6 +98,8 @@ def test_what_was_open_at_a_stop_goes_on_at_the_next_start_and_state_is_kept(tmp
     handle.stop(0.1)
     stopped = handle.wait(HANG_S)
     assert (stopped.acked, stopped.open) == (48, 2)
+    assert f"start it again with --durable --state-dir {service.state_dir}: it goes on" in open_text(stopped)
+    assert "2 messages were not finished, kept for the next start" in caplog.text
     (open_now,) = [fact for fact in why(service.state_dir, "7") if fact.note == "the next start emits it again"][-1:]
     assert open_now.what == "open"
     assert open_now.attempt == 1

@@ -60,10 +60,11 @@ def summary_json(summary: Summary) -> str:
 
 def open_text(summary: Summary) -> str:
     """The text about messages that a stopped run leaves open, and what happens to them next."""
-    if summary.runtime == "local":
-        then = "they were failed to their sources; a local run cannot be resumed"
+    if summary.resumes:
+        durable = "--durable " if summary.runtime == "local" else ""
+        then = f"start it again with {durable}--state-dir {summary.state_dir}: it goes on with them"
     else:
-        then = f"start it again with --state-dir {summary.state_dir}: it goes on with them"
+        then = "they were failed to their sources; a local run is resumed only if it is durable (--durable)"
     count = counted(summary.open, "message is", "messages are")
     return f"{count} open: {summary.left.text() or 'in flight'}\n  next: {then}"
 

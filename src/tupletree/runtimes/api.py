@@ -92,6 +92,7 @@ class Summary:
     Attributes:
         left: what the open messages wait for.
         reason: see `Progress.reason`; of a paused run that was stopped, too.
+        resumes: a start with its state directory goes on with what is open.
     """
 
     topology: str
@@ -110,6 +111,7 @@ class Summary:
     joined: int = 0
     left: OpenMessages = NOTHING_OPEN
     reason: str = ""
+    resumes: bool = True
 
 
 def is_own_thread() -> bool:

@@ -376,7 +376,7 @@ def _no_process(state_dir: Path, status: Status) -> TupletreeError:
         where=str(state_dir),
         got=f"process {status.process} on {status.host}, which {ended} at {when}",
         next_step=(
-            "start a new one: tupletree run TARGET --runtime local (a local run cannot be resumed)"
+            f"start it: tupletree run TARGET --runtime local (a durable one with --durable --state-dir {state_dir})"
             if status.runtime == "local"
             else f"start it: tupletree run TARGET --state-dir {state_dir}"
         ),

@@ -100,7 +100,7 @@ class Life:
     """See the module docstring. Its methods run on the supervising thread.
 
     Attributes:
-        left: messages that were open when a drain timed out; they were failed to their sources.
+        left: messages that were open when a drain timed out; of a run that is not durable, failed to their sources.
         hung: executors that did not answer.
         cannot_open: a component could not be opened; one that fails later is another case.
     """
@@ -219,7 +219,7 @@ class Life:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """Fail what is left to the sources, then close spouts, bolts and sinks, ackers."""
+        """Give up what is left (see `SpoutMachine.abandon`), then close spouts, bolts and sinks, ackers."""
         self._control.state = "stopping"
         ackers, bolts, spouts, _ = self._assembly.groups()
         for spout in self._assembly.spouts():
@@ -230,8 +230,9 @@ class Life:
             shown = ", ".join(f"{message} (root {root})" for message, root in named)
             more = f" and {len(self.left) - IDS_SHOWN} more" if len(self.left) > IDS_SHOWN else ""
             logger.warning(
-                "%s not finished, failed to their source: %s%s",
+                "%s not finished, %s: %s%s",
                 counted(len(self.left), "message was", "messages were"),
+                "kept for the next start" if self._options.durable else "failed to their source",
                 shown,
                 more,
             )

@@ -229,6 +229,7 @@ class LocalRun(RunHandle):
             joined=totals.joined,
             left=(self._counts.left or NOTHING_OPEN).of_all(open_now),
             reason=self._dead_guard.reason,
+            resumes=self._options.durable,
         )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
