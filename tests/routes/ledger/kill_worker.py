@@ -1,8 +1,8 @@
 """A process that runs a pipeline with a fan-out and a batch adapter, and kills itself with SIGKILL at a point.
 
 `python -m tests.routes.ledger.kill_worker HOME LEDGER EXECUTION POINT COUNT [RUNTIME]`: begins the execution, unless
-it is there, and runs until every execution has ended, or until the point was passed for the COUNTth time. RUNTIME is
-`local`, or `spark`: that runtime's driver, stages and files, in this process and without a JVM.
+it is there, and runs until every execution has ended and every queue is empty, or until the point was passed for the
+COUNTth time. RUNTIME is `local`, or `spark`: that runtime's driver, stages and files, in this process and without a JVM.
 """
 
 from __future__ import annotations
@@ -135,6 +135,11 @@ def main(home: str, ledger: str, execution: str, point: str, count: str, runtime
         asked = run.services.ledger
         while any(not one.ended_s for one in asked.executions(limit=1000)) or asked.outbox(1):
             assert time.monotonic() < end_s, asked.executions()
+            time.sleep(0.01)
+        # Leases of processes that were killed end after that, and their deliveries come once more, to be acked.
+        queues = ("split", "flaky", "index")
+        while any(run.services.broker(queue).depth(queue).open for queue in queues):
+            assert time.monotonic() < end_s, {queue: run.services.broker(queue).depth(queue) for queue in queues}
             time.sleep(0.01)
     print("done", flush=True)
 
