@@ -19,9 +19,16 @@ import pytest
 from tests.local.running import HANG_S
 from tupletree import KeyedState, PermanentError, Topology, bolt
 from tupletree.cli.summary import open_text
-from tupletree.errors import CheckpointError, ConfigError, ConnectorError, ForeignCheckpointError
+from tupletree.errors import (
+    CheckpointError,
+    ConfigError,
+    ConnectorError,
+    ForeignCheckpointError,
+    RuntimeUnavailableError,
+)
 from tupletree.queues import Message, open_queue
 from tupletree.runtimes import run as api_run
+from tupletree.runtimes.control import send_request
 from tupletree.runtimes.deadletters import read, request_replay
 from tupletree.runtimes.local.durable.journal import Commit, Journal
 from tupletree.runtimes.run import why
@@ -100,6 +107,8 @@ def test_what_was_open_at_a_stop_goes_on_at_the_next_start_and_state_is_kept(
     assert (stopped.acked, stopped.open) == (48, 2)
     assert f"start it again with --durable --state-dir {service.state_dir}: it goes on" in open_text(stopped)
     assert "2 messages were not finished, kept for the next start" in caplog.text
+    with pytest.raises(RuntimeUnavailableError, match="TARGET --runtime local --durable --state-dir"):
+        send_request(service.state_dir, "pause", wait_s=0.0)
     (open_now,) = [fact for fact in why(service.state_dir, "7") if fact.note == "the next start emits it again"][-1:]
     assert open_now.what == "open"
     assert open_now.attempt == 1

@@ -125,7 +125,12 @@ class RunHandle(ABC):
 
     Args:
         reports: carries its progress records.
+
+    Attributes:
+        resumes: see `Summary`.
     """
+
+    resumes = True
 
     def __init__(self, reports: Reporter) -> None:
         self.reports = reports

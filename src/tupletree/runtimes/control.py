@@ -79,6 +79,7 @@ class Status(msgspec.Struct, kw_only=True):
         process_began: when that process began, in clock ticks of its machine; 0 where that is unknown.
         started_s, updated_s: of this process and of this status, since the Unix epoch.
         ended: whether the process has ended the run; the numbers are final then.
+        resumes: see `Summary`.
         error: what made the run fail; empty if nothing did.
         progress: see `Progress`.
         recent: the last `ProgressRecord`s of the process, oldest first.
@@ -91,6 +92,7 @@ class Status(msgspec.Struct, kw_only=True):
     started_s: float
     updated_s: float
     ended: bool = False
+    resumes: bool = True
     error: str = ""
     progress: dict[str, Any] = {}
     recent: list[dict[str, Any]] = []
@@ -227,6 +229,7 @@ class RunControl:
             started_s=self._started_s,
             updated_s=time.time(),
             ended=ended,
+            resumes=self._handle.resumes,
             error=error,
             progress=asdict(self._handle.progress()),
             recent=[msgspec.to_builtins(one) for one in self._handle.recent_progress()[-SHOWN_RECORDS:]],
@@ -371,14 +374,15 @@ def _leave(state_dir: Path, request_id: str, request: _StoredRequest, wait_s: fl
 def _no_process(state_dir: Path, status: Status) -> TupletreeError:
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.updated_s))
     ended = "ended" if status.ended else "had its last heartbeat"
+    words = "--runtime local --durable " if status.runtime == "local" else ""
     return RuntimeUnavailableError(
         "no process runs this topology now",
         where=str(state_dir),
         got=f"process {status.process} on {status.host}, which {ended} at {when}",
         next_step=(
-            f"start it: tupletree run TARGET --runtime local (a durable one with --durable --state-dir {state_dir})"
-            if status.runtime == "local"
-            else f"start it: tupletree run TARGET --state-dir {state_dir}"
+            f"start it: tupletree run TARGET {words}--state-dir {state_dir}"
+            if status.resumes
+            else "start a new one: tupletree run TARGET --runtime local (a local run is resumed only if it is durable)"
         ),
     )
 

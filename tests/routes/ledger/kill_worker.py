@@ -2,7 +2,7 @@
 
 `python -m tests.routes.ledger.kill_worker HOME LEDGER EXECUTION POINT COUNT [RUNTIME]`: begins the execution, unless
 it is there, and runs until every execution has ended and every queue is empty, or until the point was passed for the
-COUNTth time. RUNTIME is `local`, or `spark`: that runtime's driver, stages and files, in this process and without a JVM.
+COUNTth time. RUNTIME is `local`, or `spark`: that runtime's driver, stages and files, here and without a JVM.
 """
 
 from __future__ import annotations

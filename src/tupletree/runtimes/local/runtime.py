@@ -152,6 +152,7 @@ class LocalRun(RunHandle):
         if durability is not None:
             durability.connect(lambda: self._assembly, self._counts.rows, lambda: self._letters, self._end_by)
         super().__init__(Reporter(spec.name, progress_file(request.options), sample))
+        self.resumes = self._options.durable
         self._run_control = RunControl(self, spec.name, "local")
         self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
 
@@ -229,7 +230,7 @@ class LocalRun(RunHandle):
             joined=totals.joined,
             left=(self._counts.left or NOTHING_OPEN).of_all(open_now),
             reason=self._dead_guard.reason,
-            resumes=self._options.durable,
+            resumes=self.resumes,
         )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
