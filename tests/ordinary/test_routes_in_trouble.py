@@ -35,6 +35,13 @@ from tupletree.routes.running.services import Services
 Start = Callable[[Pipeline], PipelineRun]
 
 
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """What adapters note is shared by all tests of a process."""
+    Asked.calls.clear()
+    Batch.batches.clear()
+
+
 def side_by_side(folder: Path, point: str, count: int) -> None:
     """Two processes run the pipeline, with its batch adapter; one of them is killed in the middle."""
     kills = Kills(folder, separate=True)
