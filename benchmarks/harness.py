@@ -17,7 +17,16 @@ import msgspec
 
 from benchmarks.job import JobResult, JobSpec
 
-__all__ = ["REPOSITORY", "JobRun", "MemorySample", "child_environment", "cpu_seconds", "descendants", "run_job"]
+__all__ = [
+    "REPOSITORY",
+    "JobRun",
+    "MemorySample",
+    "child_environment",
+    "cpu_seconds",
+    "descendants",
+    "peer_environment",
+    "run_job",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLE_INTERVAL_S = 0.25
@@ -44,7 +53,13 @@ class JobRun:
 def child_environment() -> dict[str, str]:
     """Environment in which `benchmarks` and `tupletree` can be imported, also in Spark's Python workers."""
     path = [str(REPOSITORY), str(REPOSITORY / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable}
+    return {**peer_environment(), "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable}
+
+
+def peer_environment() -> dict[str, str]:
+    """The environment, in which Python keeps what it compiles: modules that are imported late are else compiled again
+    within the clock, in each job."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def run_job(name: str, spec: JobSpec, *, watch_workers: bool = False) -> JobRun:

@@ -10,7 +10,7 @@ from statistics import median, quantiles
 import msgspec
 
 from benchmarks.corpus import count_words, ensure_corpus
-from benchmarks.harness import REPOSITORY, run_job
+from benchmarks.harness import REPOSITORY, peer_environment, run_job
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.row import Row, Settings, progress
 
@@ -114,7 +114,7 @@ def run_peer(name: str, corpus: str, expected: dict[str, int]) -> PeerTimes:
         raise RuntimeError("no environment for peers: make bench-peers")
     script, *arguments = PEERS[name]
     command = [str(PEERS_PYTHON), str(REPOSITORY / "benchmarks" / "peers" / script), corpus, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=peer_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise RuntimeError(f"exit code {done.returncode}: {last}")

@@ -15,7 +15,7 @@ from statistics import median
 
 import msgspec
 
-from benchmarks.harness import REPOSITORY, run_job
+from benchmarks.harness import REPOSITORY, peer_environment, run_job
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.row import Row, Settings, progress
 from tupletree.queues import Message
@@ -121,7 +121,7 @@ def run_peer(peer: str, folder: Path) -> dict[str, float]:
     folder.mkdir(parents=True)
     script = REPOSITORY / "benchmarks" / "peers" / "embedded_queues.py"
     command = [str(PEERS_PYTHON), str(script), peer, str(folder), str(MESSAGES), str(BODY_BYTES), str(BATCH)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=peer_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise RuntimeError(f"exit code {done.returncode}: {last}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness import REPOSITORY, run_job
+from benchmarks.harness import REPOSITORY, peer_environment, run_job
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.redis_server import redis_server
 from benchmarks.row import Row, Settings, progress
@@ -142,7 +142,7 @@ def run_peer(peer: str, folder: Path) -> float:
     script = REPOSITORY / "benchmarks" / "peers" / "redis_chains.py"
     with redis_server(folder, durable=False) as url:
         command = [str(PEERS_PYTHON), str(script), peer, url, str(PEER_MESSAGES), "1"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=peer_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise RuntimeError(f"exit code {done.returncode}: {last}")

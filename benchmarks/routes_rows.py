@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness import REPOSITORY, child_environment, run_job
+from benchmarks.harness import REPOSITORY, child_environment, peer_environment, run_job
 from benchmarks.job import JobResult, JobSpec
 from benchmarks.redis_server import redis_server
 from benchmarks.row import Row, Settings, progress
@@ -84,7 +84,7 @@ def run_peer(name: str, folder: Path) -> float:
     script = REPOSITORY / "benchmarks" / "peers" / "redis_chains.py"
     with redis_server(folder, durable=durable) as url:
         command = [str(PEERS_PYTHON), str(script), program, url, str(PEER_MESSAGES)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=peer_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise RuntimeError(f"exit code {done.returncode}: {last}")
