@@ -204,7 +204,8 @@ class Options:
     call_max_bytes: int = _option(
         4 * 1024 * 1024 * 1024,
         "bytes",
-        "on Spark: what one call of a bolt may emit, encoded; a message that becomes more is dead",
+        "on Spark: what one call of a bolt may emit, encoded, where its stage has no room for it in memory; what "
+        "becomes more makes its message dead",
         at_least=1,
     )
     message_max_bytes: int = _option(

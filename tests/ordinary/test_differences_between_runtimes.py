@@ -347,3 +347,31 @@ def test_a_source_that_executors_read_is_told_of_dead_messages(run: Run) -> None
     summary = run(t)
     assert (summary.acked, summary.dead) == (4, 1)
     assert SEEN == [3]
+
+
+@bolt
+def repeated(line: Line) -> Iterator[Word]:
+    yield from (Word(str(number) * 1_000) for number in range(int(line.text.strip())))
+
+
+@bolt
+def same(word: Word) -> Word:
+    return word
+
+
+@pytest.mark.parametrize("option", ["message_max_bytes", "call_max_bytes"])
+def test_how_long_a_message_is_and_what_a_call_emits_is_limited_on_spark(run: Run, option: str) -> None:
+    """Locally nothing is encoded, so nothing is measured. One message is long, and the call for another emits much."""
+    t = Topology("long")
+    lines = t.spout("lines", items([Line("1"), Line("5000"), Line("2" + " " * 20_000)]))
+    words = t.bolt("same", same, parallelism=2).fields(t.bolt("repeated", repeated).shuffle(lines), "word")
+    t.sink("out", foreach(note)).shuffle(words)
+    # What fits in the memory of a stage is not measured.
+    summary = run(t, **{option: 10_000, "stage_memory_bytes": 0})
+    rows = len(SEEN)
+    if not is_spark(run):
+        assert (summary.acked, summary.dead, rows) == (3, 0, 5_003)
+    elif option == "message_max_bytes":
+        assert (summary.acked, summary.dead, rows) == (2, 1, 5_001)
+    else:
+        assert (summary.acked, summary.dead, rows) == (2, 1, 3)

@@ -237,6 +237,28 @@ def test_with_json_logs_every_line_on_stderr_is_an_object(tmp_path: Path, write_
     assert any("messages are open" in message for message in messages)
 
 
+@pytest.mark.spark
+def test_on_spark_too_status_is_a_health_check_and_json_logs_are_objects(
+    tmp_path: Path, write_target: WriteTarget
+) -> None:
+    """Also what Java says when it starts, and what bolts print in its workers."""
+    printing = TARGET.replace(
+        '    raise ValueError("not now")', '    print("printed")\n    raise ValueError("not now")'
+    )
+    command = Command(write_target(printing), tmp_path, "spark", "flaky", *WAITING, "--log-format", "json")
+    command.until(lambda: progress_in(status_of(command.state)).failed == 3)
+    look = ["status", "--state-dir", str(command.state)]
+    assert main(look) == 0
+    os.kill(command.process.pid, signal.SIGKILL)
+    _, err = command.process.communicate(timeout=60)
+    assert main(look) == 1
+    assert main([*look, "--json"]) == 1
+    messages = [json.loads(line)["message"] for line in err.splitlines()]
+    assert any("ValueError: not now" in message for message in messages)
+    assert "".join(messages).count("printed") == 3
+    assert not [message for message in messages if "incubator" in message]
+
+
 def test_names_of_the_environment_that_are_no_options_do_not_stop_a_start(
     tmp_path: Path, write_target: WriteTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

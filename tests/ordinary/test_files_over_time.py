@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.local.running import run as run_locally
-from tests.ordinary.conftest import InProcess, begin_in_process
+from tests.ordinary.conftest import HANG_S, begin_in_process
 from tests.ordinary.reading import LONG, Reader, here, lines_of, no_file_stays_open
 from tupletree import Topology, bolt
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConnectorError, EndOfInput, SourceChangedError
 from tupletree.runtimes import deadletters
+from tupletree.runtimes.api import RunHandle
+from tupletree.runtimes.run import run as start_run
 from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.sinks import jsonl, read_rows
@@ -297,34 +299,57 @@ def test_the_local_runtime_reads_folders_and_tells_what_is_damaged(tmp_path: Pat
     assert letter.message_id[1] == "damaged"
 
 
-def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path, in_process: InProcess) -> None:
-    state, out = tmp_path / "state", tmp_path / "out"
-    mon, sun = tmp_path / "mon.log", tmp_path / "sun.log"
+Begin = Callable[[Topology, int], RunHandle]
+
+
+def check_that_runs_go_on_whatever_becomes_of_files(folder: Path, begin: Begin) -> None:
+    """Three runs; between them files are rotated, packed, renamed, deleted, and lines come while the last one reads."""
+    out, mon, sun = folder / "out", folder / "mon.log", folder / "sun.log"
     mon.write_text(lines_of(100))
-    in_process(copy(UpTo([mon], 40), out), state, epoch_max_messages=30)
-    sizes = [
-        sum(planned.split.rows for planned in read_epoch(state / "epochs", epoch)[0].splits)
-        for epoch in numbered(state / "epochs", ".epoch")
-    ]
-    assert sum(sizes) == 40
-    assert max(sizes) <= 30
-    mon.rename(tmp_path / "mon.log.1")
+    begin(copy(UpTo([mon], 40), out), 30).wait(HANG_S)
+    mon.rename(folder / "mon.log.1")
     mon.write_text(lines_of(200, "quite another line, of the file that came after "))
     sun.write_bytes(gzip.compress(b"sun\n"))
-    sun.rename(sun := tmp_path / "sun.log.gz")
-    in_process(copy(text_lines([sun, mon]), out), state, epoch_max_messages=1000)
-    (tmp_path / "mon.log.1").unlink()
-    handle = begin_in_process(copy(text_lines(str(tmp_path / "*.log*"), follow=True, poll_interval_s=0.1), out), state)
+    sun.rename(sun := folder / "sun.log.gz")
+    begin(copy(text_lines([sun, mon]), out), 1000).wait(HANG_S)
+    (folder / "mon.log.1").unlink()
+    handle = begin(copy(text_lines(str(folder / "*.log*"), follow=True, poll_interval_s=0.1), out), 1000)
     with mon.open("a") as file:
         file.write("appended\nnot yet a line")
-    (tmp_path / "wed.log").write_text("came later\n")
-    while handle.progress().acked < 303:
+    (folder / "wed.log").write_text("came later\n")
+    found: set[Any] = set()
+    while not {("mon.log", 201), ("wed.log", 1)} <= found:
         with pytest.raises(TimeoutError):
             handle.wait(0.05)
+        found = {(Path(row["path"]).name, row["number"]) for row in read_rows(out)}
     handle.stop()
     assert handle.progress().dead == 0
-    found = sorted((Path(row["path"]).name, row["number"], row["text"]) for row in read_rows(out))
+    rows = sorted((Path(row["path"]).name, row["number"], row["text"]) for row in read_rows(out))
     expected = [("mon.log", n, text) for n, text in enumerate(lines_of(100).splitlines(), 1)]
     second = lines_of(200, "quite another line, of the file that came after ") + "appended\n"
     expected += [("mon.log", n, text) for n, text in enumerate(second.splitlines(), 1)]
-    assert found == sorted([*expected, ("sun.log.gz", 1, "sun"), ("wed.log", 1, "came later")])
+    assert rows == sorted([*expected, ("sun.log.gz", 1, "sun"), ("wed.log", 1, "came later")])
+
+
+def test_a_run_on_spark_goes_on_whatever_became_of_its_files(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    taken: list[list[int]] = []
+
+    def begin(topology: Topology, most: int) -> RunHandle:
+        if (state / "epochs").exists():
+            logged = [read_epoch(state / "epochs", epoch)[0] for epoch in numbered(state / "epochs", ".epoch")]
+            taken.append([sum(planned.split.rows for planned in epoch.splits) for epoch in logged])
+        return begin_in_process(topology, state, epoch_max_messages=most)
+
+    check_that_runs_go_on_whatever_becomes_of_files(tmp_path, begin)
+    assert sum(taken[0]) == 40
+    assert max(taken[0]) <= 30
+
+
+def test_a_durable_local_run_goes_on_whatever_became_of_its_files(tmp_path: Path) -> None:
+    """Its runs end in order: nothing comes twice."""
+
+    def begin(topology: Topology, most: int) -> RunHandle:
+        return start_run(topology, runtime="local", state_dir=tmp_path / "state", durable=True)
+
+    check_that_runs_go_on_whatever_becomes_of_files(tmp_path, begin)

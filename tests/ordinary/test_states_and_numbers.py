@@ -194,6 +194,23 @@ def test_a_progress_listener_may_stop_the_run(tmp_path: Path) -> None:
     assert took_s[0] < 1.0
 
 
+@pytest.mark.parametrize("begins", [begin, begin_in_process], ids=["local", "in process"])
+def test_messages_that_wait_for_their_retry_keep_their_place_in_max_spout_pending(
+    tmp_path: Path, begins: Callable[..., RunHandle]
+) -> None:
+    """The first three are tried again and again while seven are not asked for."""
+    script = Script([[Emit(Line("a"), number)] for number in range(10)])
+    waits = {"max_attempts": 1_000, "backoff_initial_ms": 1.0, "backoff_max_ms": 1.0}
+    handle = begins(of(script, bad), tmp_path, max_spout_pending=3, **waits)
+    until_s = time.monotonic() + HANG_S
+    while handle.progress().failed < 100:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)  # as in `until`
+    assert handle.progress().emitted == handle.progress().open == 3
+    handle.stop()
+    assert handle.wait(HANG_S).emitted == 3
+
+
 def test_options_may_be_a_plain_dict(tmp_path: Path) -> None:
     topology = of(items([Line("a")]), bad, max_attempts=5)
     handle = api_run.run(

@@ -205,12 +205,15 @@ def test_rows_that_executors_read_are_known_by_their_split(tmp_path: Path, in_pr
     assert len({ids for _, ids in on_spark}) == 3
 
 
-def test_a_batch_is_gone_through_row_by_row(tmp_path: Path) -> None:
+def test_a_batch_is_gone_through_row_by_row(tmp_path: Path, in_process: InProcess) -> None:
     rows: list[Word] = []
     t = Topology("rows")
     words = t.bolt("words", plain).shuffle(t.spout("lines", items([Line("a b c")])))
     t.sink("out", foreach(rows.extend)).shuffle(words)
-    run_locally(t, tmp_path)
+    run_locally(t, tmp_path / "local")
+    assert rows == [Word("a"), Word("b"), Word("c")]
+    rows.clear()
+    in_process(t, tmp_path / "spark")
     assert rows == [Word("a"), Word("b"), Word("c")]
     assert len(SinkBatch("id", rows)) == 3
 

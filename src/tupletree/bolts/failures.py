@@ -13,7 +13,7 @@ from tupletree.bolts.forks import leave_if_forked
 from tupletree.bolts.service_errors import is_of_service
 from tupletree.data.frames import Root, roots_of
 from tupletree.errors import PermanentError, ProcessingTimeoutError, RetryAfter, TupletreeError
-from tupletree.texts import encodable
+from tupletree.texts import counted, encodable
 from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
@@ -172,7 +172,8 @@ class FailureMaker:
 def late_text(count: int, dropped: Sequence[Failure]) -> str:
     """What the log says of tuples that came too late for a window or join, and are dropped."""
     some = "; ".join(f"{one.failing_tuple}: {one.error}" for one in dropped)
-    return f"{count:,} tuples came too late and were dropped: they are acked and in no window. Such as {some}"
+    were = "was" if count == 1 else "were"
+    return f"{counted(count, 'tuple')} came too late and {were} dropped: acked, and in no window. Such as {some}"
 
 
 def _reason(words: object) -> object:

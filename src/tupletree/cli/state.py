@@ -16,6 +16,7 @@ import typer
 from tupletree.cli.arguments import Drop, Json, Rename, Set, StateDir
 from tupletree.errors import ConfigError, Finding
 from tupletree.escaping import escape, escape_json
+from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.runtimes.inspect import ComponentState
@@ -61,7 +62,7 @@ def state_command(
     components = _chosen(components, component or [])
     if export is not None:
         rows = _export(export, components)
-        print(f"{rows} keys of epoch {epoch} written to {export}", file=sys.stderr)
+        print(f"{counted(rows, 'key')} of epoch {epoch} written to {export}", file=sys.stderr)
     elif as_json:
         for one in components:
             for entry in one.entries():
@@ -95,7 +96,7 @@ def _import(
     options = options_of(spec.options, None, ())
     counts = import_state(topology, options, state_dir, rows_of(file, spec), words_of(*words))
     for name, keys in counts.items():
-        print(f"{name}: {keys:,} keys set; they count from the next start on", file=sys.stderr)
+        print(f"{name}: {counted(keys, 'key')} set; they count from the next start on", file=sys.stderr)
     if not counts:
         print("the file has no rows: nothing is changed", file=sys.stderr)
 
@@ -146,9 +147,8 @@ def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
             table.add_row(escape(_text(entry.key)), escape(_text(entry.value)), until)
     if not expires:
         table.columns.pop()
-    print(
-        f"{component.name}: {keys} keys, {component.size_bytes} bytes in {len(component.segments)} files, epoch {epoch}"
-    )
+    size = f"{counted(component.size_bytes, 'byte')} in {counted(len(component.segments), 'file')}"
+    print(f"{component.name}: {counted(keys, 'key')}, {size}, epoch {epoch}")
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
     if limit and keys > limit:
         print(f"... and {keys - limit} more: --limit 0 shows them all, --export FILE writes them to a file")

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from tupletree.durable import create_new, sync_directory
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
 from tupletree.sinks.folders import MARKER_NAME, check_claimed
+from tupletree.texts import counted
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import TopologySpec
 
@@ -67,7 +68,7 @@ class SinkRowsError(ConnectorError):
         shown = [Finding(f"row {row.position}: {row.reason}") for row in self.rows[:_FINDINGS_SHOWN]]
         if len(self.rows) > _FINDINGS_SHOWN:
             shown.append(Finding(f"and {len(self.rows) - _FINDINGS_SHOWN} more"))
-        super().__init__(f"{where}: {len(self.rows)} rows cannot be written", findings=shown)
+        super().__init__(f"{where}: {counted(len(self.rows), 'row')} cannot be written", findings=shown)
 
 
 class FileSink(Sink[Any]):

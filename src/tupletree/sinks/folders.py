@@ -19,6 +19,7 @@ import msgspec
 
 from tupletree.durable import replace_file, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
+from tupletree.texts import counted
 
 __all__ = [
     "MARKER_NAME",
@@ -233,7 +234,7 @@ def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool
         raise ConfigError(
             "the folder holds the output of another run" if runs else "the folder holds files of something else",
             where=f"sink {sink}",
-            got=f"{directory} with {len(found)} files, {found[0].name} among them",
+            got=f"{directory} with {counted(len(found), 'file')}, {found[0].name} among them",
             expected="an empty folder, or the one this run wrote before",
             next_step="use another folder, add --append to write beside them, or resume that run (on Spark) "
             "with its --state-dir",

@@ -19,6 +19,7 @@ import msgspec
 from tupletree.errors import CheckpointError
 from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import misfits
+from tupletree.texts import counted
 
 __all__ = ["JsonLinesSink", "jsonl"]
 
@@ -73,8 +74,8 @@ class JsonLinesSink(FileSink):
             raise CheckpointError(
                 "a candidate file has the wrong number of rows",
                 where=str(source),
-                got=f"{len(lines)} rows",
-                expected=f"{len(keep)} rows",
+                got=counted(len(lines), "row"),
+                expected=counted(len(keep), "row"),
             )
         kept = [line for line, wanted in zip(lines, keep, strict=True) if wanted]
         with written(destination) as file:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import batch_of
+from tupletree.texts import counted
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
@@ -103,8 +104,8 @@ class ParquetSink(FileSink):
             raise CheckpointError(
                 "a candidate file has the wrong number of rows",
                 where=str(source),
-                got=f"{table.num_rows} rows",
-                expected=f"{len(keep)} rows",
+                got=counted(table.num_rows, "row"),
+                expected=counted(len(keep), "row"),
             )
         kept = table.filter(pa.array(keep, pa.bool_()))
         self._store(destination, kept)

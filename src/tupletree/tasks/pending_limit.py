@@ -12,6 +12,7 @@ import math
 from collections.abc import Container
 
 from tupletree.config import Options
+from tupletree.texts import counted
 from tupletree.topology.model import BoltSpec, TopologySpec
 from tupletree.topology.ordering import ordered_inputs
 
@@ -147,7 +148,9 @@ def timeout_text(
     >>> text[62:131]
     "calls of 'geocode' take 0.5 s, 64 s for all of them one after another"
     """
-    what = f"{count} attempts timed out after {timeout_s:g} s, with {in_flight} messages in flight"
+    what = (
+        f"{counted(count, 'attempt')} timed out after {timeout_s:g} s, with {counted(in_flight, 'message')} in flight"
+    )
     if slowest is None or slowest[1] < SLOW_S:
         return (
             f"{what}: no bolt is slow, as far as is measured, so look for a call that hangs, or a tuple that a bolt "

@@ -33,6 +33,7 @@ from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.tasks.upstream.retry_status import BlockedSource, RetryStatus
 from tupletree.tasks.upstream.under_way import UnderWay
 from tupletree.tasks.write_requests import WriteRequests
+from tupletree.texts import counted
 from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.attempt_notes import AttemptNotes
@@ -263,7 +264,8 @@ class SpoutMachine(Machine):
             self._calls_out.not_yet_told.extend((message_id, failure) for message_id in given)
         not_told = self._calls_out.tell_last()
         if not_told:
-            out.notes.append(LogNote(self.task.component, f"it could not be told the outcome of {not_told} messages"))
+            unheard = counted(not_told, "message")
+            out.notes.append(LogNote(self.task.component, f"it could not be told the outcome of {unheard}"))
         return released
 
     def hand_over(self, now: Now, out: Outbox) -> SpoutCheckpoint:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError
-from tupletree.texts import encodable, marked_text, restored, reversible, unmarked_text
+from tupletree.texts import counted, encodable, marked_text, restored, reversible, unmarked_text
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
 
 __all__ = ["Split", "SplitSpout", "read_split", "split_faults", "storable_split"]
@@ -153,8 +153,8 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
         raise SourceChangedError(
             "a piece of a source is not as it was when it was planned",
             where=_place_of(split),
-            got=f"more than {split.rows} rows" if count > split.rows else f"{count} rows",
-            expected=f"{split.rows} rows",
+            got=f"more than {counted(split.rows, 'row')}" if count > split.rows else counted(count, "row"),
+            expected=counted(split.rows, "row"),
             next_step="bring back what was there, or start with a fresh --state-dir",
         )
 

@@ -16,6 +16,7 @@ from tupletree.routes.messages import Child, Settlement, Work
 from tupletree.routes.payloads import encode
 from tupletree.routes.running.holding import AdapterBolt, Member, chosen_queue
 from tupletree.routes.running.outcomes import published, routed
+from tupletree.texts import counted
 from tupletree.topology.components import Held, Release
 
 __all__ = ["BatchBolt", "StatefulBolt"]
@@ -137,7 +138,7 @@ class BatchBolt(AdapterBolt):
             raise PermanentError(
                 "a batch gave several results that are not one per member, and another adapter follows",
                 where=f"route {self._route.name}, adapter {self._spec.name}",
-                got=f"{len(results)} results of {len(members)} members",
+                got=f"{counted(len(results), 'result')} of {counted(len(members), 'member')}",
                 expected="one result, one per member, or a batch adapter that is the last of its route",
             )
         standings = [standing for member in members for standing in member.work.messages]
@@ -324,7 +325,7 @@ class StatefulBolt(AdapterBolt):
             raise PermanentError(  # noqa: TRY301 - it fails the members, as what `_released` raises
                 "a release has neither one result nor one per message",
                 where=f"route {self._route.name}, adapter {self._spec.name}",
-                got=f"{len(one.results)} results of {len(one.messages)} messages",
+                got=f"{counted(len(one.results), 'result')} of {counted(len(one.messages), 'message')}",
             )
         except Exception as error:  # noqa: BLE001 - a result that cannot be published
             return [self._failed(member, error) for member in members]

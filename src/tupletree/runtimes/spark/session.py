@@ -16,6 +16,7 @@ from typing import Any
 
 from tupletree.errors import Finding, RuntimeUnavailableError
 from tupletree.runtimes.java import check_packages, check_surroundings, find_java
+from tupletree.runtimes.spark.java_output import stderr_of_java
 from tupletree.runtimes.spark.scratch import LOCAL_DIRS, configured_parents, scratch_folders
 
 __all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
@@ -116,7 +117,8 @@ def _start_jvm(chosen: Mapping[str, str]) -> None:
 
     if SparkContext._gateway is None:  # noqa: SLF001 - pyspark has no public word for it
         launch: Callable[..., Any] = launch_gateway
-        gateway = launch(SparkConf().setAll(list(chosen.items())), {"start_new_session": True})
+        with stderr_of_java() as output:
+            gateway = launch(SparkConf().setAll(list(chosen.items())), {"start_new_session": True, **output})
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
 
 

@@ -15,6 +15,7 @@ from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
 from tupletree.runtimes.spark.format.entries import EpochHeader
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.texts import counted
 from tupletree.topology.splits import SplitSpout, storable_split
 
 __all__ = ["SplitPlanner"]
@@ -53,7 +54,7 @@ class SplitPlanner:
                 "a spout planned more, or less, than it was asked for",
                 where=spout.name,
                 got=f"pieces of {', '.join(str(split.rows) for split in splits)} rows",
-                expected=f"at most {room} rows, and at least one in each piece",
+                expected=f"at most {counted(room, 'row')}, and at least one in each piece",
             )
         spout.planned += splits
         if splits:

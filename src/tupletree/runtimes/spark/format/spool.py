@@ -19,6 +19,7 @@ from tupletree.durable import pack, private_folder, read_container, sync_directo
 from tupletree.errors import CheckpointError
 from tupletree.sinks.files import FileSink, RowError, SinkRowsError, written
 from tupletree.sinks.fitting import codec_of
+from tupletree.texts import counted
 from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.ordering import asks_for_names, asks_for_order
@@ -110,8 +111,8 @@ class Spool(FileSink):
             raise CheckpointError(
                 "a candidate file has the wrong number of rows",
                 where=str(source),
-                got=f"{len(rows)} rows",
-                expected=f"{len(keep)} rows",
+                got=counted(len(rows), "row"),
+                expected=counted(len(keep), "row"),
             )
         kept = list(compress(rows, keep))
         numbers = None if made is None else list(compress(made, keep))
