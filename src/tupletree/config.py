@@ -81,9 +81,9 @@ class Options:
     max_spout_pending: int | None = _option(
         None,
         "messages",
-        "open messages per spout task; none lets the runtime choose: locally as many as the measured pace allows, at "
-        "most 128, so that they wait for less than a quarter of message_timeout_s; two epochs on Spark; 100,000 where "
-        "windows or joins hold them",
+        "open messages per spout task; none lets the runtime choose: locally as many as the measured pace allows, up "
+        "to 128 so that they wait for less than a quarter of message_timeout_s, and up to 8,192 so that they wait for "
+        "less than 5 ms; two epochs on Spark; 100,000 where windows or joins hold them",
         storm="topology.max.spout.pending",
         at_least=1,
     )

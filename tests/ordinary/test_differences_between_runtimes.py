@@ -278,11 +278,13 @@ class Open(Spout[Line]):
         self.open_now -= 1
 
 
-def test_without_a_limit_at_most_two_epochs_of_messages_are_open_on_spark_and_128_messages_locally(run: Run) -> None:
+def test_without_a_limit_at_most_two_epochs_of_messages_are_open_on_spark_and_no_epoch_limits_them_locally(
+    run: Run,
+) -> None:
     t = Topology("open")
     t.bolt("changes", sees_lines).shuffle(t.spout("lines", Open()))
     assert run(t, epoch_max_messages=5).acked == 60
-    assert max(one for one in SEEN if isinstance(one, int)) <= (10 if is_spark(run) else 128)
+    assert max(one for one in SEEN if isinstance(one, int)) <= (10 if is_spark(run) else 60)
 
 
 @bolt

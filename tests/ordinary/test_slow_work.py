@@ -18,6 +18,7 @@ from tests.local.running import HANG_S, begin, run
 from tests.tasks.timed import Timed, with_pending
 from tupletree import Collector, Emit, EndOfInput, Spout, TaskContext, Topology, bolt
 from tupletree.config import Options
+from tupletree.tasks.pending_limit import HIGHEST
 from tupletree.tracking.outcomes import Failure
 
 
@@ -117,6 +118,14 @@ def test_quick_calls_bring_the_limit_to_its_highest_within_a_few_messages() -> N
     timed.to_the_end(60.0)
     assert timed.tallest == 128
     assert timed.calls[-1][2] - timed.calls[0][2] < 0.2
+
+
+@pytest.mark.parametrize(("seconds", "tallest"), [(2e-6, range(1000, 2501)), (1e-9, range(HIGHEST, HIGHEST + 1))])
+def test_the_quicker_the_calls_the_more_messages_are_open(seconds: float, tallest: range) -> None:
+    jobs = Jobs([seconds] * 30_000)
+    timed = Timed(topology_of(jobs), Options(), job_seconds)
+    timed.to_the_end(600.0)
+    assert timed.tallest in tallest
 
 
 def test_a_limit_that_the_user_sets_is_kept_to_and_the_run_says_what_to_change() -> None:

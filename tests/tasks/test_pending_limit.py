@@ -10,7 +10,7 @@ from tests.tasks.streams import Line
 from tupletree import Topology, batch_bolt, bolt, window_bolt
 from tupletree.config import Options
 from tupletree.sources import items
-from tupletree.tasks.pending_limit import PendingLimit
+from tupletree.tasks.pending_limit import HIGHEST, PendingLimit
 
 MOST = 128
 
@@ -68,11 +68,41 @@ def measured(limit: PendingLimit, times: int, each_s: float, now_s: float = 0.0)
 
 def test_it_doubles_with_each_measured_message_as_long_as_the_last_one_waits_for_less_than_a_quarter() -> None:
     quick, slow = PendingLimit(1, MOST, 30.0), PendingLimit(1, MOST, 30.0)
+    now_s = 0.0
     for expected in (2, 4, 8, 16, 32, 64, 128, 128):
-        measured(quick, 1, 0.001)
+        now_s = measured(quick, 1, 0.001, now_s)
         assert quick.value == expected
     measured(slow, 20, 0.5)
     assert slow.value == 1 + 30.0 / 4 / 0.5
+
+
+def test_it_goes_beyond_the_usual_number_while_the_last_one_waits_for_a_few_milliseconds() -> None:
+    limit = PendingLimit(1, MOST, 30.0)
+    now_s = measured(limit, 20, 2e-6)
+    assert limit.value == pytest.approx(2500, abs=2)
+    now_s = measured(limit, 20, 5e-6, now_s + 1.0)
+    assert limit.value == pytest.approx(1000, abs=2)
+    now_s = measured(limit, 20, 1e-7, now_s + 1.0)
+    assert limit.value == HIGHEST
+    now_s = measured(limit, 1, 0.02, now_s + 1.0)  # messages that are suddenly slow
+    assert limit.value == MOST
+    measured(limit, 1, 2.0, now_s + 2.0 * HIGHEST)
+    assert limit.value == 4
+
+
+def test_it_keeps_to_a_quarter_of_a_timeout_of_milliseconds_beyond_the_usual_number_too() -> None:
+    limit = PendingLimit(1, MOST, 0.008)
+    measured(limit, 20, 2e-6)
+    assert limit.value == pytest.approx(1000, abs=2)
+
+
+def test_a_measure_that_leaves_the_limit_as_it_was_is_followed_by_a_rest() -> None:
+    limit = PendingLimit(1, MOST, 30.0)
+    now_s = measured(limit, 8, 0.001)
+    measured(limit, 1, 2e-6, now_s + 0.1)
+    assert limit.value == MOST
+    measured(limit, 1, 2e-6, now_s + 0.5)
+    assert limit.value == 2 * MOST
 
 
 def test_it_starts_again_when_a_message_times_out() -> None:
@@ -91,3 +121,16 @@ def test_it_grows_where_no_tuple_waits_for_a_task() -> None:
     limit.reached(0.04, is_idle=False)
     limit.reached(0.06, is_idle=True)
     assert limit.value == 2
+
+
+def test_it_does_not_grow_beyond_the_usual_number_because_no_tuple_waits() -> None:
+    limit = PendingLimit(100, MOST, 30.0)
+    limit.reached(0.0, is_idle=True)
+    limit.reached(0.02, is_idle=True)
+    limit.reached(0.04, is_idle=True)
+    assert limit.value == MOST
+    measured(limit, 20, 2e-6)
+    grown = limit.value
+    limit.reached(1.0, is_idle=True)
+    limit.reached(1.2, is_idle=True)
+    assert limit.value == grown > MOST

@@ -10,6 +10,7 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Drop, HighWater, Mail, Now, OrphanQuery, Track, TreeVerdicts
 from tupletree.tasks.outbox import Outbox
+from tupletree.tasks.pending_limit import HIGHEST, PendingLimit
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING
 from tupletree.topology.window_limits import max_pending
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
@@ -59,6 +60,8 @@ class AckerMachine(Machine):
     ) -> AckerMachine:
         """One by the options of a run."""
         pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
+        if PendingLimit.of(plan.spec, options, pending) is not None:
+            pending = max(pending, HIGHEST)
         return cls(
             task,
             timeout_s=options.message_timeout_s,

@@ -2,8 +2,9 @@
 
 Owns the limit of one spout task. Messages in flight wait for each other, and their timeouts run meanwhile. So the limit
 starts low and doubles with each measured message, up to the usual number, as long as the last message of those in
-flight would wait for less than a quarter of the message timeout. Where no tuple waits for a task, more messages may go
-out: a call that hangs, or a tuple that a bolt keeps, does not stop the others.
+flight would wait for less than a quarter of the message timeout; and beyond that number, where messages are quick, for
+they share what a frame and a step cost, as long as it would wait for a few milliseconds. Where no tuple waits for a
+task, more messages may go out: a call that hangs, or a tuple that a bolt keeps, does not stop the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from tupletree.texts import counted
 from tupletree.topology.model import BoltSpec, TopologySpec
 from tupletree.topology.ordering import ordered_inputs
 
-__all__ = ["PendingLimit", "timeout_text"]
+__all__ = ["HIGHEST", "PendingLimit", "timeout_text"]
+
+HIGHEST = 8_192
+"""Messages in flight at the most, however quick they are."""
+
+QUICK_S = 0.005
+"""Beyond the usual number: how long the last message in flight may wait for those before it."""
 
 WAITING_SHARE = 0.25
 """Of the message timeout: how long the last message in flight may wait for those before it."""
@@ -24,20 +31,20 @@ WAITING_SHARE = 0.25
 IDLE_S = 0.01
 """How long no tuple must wait anywhere before more messages go out beyond the limit: verdicts may be on their way."""
 
-REST_SHARE = 1 / 64
-"""Of the message timeout: how long nothing is measured once the limit is at its highest."""
+REST_S = 0.25
+"""How long nothing is measured after a measure that left the limit as it was."""
 
 
 class PendingLimit:
     """See the module docstring.
 
     Args:
-        least, most: the bounds of the limit.
+        least, usual: the bounds of the limit, but for quick messages.
         timeout_s: the message timeout.
         needs_idle: some bolt may hold messages beyond its calls, so that nothing comes back before others come.
 
     Attributes:
-        value: messages that may be in flight, without those that are only being written.
+        value: messages that may be in flight, without those that are only being written; at most `HIGHEST`.
         needs_idle: as given: without `reached`, this limit cannot be kept to.
     """
 
@@ -45,18 +52,18 @@ class PendingLimit:
         "_count",
         "_idle_s",
         "_least",
-        "_most",
         "_next_s",
         "_probe",
         "_since_s",
         "_timeout_s",
+        "_usual",
         "needs_idle",
         "value",
     )
 
-    def __init__(self, least: int, most: int, timeout_s: float, *, needs_idle: bool = False) -> None:
+    def __init__(self, least: int, usual: int, timeout_s: float, *, needs_idle: bool = False) -> None:
         self.value = self._least = least
-        self._most = most
+        self._usual = usual
         self._timeout_s = timeout_s
         self.needs_idle = needs_idle
         self._probe = 0  # the root that is measured; 0: none
@@ -66,7 +73,7 @@ class PendingLimit:
         self._idle_s = math.inf  # since when no tuple waits
 
     @classmethod
-    def of(cls, topology: TopologySpec, options: Options, most: int) -> PendingLimit | None:
+    def of(cls, topology: TopologySpec, options: Options, usual: int) -> PendingLimit | None:
         """The limit of a spout task; None where the number is fixed.
 
         It is fixed where the user sets it, where nothing times out, and where batches and windows need many messages,
@@ -87,7 +94,7 @@ class PendingLimit:
                 least = max(least, tasks * bolt.concurrency)
             elif bolt.blocking:
                 least = max(least, tasks)
-        return cls(min(least, most), most, options.message_timeout_s, needs_idle=by_hand)
+        return cls(min(least, usual), usual, options.message_timeout_s, needs_idle=by_hand)
 
     def launched(self, root: int, in_flight: int, now_s: float) -> None:
         """Note that messages were emitted, the last of them under this root; so many are in flight now."""
@@ -100,10 +107,12 @@ class PendingLimit:
             return
         self._probe = 0
         each_s = max(1e-9, (now_s - self._since_s) / max(1, self._count))
+        most = max(self._usual, min(HIGHEST, int(QUICK_S / each_s)))
         wanted = 1 + int(WAITING_SHARE * self._timeout_s / each_s)
-        self.value = max(self._least, min(self._most, wanted, 2 * self.value))
-        if self.value == self._most:
-            self._next_s = now_s + REST_SHARE * self._timeout_s
+        value = max(self._least, min(most, wanted, 2 * self.value))
+        if self._usual <= value <= self.value:
+            self._next_s = now_s + REST_S
+        self.value = value
 
     def expired(self) -> None:
         """Note that an attempt timed out: there were too many, so start again from the lowest limit."""
@@ -119,7 +128,7 @@ class PendingLimit:
             self._idle_s = now_s
         elif now_s - self._idle_s >= IDLE_S:
             self._idle_s = now_s
-            self.value = min(self._most, 2 * self.value)
+            self.value = max(self.value, min(self._usual, 2 * self.value))
 
 
 SLOW_S = 0.001

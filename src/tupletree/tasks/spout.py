@@ -465,7 +465,8 @@ class SpoutMachine(Machine):
         # In a drain no retry starts, so messages that wait for one must not take the place of what is still to be
         # emitted.
         count = self.pending.open_count if self._retrying else self.pending.in_flight
-        room = self._max_pending - (count(self.task.task_id) - writing)
+        most = self._max_pending if self._limit is None else max(self._max_pending, self._limit.value)
+        room = most - (count(self.task.task_id) - writing)
         if self.retry_status is None:
             return room
         return max(room, min(self.pending.awaiting_source(self.task.task_id), room + self._max_pending))
