@@ -79,7 +79,7 @@ def test_killed_three_times_on_spark_every_good_order_of_10_000_is_sold_exactly_
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         wanted = count - (kills + 1) * 2000
         while _left(broker) > wanted and process.poll() is None:
-            time.sleep(0.05)
+            time.sleep(0.05)  # a queue that another process empties
         assert process.poll() is None, process.communicate()[1].decode()[-2000:]
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

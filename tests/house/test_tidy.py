@@ -227,6 +227,17 @@ def test_an_ignored_check_gives_its_reason() -> None:
     assert found == []
 
 
+def test_a_test_that_waits_by_real_time_gives_its_reason() -> None:
+    """Time is injected. `tests.until` waits for other threads and processes; each other wait says why it is one."""
+    without = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"\btime\.sleep\(", line) and "  # " not in line and 'r"' not in line
+    ]
+    assert not without, "give the reason beside it, or use tests.until:\n" + "\n".join(without)
+
+
 def test_the_lock_is_hashed_and_bound_to_no_index() -> None:
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     requirements = re.findall(r"^(?!\s|#)(\S+==\S+)", lock, re.MULTILINE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from tests.local.running import HANG_S, begin, run
 from tests.local.test_restarts import Impatient
 from tests.tasks.streams import Line, Script, lines
+from tests.until import until
 from tupletree import Emit, Topology, bolt
 from tupletree.errors import TupletreeError
 from tupletree.runtimes import deadletters
@@ -69,8 +69,7 @@ def test_letters_that_could_not_be_stored_are_stored_once_they_can_be_and_then_t
 ) -> None:
     script = Told(tmp_path / "state")
     handle = begin(failing(script, breaks_folder=True), tmp_path / "state", max_attempts=1, max_spout_pending=128)
-    while not handle.progress().outages:
-        time.sleep(0.01)
+    until(lambda: handle.progress().outages)
     assert [one.component for one in handle.progress().outages] == ["dead letters"]
     assert script.stored == []
     (tmp_path / "state" / "dead").unlink()

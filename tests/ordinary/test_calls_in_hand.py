@@ -12,7 +12,8 @@ import pytest
 
 from tests.routes.running.pipelines import Batch, Config, adapter, work
 from tests.routes.running.pipelines import route as route_of
-from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, pipeline, route, until
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, pipeline, route
+from tests.until import until
 from tupletree.errors import ConnectorError
 from tupletree.routes import Adapter, AdapterResult, CallRecord, PipelineContext
 from tupletree.routes.accounts import Account, account_of

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 import pytest
 
 from tests.local.running import HANG_S
+from tests.until import until
 from tupletree import KeyedState, PermanentError, Topology, bolt
 from tupletree.cli.summary import open_text
 from tupletree.errors import (
@@ -84,15 +84,6 @@ class Service:
     def begin(self, **options: Any) -> Any:
         options = {"backoff_initial_ms": 1.0, **options}
         return api_run.run(self.topology(), runtime="local", options=options, state_dir=self.state_dir, durable=True)
-
-
-def until(condition: Any) -> None:
-    """Wait for another thread."""
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.005)  # threads of a real run, whose clock is not ours to set
-    raise AssertionError("it did not come")
 
 
 def test_what_was_open_at_a_stop_goes_on_at_the_next_start_and_state_is_kept(

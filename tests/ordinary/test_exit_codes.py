@@ -63,7 +63,7 @@ def flaky(number: Number) -> Number:
 
 @bolt(blocking=True)
 def slow(number: Number) -> Number:
-    time.sleep(0.2)
+    time.sleep(0.2)  # so that a drain finds some in flight
     return number
 
 BOLTS = {"bad": bad, "flaky": flaky, "slow": slow}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from tests.local.running import begin
 from tests.ordinary.conftest import begin_in_process
 from tests.ordinary.test_slow_work import Done, Job, Jobs
+from tests.until import until
 from tupletree import Topology, bolt
 from tupletree.sinks import jsonl, parquet
 from tupletree.sinks.reader import read_rows
@@ -42,12 +42,10 @@ def test_the_run_waits_until_it_is_back(tmp_path: Path, runtime: str, kind: Any,
     sink, away = kind(tmp_path / "out"), tmp_path / "away"
     options = {"max_attempts": 1, "epoch_max_messages": 50}
     handle = BEGIN[runtime](topology_of(sink, away), tmp_path / "state", **options)
-    while not away.exists():
-        time.sleep(0.01)
+    until(away.exists)
     if is_empty:
         sink.directory.mkdir()
-    while not handle.progress().outages:
-        time.sleep(0.01)
+    until(lambda: handle.progress().outages)
     outage = handle.progress().outages[0]
     assert outage.component == "out"
     assert "folder is not there any more" in outage.error

@@ -123,7 +123,7 @@ def test_a_true_interrupt_reaches_who_waits_and_not_the_bolts(tmp_path: Path) ->
     @bolt(blocking=True)
     def slow(line: Line) -> Word:
         at_work.set()
-        time.sleep(0.3)
+        time.sleep(0.3)  # it is at work when the signal comes
         return Word(line.text)
 
     t = Topology("slow")
@@ -143,7 +143,7 @@ def test_a_true_interrupt_ends_a_test_run_also_where_a_bolt_is_at_work() -> None
     @bolt
     def pressed(line: Line) -> Word:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
+        time.sleep(0.01)  # the handler of signals has its turn
         return Word(line.text)
 
     t = Topology("pressed")

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from tests.routes.running.pipelines import Asked, adapter
-from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states, until
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states
+from tests.until import until
 from tupletree.queues import Message, RefusedMessage, RefusedMessagesError, register_scheme
 from tupletree.queues.contract import NotCapableError
 from tupletree.queues.registry import _schemes

@@ -14,18 +14,9 @@ import pytest
 
 from tests.routes.running.pipelines import Batch, Gathering, adapter, work
 from tests.routes.running.pipelines import route as route_of
-from tests.routes.running.test_pipelines import (
-    HANG_S,
-    RUNTIMES,
-    Split,
-    is_holding,
-    on_local,
-    pipeline,
-    route,
-    states,
-    until,
-)
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, is_holding, on_local, pipeline, route, states
 from tests.routes.running.test_stateful import BATCHES, bench, bodies, values
+from tests.until import until
 from tupletree.data.frames import Frame
 from tupletree.errors import ConnectorError
 from tupletree.routes import AdapterResult, PipelineContext, Release

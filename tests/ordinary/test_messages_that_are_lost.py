@@ -13,7 +13,8 @@ import pytest
 
 from tests.routes.running.pipelines import Asked, adapter
 from tests.routes.running.test_commands import Commands
-from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states, until
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states
+from tests.until import until
 from tupletree.cli.main import main
 from tupletree.errors import ConnectorError
 from tupletree.queues import Broker, connect

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from copy import copy
@@ -19,6 +18,7 @@ from tests.databases import query
 from tests.local.running import begin
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.counting import QUICK
+from tests.until import until
 from tupletree import (
     Bolt,
     Collector,
@@ -352,15 +352,9 @@ def test_on_spark_rows_that_waited_do_not_overwrite_newer_ones_also_after_a_rest
     start_topology: StartTopology, run_topology: RunTopology, tmp_path: Path
 ) -> None:
     handle = start_topology(counted(tmp_path), tmp_path / "state")
-    deadline_s = time.monotonic() + 60.0
     database = f"sqlite:///{tmp_path}/values.db"
-    while time.monotonic() < deadline_s:
-        try:
-            if query(database, "SELECT n FROM counts"):
-                break
-        except Exception:  # noqa: BLE001 - it is not there yet
-            pass
-        time.sleep(0.05)
+    until(lambda: query(database, "SELECT name FROM sqlite_master WHERE name = 'counts'"))
+    until(lambda: query(database, "SELECT n FROM counts"))
     handle.stop(0.0)
     assert run_topology(counted(tmp_path, parallelism=3), tmp_path / "state").dead == 0
     assert found(tmp_path) == RIGHT

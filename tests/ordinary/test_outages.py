@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from tests.databases import need_postgres, postgres, query
 from tests.local.running import begin
 from tests.tasks.driving import Driver
+from tests.until import until
 from tupletree import (
     AsyncSpout,
     Bolt,
@@ -546,14 +547,12 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, caplog: pytest.LogCaptureF
     t.sink("out", sink).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
     with caplog.at_level(logging.WARNING):
         handle = begin(t, tmp_path / "state")
-        while not handle.progress().outages:
-            time.sleep(0.01)
+        until(lambda: handle.progress().outages)
         progress = handle.progress()
         assert progress.state == "waiting"
         assert [one.component for one in progress.outages] == ["out"]
         assert "the service is away" in progress.outages[0].error
-        while status_of(tmp_path / "state").progress["state"] != "waiting":
-            time.sleep(0.05)
+        until(lambda: status_of(tmp_path / "state").progress["state"] == "waiting")
         print_status(tmp_path / "state", status_of(tmp_path / "state"))
         summary = handle.wait(20.0)
     assert (summary.acked, summary.failed, summary.dead) == (10, 0, 0)
@@ -596,7 +595,7 @@ def _check_folder(tmp_path: Path, close: Callable[[Path], None], open_again: Cal
     t = Topology("folder")
     t.sink("out", jsonl(out)).shuffle(t.bolt("closing", closing).shuffle(t.spout("s", source)))
     handle = begin(t, tmp_path / "state", message_timeout_s=0.3, max_attempts=2)
-    time.sleep(0.8)
+    time.sleep(0.8)  # longer than both attempts have by real time: the folder is away for all of it
     assert [one.component for one in handle.progress().outages] == ["out"]
     open_again(out)
     began_s = time.monotonic()
@@ -615,8 +614,7 @@ def test_a_stop_during_an_outage_ends_when_its_time_is_up_and_drops_nothing(tmp_
     t = Topology("stopped")
     t.sink("out", Down()).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
     handle = begin(t, tmp_path / "state")
-    while not handle.progress().outages:
-        time.sleep(0.01)
+    until(lambda: handle.progress().outages)
     began_s = time.monotonic()
     handle.stop(0.5)
     assert 0.4 < time.monotonic() - began_s < 3.0
@@ -633,7 +631,6 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row(t
 
         @bolt
         def looks_up(m: M) -> R:
-            time.sleep(0.001)
             if m.n % 10 == 0:
                 try:
                     with engine.connect() as connection:
@@ -648,18 +645,14 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row(t
             t.bolt("looks_up", looks_up).shuffle(t.spout("s", source))
         )
         handle = begin(t, tmp_path / "state", message_timeout_s=1.0, max_attempts=1)
-        while not handle.progress().acked:
-            time.sleep(0.01)
+        until(lambda: handle.progress().acked)
         server.stop()
-        stopped_s = time.monotonic()
-        while time.monotonic() - stopped_s < away_s:
-            time.sleep(0.05)
+        time.sleep(away_s)  # the server is away for as long in real time: that is the test
         assert {one.component for one in handle.progress().outages} == {"out", "looks_up"}
         assert handle.progress().state == "waiting"
         server.start()
         back_s = time.monotonic()
-        while handle.progress().outages:
-            time.sleep(0.01)
+        until(lambda: not handle.progress().outages)
         assert time.monotonic() - back_s < 2.0 + LONGEST_PAUSE_S  # two of them, one behind the other
         summary = handle.wait(60.0)
         assert (summary.acked, summary.failed, summary.dead) == (3_000, 0, 0)

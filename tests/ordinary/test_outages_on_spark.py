@@ -14,6 +14,7 @@ from tests.databases import need_postgres, postgres, query
 from tests.ordinary.conftest import begin_in_process
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import Feed
+from tests.until import until
 from tupletree import KeyedState, MapState, Topology, batch_bolt, bolt
 from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.runtimes.spark.settle.outages import outage_in
@@ -193,16 +194,14 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row_o
         source = t.spout("source", Feed("db", N, numbered([N(n, "") for n in range(count)]), batch=20))
         t.sink("out", sql(server.url, "rows", message_type=Held)).shuffle(t.bolt("looks_up", looks_up).shuffle(source))
         handle = begin_in_process(t, tmp_path / "state", max_attempts=1, message_timeout_s=2.0, epoch_max_messages=20)
-        while not handle.progress().acked:
-            time.sleep(0.01)
+        until(lambda: handle.progress().acked)
         server.stop()
         time.sleep(away_s)  # the server is away for as long in real time: that is the test
         assert handle.progress().state == "waiting"
         assert handle.progress().outages
         server.start()
         back_s = time.monotonic()
-        while handle.progress().outages:
-            time.sleep(0.01)
+        until(lambda: not handle.progress().outages)
         assert time.monotonic() - back_s < 5.0
         summary = handle.wait(60.0)
         assert (summary.acked, summary.failed, summary.dead) == (count, 0, 0)

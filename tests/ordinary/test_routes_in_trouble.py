@@ -14,17 +14,8 @@ import pytest
 
 from tests.routes.ledger.test_kills import ROOT, Kills
 from tests.routes.running.pipelines import Asked, Batch, Config, Gathering, adapter
-from tests.routes.running.test_pipelines import (
-    HANG_S,
-    RUNTIMES,
-    Split,
-    fan_out,
-    on_local,
-    pipeline,
-    route,
-    states,
-    until,
-)
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, fan_out, on_local, pipeline, route, states
+from tests.until import until
 from tupletree.errors import ConnectorError
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes import Adapter, AdapterResult, PipelineContext, Release

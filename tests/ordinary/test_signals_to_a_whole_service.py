@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.cli.conftest import WriteTarget
 from tests.ordinary.conftest import InProcess, begin_in_process
 from tests.ordinary.test_exit_codes import TARGET
 from tests.ordinary.test_slow_work import Done, Job
+from tests.until import until
 from tupletree import ConnectorError, Topology, bolt
 from tupletree.runtimes.spark.settle.shutdown import is_session_lost
 from tupletree.sinks import jsonl
@@ -48,12 +48,10 @@ def test_a_session_that_ends_during_a_stop_leaves_messages_open_and_is_no_failur
     def run(self: Any, slices: Sequence[Any], control: Any) -> Any:
         if control.epoch < 0:  # the warm-up
             return ran(self, slices, control)
-        while not handles:
-            time.sleep(0.001)
+        until(lambda: handles)
         if handles[0]._stop_at_s is None:
             threading.Thread(target=handles[0].stop).start()
-        while handles[0]._stop_at_s is None:
-            time.sleep(0.001)
+        until(lambda: handles[0]._stop_at_s is not None)
         raise Py4JNetworkError("Answer from Java side is empty")
 
     monkeypatch.setattr(spark_in_process.InProcessPlanRunner, "run", run)
@@ -90,10 +88,7 @@ def test_a_signal_to_the_group_drains_on_spark(tmp_path: Path, write_target: Wri
         str(tmp_path / "state"), "--option", "epoch_max_messages=10",
     ]  # fmt: skip
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until_s = time.monotonic() + 60.0
-    while not [*(tmp_path / "out").glob("[!_]*")]:
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    until(lambda: [*(tmp_path / "out").glob("[!_]*")])
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=60)
     summary = json.loads(out.splitlines()[-1])

@@ -16,6 +16,7 @@ import pytest
 
 from tests.local.running import HANG_S, begin, run
 from tests.tasks.timed import Timed, with_pending
+from tests.until import until
 from tupletree import Collector, Emit, EndOfInput, Spout, TaskContext, Topology, bolt
 from tupletree.config import Options
 from tupletree.tasks.pending_limit import HIGHEST
@@ -65,12 +66,12 @@ def apart(job: Job) -> None:
 
 @bolt
 def sleeps(job: Job) -> None:
-    time.sleep(job.seconds)
+    time.sleep(job.seconds)  # a call that takes as long by real time: threads are what is tested
 
 
 @bolt(blocking=True)
 def blocks(job: Job) -> None:
-    time.sleep(job.seconds)
+    time.sleep(job.seconds)  # as in `sleeps`
 
 
 def topology_of(jobs: Jobs, slow: Any = work, parallelism: int = 1) -> Topology:
@@ -269,7 +270,7 @@ def test_reset_timeout_counts_at_once_also_within_one_long_call(tmp_path: Path) 
     @bolt
     def long(job: Job, collector: Collector[Done]) -> None:
         for _ in range(12):
-            time.sleep(0.1)
+            time.sleep(0.1)  # as in `sleeps`
             collector.reset_timeout(job)
 
     topology = Topology("long")
@@ -292,7 +293,7 @@ def test_a_verdict_by_hand_is_told_while_its_call_goes_on(settle: str, tmp_path:
 
     @bolt
     def long(job: Job, collector: Collector[Done]) -> None:
-        time.sleep(0.02)
+        time.sleep(0.02)  # as in `sleeps`
         collector.emit(Done(job.number))
         (collector.ack if settle == "ack" else collector.fail)(job)
         heard.append(told.wait(5.0))
@@ -306,7 +307,7 @@ def test_a_verdict_by_hand_is_told_while_its_call_goes_on(settle: str, tmp_path:
 def test_acks_by_hand_are_told_one_by_one(tmp_path: Path) -> None:
     @bolt(auto_ack=False)
     def by_hand(job: Job, collector: Collector[Done]) -> None:
-        time.sleep(0.05)
+        time.sleep(0.05)  # as in `sleeps`
         collector.ack(job)
 
     jobs = Jobs([0.0] * 6)
@@ -319,8 +320,7 @@ def test_acks_by_hand_are_told_one_by_one(tmp_path: Path) -> None:
 def test_a_stop_waits_for_one_call_and_what_was_worked_before_is_acked(tmp_path: Path) -> None:
     jobs = Jobs([0.1] * 10)
     handle = begin(topology_of(jobs, sleeps), tmp_path / "state", max_spout_pending=10)
-    while not jobs.acked:
-        time.sleep(0.01)
+    until(lambda: jobs.acked)
     before_s = time.monotonic()
     handle.stop(0.25)
     assert time.monotonic() - before_s < 0.8
@@ -375,7 +375,7 @@ def test_a_call_sees_the_attempt_that_it_belongs_to_also_after_its_message_timed
     @bolt(blocking=True)
     def slow(job: Job, context: TaskContext) -> None:
         before = context.attempt
-        time.sleep(0.6 if before == 2 else 0.0)
+        time.sleep(0.6 if before == 2 else 0.0)  # as in `sleeps`
         seen.append((before, context.attempt))
         if before < 3:
             raise RuntimeError("again")
@@ -394,8 +394,6 @@ def test_a_call_that_hangs_does_not_stop_the_messages_behind_it(tmp_path: Path) 
 
     jobs = Jobs([0.0] * 50)
     handle = begin(topology_of(jobs, waits), tmp_path / "state")
-    until_s = time.monotonic() + 5.0
-    while len(jobs.acked) < 49 and time.monotonic() < until_s:
-        time.sleep(0.01)
+    until(lambda: len(jobs.acked) >= 49)
     handle.stop(0.1)
     assert len(jobs.acked) == 49

@@ -15,6 +15,7 @@ from tests.local.running import HANG_S, begin
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess, begin_in_process
 from tests.tasks.streams import Line, Script, Word
+from tests.until import until
 from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, bolt
 from tupletree.runtimes import run as api_run
 from tupletree.runtimes.api import RunHandle
@@ -48,11 +49,8 @@ def of(spout: Any, work: Any, **options: Any) -> Topology:
     return t
 
 
-def until(handle: RunHandle, state: str) -> None:
-    until_s = time.monotonic() + HANG_S
-    while handle.progress().state != state:
-        assert time.monotonic() < until_s, handle.progress()
-        time.sleep(0.01)  # a state is looked at, nobody tells of it
+def until_it_is(handle: RunHandle, state: str) -> None:
+    until(lambda: handle.progress().state == state, what=handle.progress)
 
 
 class Doubled(Spout[Line]):
@@ -99,7 +97,7 @@ def test_untracked_messages_their_failures_and_second_deliveries_are_counted_on_
 
 def test_a_paused_run_says_so_in_progress_status_and_metrics(tmp_path: Path) -> None:
     handle = begin(of(Script([], ends=False), good), tmp_path)
-    until(handle, "processing")
+    until_it_is(handle, "processing")
     handle.pause()
     assert handle.progress().state == "paused"
     (states,) = [one for one in RunCollector(handle, "t", "local").collect() if one.name == "tupletree_state"]
@@ -119,7 +117,7 @@ class Breaking(Spout[Line]):
 
 def test_a_run_that_waits_for_its_restart_says_so(tmp_path: Path) -> None:
     handle = begin(of(Breaking(), good), tmp_path)
-    until(handle, "restarting")
+    until_it_is(handle, "restarting")
     handle.stop()
     handle.wait(HANG_S)
 
@@ -202,10 +200,7 @@ def test_messages_that_wait_for_their_retry_keep_their_place_in_max_spout_pendin
     script = Script([[Emit(Line("a"), number)] for number in range(10)])
     waits = {"max_attempts": 1_000, "backoff_initial_ms": 1.0, "backoff_max_ms": 1.0}
     handle = begins(of(script, bad), tmp_path, max_spout_pending=3, **waits)
-    until_s = time.monotonic() + HANG_S
-    while handle.progress().failed < 100:
-        assert time.monotonic() < until_s
-        time.sleep(0.01)  # as in `until`
+    until(lambda: handle.progress().failed >= 100)
     assert handle.progress().emitted == handle.progress().open == 3
     handle.stop()
     assert handle.wait(HANG_S).emitted == 3
@@ -227,10 +222,7 @@ def test_a_wrong_name_in_a_dict_of_options_is_named(tmp_path: Path) -> None:
 def test_a_stop_on_spark_says_what_the_open_messages_wait_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topology = of(items([Line("a"), Line("b")]), bad)
     handle = begin_in_process(topology, tmp_path, backoff_initial_ms=60_000.0, backoff_max_ms=60_000.0)
-    until_s = time.monotonic() + HANG_S
-    while handle.progress().failed < 2:
-        assert time.monotonic() < until_s
-        time.sleep(0.01)  # as in `until`
+    until(lambda: handle.progress().failed >= 2)
     handle.pause()
     assert handle.progress().state == "paused"
     begun_s = time.time()

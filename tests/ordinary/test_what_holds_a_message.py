@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tests.cli.conftest import Run
 from tests.local.running import begin
 from tests.ordinary.conftest import begin_in_process
 from tests.tasks.streams import Line, Word
+from tests.until import until
 from tupletree import (
     Bolt,
     Emit,
@@ -135,18 +135,9 @@ def held_by(kind: Any, place: Path, *, sink: Any = None) -> Iterator[LocalRun]:
         handle.wait(HANG_S)
 
 
-def soon(look: Callable[[], Any]) -> Any:
-    """What it gives as soon as that is something."""
-    until_s = time.monotonic() + HANG_S
-    while not (found := look()):
-        assert time.monotonic() < until_s, "nothing was found in time"
-        time.sleep(0.01)
-    return found
-
-
 def notes(handle: LocalRun, message: str, part: str) -> str:
     """What is told of a message as soon as this is part of it."""
-    found = soon(lambda: [one for one in handle.whereabouts(message) if part in one.note])
+    found = until(lambda: [one for one in handle.whereabouts(message) if part in one.note])
     return str(found[0].note)
 
 
@@ -170,10 +161,10 @@ def test_it_is_told_of_one_and_counted_of_all(
         assert (last.what, last.attempt) == ("open" if kind is fails else "in flight", 1)
         assert told[0] in last.detail
         if kind in (per_day, hundred, fails):
-            soon(lambda: counted in progress_line(handle.progress()))
+            until(lambda: counted in progress_line(handle.progress()))
         if counted:
-            soon(lambda: [one for one in handle.progress().holds if one.counted().startswith(counted)])
-            soon(lambda: counted in run("status", "--state-dir", tmp_path / "state").out)
+            until(lambda: [one for one in handle.progress().holds if one.counted().startswith(counted)])
+            until(lambda: counted in run("status", "--state-dir", tmp_path / "state").out)
         asked = run("why", "a", "--state-dir", tmp_path / "state")
         assert (asked.code, told[0] in asked.out) == (0, True)
     if kind in (fails, fetch, away):  # the stop left it open, and ended no window or batch with it
@@ -208,12 +199,12 @@ def test_on_spark_open_messages_are_told_of_after_each_epoch_and_after_the_end(t
     handle = begin_in_process(t, place, message_timeout_s=None)
     # What is tried again may bring earlier times, so that event time has not begun.
     held = "held by per_day, the first until event time is 1970-01-02 00:00:00 UTC"
-    soon(lambda: f"2 tuples {held}" in [one.counted() for one in handle.progress().holds])
-    retries = soon(lambda: [one for one in handle.progress().holds if one.kind == "retry"])
+    until(lambda: f"2 tuples {held}" in [one.counted() for one in handle.progress().holds])
+    retries = until(lambda: [one for one in handle.progress().holds if one.kind == "retry"])
     assert retries[0].counted().startswith("3 messages waiting for another attempt, the first at ")
-    record = soon(handle.recent_progress)[-1]
+    record = until(handle.recent_progress)[-1]
     assert {one.kind for one in record.holds} == {"held", "retry"}
-    status = soon(lambda: next((out for out in [run("status", "--state-dir", place).out] if held in out), ""))
+    status = until(lambda: next((out for out in [run("status", "--state-dir", place).out] if held in out), ""))
     assert "3 messages waiting for another attempt" in status
     handle.stop(5.0)
     assert handle.wait(HANG_S).open == 5
@@ -239,13 +230,14 @@ def test_what_waits_behind_others_is_told_apart(tmp_path: Path) -> None:
 
 def test_a_message_that_is_done_but_for_its_rows_says_so(tmp_path: Path) -> None:
     with held_by(plain, tmp_path / "state", sink=Away()) as handle:
-        assert notes(handle, "a", "rows") == "done but for its rows, which wait to be written"
-        assert Hold("write", "lines", 3) in soon(lambda: handle.progress().holds)
+        done = "done but for its rows, which wait to be written"
+        until(lambda: [one.note for one in handle.whereabouts("a")] == [done])
+        assert Hold("write", "lines", 3) in until(lambda: handle.progress().holds)
 
 
 def test_records_and_metrics_have_what_is_held(tmp_path: Path) -> None:
     with held_by(hundred, tmp_path / "state") as handle:
-        soon(lambda: handle.recent_progress() and handle.recent_progress()[-1].holds)
+        until(lambda: handle.recent_progress() and handle.recent_progress()[-1].holds)
         (held,) = handle.recent_progress()[-1].holds
         assert (held.kind, held.component, held.count) == ("held", "worker", 3)
         collected = {one.name: one for one in RunCollector(handle, "holding", "local").collect()}

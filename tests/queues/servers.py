@@ -53,7 +53,7 @@ class Server:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
-            time.sleep(0.02)
+            time.sleep(0.02)  # another process has to start
         raise AssertionError("the server does not answer")
 
     def kill(self) -> None:

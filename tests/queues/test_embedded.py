@@ -139,7 +139,7 @@ def test_closing_ends_the_waiting_of_another_thread(path: Path) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.05)
+    time.sleep(0.05)  # most probably it waits by now; either order must be right
     broker.close()
     thread.join(10)
     assert len(ended) == 1

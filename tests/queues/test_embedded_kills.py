@@ -58,7 +58,7 @@ def test_killed_at_random_moments_a_publish_lease_ack_loop_loses_nothing_and_rep
         for worker in pair:
             await_ready(worker)
         for worker in pair:
-            time.sleep(chance.uniform(0.03, 0.25))
+            time.sleep(chance.uniform(0.03, 0.25))  # a kill at any moment
             workers.kill(worker)
     published, acking, acked = (workers.noted(what) for what in ("published", "acking", "acked"))
     assert len(published) > 20
@@ -87,7 +87,7 @@ def test_killed_in_the_middle_of_moves_each_message_is_in_one_queue(tmp_path: Pa
     for _ in range(3):
         worker = workers.start("move")
         await_ready(worker)
-        time.sleep(random.uniform(0.01, 0.1))
+        time.sleep(random.uniform(0.01, 0.1))  # a kill at any moment
         workers.kill(worker)
     with SqliteBroker(workers.file) as broker:
         found = [

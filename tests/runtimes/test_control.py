@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.until import until
 from tupletree import Emit, Spout, Topology
 from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError
@@ -80,11 +81,8 @@ def before_control_begins(prepare: Callable[[], None], monkeypatch: pytest.Monke
 
 
 def wait_until(state_dir: Path, holds: Callable[[Status], Any]) -> Status:
-    until_s = time.monotonic() + HANG_S
-    while not holds(status := status_of(state_dir)):
-        assert time.monotonic() < until_s, status
-        time.sleep(0.01)  # another thread writes it; waiting is not what is tested
-    return status
+    until(lambda: holds(status_of(state_dir)), what=lambda: status_of(state_dir))
+    return status_of(state_dir)
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:

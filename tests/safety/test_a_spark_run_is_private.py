@@ -51,7 +51,7 @@ def charge(order: Order) -> Order:
     (HERE / "temporary").write_text(tempfile.gettempdir())
     (HERE / "reached").touch()
     while not (HERE / "go").exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # a file that another process makes
     return order
 
 

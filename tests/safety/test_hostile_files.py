@@ -18,6 +18,7 @@ import pytest
 from tests.safety.hostile import write_hostile_files
 from tests.safety.test_requests_from_outside_are_data import HANG_S, Endless, wait_until_gone
 from tests.spark.counting import QUICK
+from tests.until import until
 from tupletree import Topology
 from tupletree.cli.main import main
 from tupletree.config import resolve_options
@@ -42,13 +43,6 @@ def start(runtime: str, place: Path) -> RunHandle:
     t.sink("out", foreach(lambda row: None)).shuffle(t.spout("ticks", Endless()))
     settings = resolve_options(code={**QUICK, "epoch_max_messages": 50, "epoch_min_interval_ms": 20})
     return STARTS[runtime](RunRequest(t, settings, None, place, append=False, master="", redact=None))
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + HANG_S
-    while not happened():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)  # a run of its own threads, by real time
 
 
 def run_for_a_moment(runtime: str, place: Path) -> None:
@@ -82,7 +76,7 @@ def test_no_run_ends_and_nothing_outside_changes(
     place = tmp_path / "state"
     handle = start(runtime, place)
     try:
-        wait_for(lambda: handle.progress().acked > 0)
+        until(lambda: handle.progress().acked > 0)
         for seed, name in enumerate(READ_WHILE_IT_RUNS):
             (place / name).parent.mkdir(exist_ok=True)
             write_hostile_files(place / name, count, seed, target)

@@ -52,7 +52,7 @@ HERE = Path(__file__).parent
 def wait(payload):
     (HERE / "reached").touch()
     while not (HERE / "go").exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # a file that another process makes
     return payload
 """
 

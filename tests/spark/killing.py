@@ -55,7 +55,7 @@ def be_killed_for_memory() -> None:
 
 def loop_for_ever() -> None:
     while True:
-        time.sleep(0.01)
+        time.sleep(0.01)  # that is what it does wrong
 
 
 def loop_in_c() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spark.upgrading import LONG, Feed, begin, complete, crash, decisions, module, planned, state_of
+from tests.until import until
 from tupletree import Topology
 from tupletree.errors import CheckpointError, ConfigError
 from tupletree.runtimes.deadletters import read, request_replay
@@ -249,13 +249,6 @@ def held_at_a_stop(version: Any, place: Path, end: int = 6) -> None:
     until(lambda: sum(hold.count for hold in handle.progress().holds if hold.component == "gather") == 2 * end)
     handle.stop(5.0)
     handle.wait(30.0)
-
-
-def until(met: Any) -> None:
-    deadline = time.monotonic() + 20.0
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_messages_go_on_without_what_a_dropped_bolt_held(tmp_path: Path) -> None:

@@ -135,12 +135,12 @@ def main(home: str, ledger: str, execution: str, point: str, count: str, runtime
         asked = run.services.ledger
         while any(not one.ended_s for one in asked.executions(limit=1000)) or asked.outbox(1):
             assert time.monotonic() < end_s, asked.executions()
-            time.sleep(0.01)
+            time.sleep(0.01)  # threads of the run in this process
         # Leases of processes that were killed end after that, and their deliveries come once more, to be acked.
         queues = ("split", "flaky", "index")
         while any(run.services.broker(queue).depth(queue).open for queue in queues):
             assert time.monotonic() < end_s, {queue: run.services.broker(queue).depth(queue) for queue in queues}
-            time.sleep(0.01)
+            time.sleep(0.01)  # threads of the run in this process
     print("done", flush=True)
 
 

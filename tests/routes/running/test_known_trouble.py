@@ -12,16 +12,8 @@ import pytest
 
 from tests.routes.running.pipelines import Asked, Batch, Config, adapter
 from tests.routes.running.simulated import World
-from tests.routes.running.test_pipelines import (
-    HANG_S,
-    RUNTIMES,
-    Judge,
-    Split,
-    pipeline,
-    route,
-    states,
-    until,
-)
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Judge, Split, pipeline, route, states
+from tests.until import until
 from tupletree.queues import Message, connect
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes import Adapter, AdapterResult, Pipeline, PipelineContext

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.routes.running.pipelines import Asked, Config, adapter
-from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states, until
+from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states
+from tests.until import until
 from tupletree.errors import ConnectorError
 from tupletree.queues import Delivery
 from tupletree.queues.sqlite import SqliteBroker

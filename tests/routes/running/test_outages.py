@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.routes.running.pipelines import Asked, adapter
-from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states, until
+from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states
+from tests.until import until
 from tupletree.routes.running import outgoing
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.routes.running.pipelines import Asked, Batch, Config, Gathering, adapter
+from tests.until import until
 from tupletree.config import resolve_options
 from tupletree.queues import Message, connect
 from tupletree.routes import Adapter, AdapterResult, Emitted, PipelineContext, PipelineSpec, RouteSpec
@@ -104,14 +103,6 @@ def in_process_spark(p: Pipeline) -> PipelineRun:
 
 
 RUNTIMES: list[Callable[[Pipeline], PipelineRun]] = [on_local, in_process_spark]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for something that another thread brings about."""
-    ends_s = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < ends_s, "it does not come to that"
-        threading.Event().wait(0.005)
 
 
 def is_holding(run: PipelineRun, count: int) -> bool:

@@ -47,7 +47,7 @@ class Threaded(Adapter[AdapterConfig]):
 
     async def process(self, context: PipelineContext) -> AdapterResult:
         def work() -> int:
-            time.sleep(0.01)
+            time.sleep(0.01)  # work that blocks its thread
             return asyncio.run(asyncio.sleep(0, 7))
 
         return AdapterResult(context.message.with_payload(await asyncio.to_thread(work)))
