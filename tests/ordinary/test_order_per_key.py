@@ -367,6 +367,41 @@ def test_why_and_status_say_behind_which_key_a_message_waits() -> None:
     assert released.roots == [4]
 
 
+def test_the_longer_nothing_comes_the_rarer_it_is_looked_for() -> None:
+    t = Topology("looks")
+
+    @bolt
+    def work(event: Event) -> None:
+        pass
+
+    t.bolt("work", work).fields(t.spout("events", items(EVENTS)), "key", ordered=True)
+    plan = Plan.of(t.build(), Options())
+    (task,) = plan.task_ids_of("work")
+    inputs = OrderedInputs.of(plan)
+    assert inputs is not None
+    inputs.register(9, lambda root: root, [1])
+    in_order = OrderedInput("work", inputs, ordered_keys(plan.spec, plan.spec.components["work"]))
+
+    now_s = 100.0
+
+    def looks(seconds: float) -> int:
+        nonlocal now_s
+        end_s, count = now_s + seconds, 0
+        while now_s < end_s:
+            in_order.look(now_s)
+            now_s += in_order.look_in_s
+            count += 1
+        return count
+
+    in_order.add(Frame(task, "events", "Event", [EVENTS[2]], [2], [1], 7))
+    assert in_order.next_frame(1) is None, "message 1 is to be tried again"
+    assert in_order.look_in_s == 0.002
+    assert looks(30.0) < 400
+    assert in_order.look_in_s == 0.1
+    in_order.add(Frame(task, "events", "Event", [EVENTS[3]], [3], [1], 8))
+    assert in_order.look_in_s == 0.002
+
+
 def faulty(make: Callable[[Tries], Topology], seed: int, faults: Faults | None = None) -> Tries:
     random = Random(seed)
     tries = Tries({number: random.choice((0, 0, 0, 1, 2)) for number in range(30)})

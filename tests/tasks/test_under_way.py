@@ -8,6 +8,7 @@ import pytest
 
 from tupletree.data.frames import Frame
 from tupletree.tasks.live_roots import LiveRoots
+from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.tasks.upstream.under_way import KeptFrames, UnderWay
 
 TASKS = ["spout", "slow", "window", "sink"]
@@ -61,6 +62,38 @@ def test_the_parts_of_a_frame_that_is_cut_are_each_under_way() -> None:
         assert under_way.oldest_s("window") == 5.0
         under_way.taken(rest.id)
         assert under_way.oldest_s("window") is None
+
+
+def test_a_kept_frame_that_comes_twice_is_under_way_until_its_messages_are_settled() -> None:
+    under_way = fresh()
+    kept = KeptFrames(under_way)
+    one = frame(7, 1, [1, 2])
+    under_way.sent([one], 5.0)
+    kept.keep(one)
+    kept.settle([(7, [1])], ())
+    kept.keep(one)
+    assert under_way.oldest_s("window") == 5.0
+    kept.settle([(7, [2])], ())
+    assert under_way.oldest_s("window") is kept.since_s is None, "what was settled is not kept again"
+
+
+def test_what_was_settled_of_the_first_part_of_a_frame_holds_up_no_ordered_input_while_the_second_waits() -> None:
+    above = frozenset({"spout", "slow"})
+    ordered = OrderedInputs({"window": (frozenset({("slow", "At")}), above)}, TASKS)
+    ordered.register(0, lambda root: root, [])
+    under_way = UnderWay({}, TASKS, None, ordered)
+    kept = KeptFrames(under_way)
+    head, rest = frame(7, 1, [1]), frame(7, 1, [2])
+    under_way.sent([frame(7, 1, [1, 2])], 5.0)
+    ordered.launched(0, [1, 2], [1, 2])
+    under_way.cut(head, rest)
+    kept.keep(head)
+    assert ordered.earliest("window", 0) == 1
+    kept.settle([(7, [1])], ())
+    kept.keep(rest)
+    assert ordered.earliest("window", 0) == 2
+    kept.settle([(7, [2])], ())
+    assert ordered.earliest("window", 0) is None
 
 
 def test_a_failed_attempt_is_under_way_until_its_spout_task_knows() -> None:

@@ -25,7 +25,7 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, CallWatch, own_copy
-from tupletree.tasks.bolt import LOOK_FOR_EARLIER_S, RENEWALS
+from tupletree.tasks.bolt import RENEWALS
 from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
@@ -196,7 +196,7 @@ class AsyncBoltMachine(EmittingMachine):
             dues += [self._limit.due_s] if len(self._running) < self._spec.concurrency else []
             dues += [] if self._renewal_s is None else [self._renew_at_s]
         if self._in_order is not None and self._in_order.is_holding:
-            dues.append(self._looked_s + (LOOK_FOR_EARLIER_S if self._in_order.looks_again else LOOK_S))
+            dues.append(self._looked_s + self._in_order.look_in_s)
             dues += [] if self._renewal_s is None else [self._renew_at_s]
         return min(dues, default=None)
 
@@ -366,7 +366,7 @@ class AsyncBoltMachine(EmittingMachine):
                 self._go_on(Worked(), out)
         asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
         if self._in_order is not None and self._in_order.is_holding:
-            self._in_order.look()
+            self._in_order.look(now.monotonic_s)
             if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
                 self._renew_at_s = now.monotonic_s + self._renewal_s
                 out.extend([*self._in_order.waiting_roots(), *self._waiting_roots()])

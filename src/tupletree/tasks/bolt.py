@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BoltMachine", "Sender"]
 
-LOOK_FOR_EARLIER_S = 0.002
-"""How often a task with an ordered input looks whether what is earlier has come, while something waits for that."""
-
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
 
@@ -415,7 +412,7 @@ class BoltMachine(EmittingMachine):
     def _renew_in_order(self, in_order: OrderedInput, now: Now, out: Outbox) -> None:
         """Waiting for its turn is no part of a message's time."""
         self._seen_s = now.monotonic_s
-        in_order.look()
+        in_order.look(now.monotonic_s)
         if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
             self._renew_at_s = now.monotonic_s + self._renewal_s
             out.extend([*in_order.waiting_roots(), *self._waiting_roots()])
@@ -425,7 +422,7 @@ class BoltMachine(EmittingMachine):
         due_s = self._next_due_s()
         if self._in_order is None or not self._in_order.is_holding:
             return due_s
-        dues = [due_s, self._seen_s + (LOOK_FOR_EARLIER_S if self._in_order.looks_again else LOOK_AGAIN_S)]
+        dues = [due_s, self._seen_s + self._in_order.look_in_s]
         dues += [None if self._renewal_s is None else self._renew_at_s]
         if self._limit is not None and not self.is_waiting:
             dues.append(self._limit.due_s)

@@ -26,6 +26,15 @@ from tupletree.tracking.holds import Hold
 
 __all__ = ["OrderedInput"]
 
+LOOK_FOR_EARLIER_S = 0.002
+"""How soon a task looks whether what is earlier has come, after something came or was worked."""
+
+LOOK_SHARE = 8
+"""After that, the pauses between looks are this part of the time that it has waited."""
+
+LOOK_AT_LEAST_S = 0.1
+"""No pause between looks is longer."""
+
 NO_SPOUT: Final = -1
 """In the place of a spout task, for tuples of no message: they wait for nothing."""
 
@@ -82,6 +91,8 @@ class OrderedInput:
         self._behind: dict[_Key, list[_Part]] = {}  # parked until something changes for the key
         self._parts: dict[int, list[_Part]] = {}  # by root
         self._chosen: dict[_Key, int] = {}
+        self._waits_since_s: float | None = None  # for nothing came and nothing was worked since; None: no look was yet
+        self._waited_s = 0.0
 
     # --- tuples come and go -----------------------------------------------------------------------------------
 
@@ -90,6 +101,7 @@ class OrderedInput:
         keys_of = self._keys_of.get((frame.component, frame.stream))
         found = self._split(frame, None if keys_of is None else keys_of(frame.values))
         over: set[int] = set()
+        self._waits_since_s = None
         for part in found:
             if not self._place(part, ordered=keys_of is not None):
                 over |= part.roots
@@ -169,6 +181,7 @@ class OrderedInput:
             size += part.size
         if not chosen:
             return None
+        self._waits_since_s = None
         for part in chosen:
             part.is_in_hand = bool(part.roots)
         return _frame_of(chosen)
@@ -283,10 +296,16 @@ class OrderedInput:
         for root in roots:
             if root in self._parts and self._inputs.position(root) is None:
                 self._drop(root)
-        self.look()
+        self._let_go()
 
-    def look(self) -> None:
-        """Let go of the keys of messages that are over."""
+    def look(self, now_s: float) -> None:
+        """Let go of the keys of messages that are over, and note how long nothing has come; see `look_in_s`."""
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        self._waited_s = now_s - self._waits_since_s
+        self._let_go()
+
+    def _let_go(self) -> None:
         for message in [one for one in self._failed_keys if not self._inputs.holds_up(*one)]:
             self._release_failed(message, {*self._failed_keys[message]})
 
@@ -316,6 +335,14 @@ class OrderedInput:
     def looks_again(self) -> bool:
         """Whether something waits for what is still to come: nobody tells when that has changed."""
         return any(self._coming.values())
+
+    @property
+    def look_in_s(self) -> float:
+        """How long after a look the next one is due, while anything waits."""
+        if not self.looks_again:
+            return LOOK_AT_LEAST_S
+        waited_s = 0.0 if self._waits_since_s is None else self._waited_s
+        return min(max(waited_s / LOOK_SHARE, LOOK_FOR_EARLIER_S), LOOK_AT_LEAST_S)
 
     def waiting_roots(self) -> list[int]:
         """The attempts of which tuples wait."""

@@ -357,6 +357,11 @@ class OrderedInputs:
 
     # --- questions --------------------------------------------------------------------------------------------
 
+    def has_parts(self, frame_id: int) -> bool:
+        """Whether a frame is worked in parts, of which more than one is under way."""
+        entry = self._frames.get(frame_id)
+        return entry is not None and entry.parts > 1
+
     def counts(self, frame_id: int) -> bool:
         """Whether a frame is under way to such an input."""
         return frame_id in self._frames

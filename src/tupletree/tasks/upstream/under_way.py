@@ -127,6 +127,13 @@ class UnderWay:
         entry = self._frames.get(frame.id)
         return None if entry is None else entry[1]
 
+    def has_parts(self, frame_id: int) -> bool:
+        """Whether a frame is worked in parts, of which more than one is under way."""
+        entry = self._frames.get(frame_id)
+        if entry is not None:
+            return entry[2] > 1
+        return self.ordered is not None and self.ordered.has_parts(frame_id)
+
     def taken(self, frame_id: int) -> None:
         """What comes of a frame, or of a part of it, has been sent."""
         if self.ordered is not None:
@@ -221,9 +228,10 @@ class KeptFrames:
                 return
             since_s = math.inf  # no window waits for it
         roots = {one for root in frame.roots for one in roots_of(root)}
-        if frame.id in self._roots:  # the other part of one that was cut
-            self._roots[frame.id] |= roots
-            self._under_way.taken(frame.id)
+        if frame.id in self._roots:
+            if self._under_way.has_parts(frame.id):  # the other part of one that was cut, not the same frame twice
+                self._roots[frame.id] |= roots
+                self._under_way.taken(frame.id)
         elif roots:
             self._roots[frame.id] = roots
             self._since_s[frame.id] = since_s
@@ -243,7 +251,7 @@ class KeptFrames:
 
     def _release(self, frame_id: int, left: set[int], settled: Collection[int]) -> None:
         left.difference_update(settled)
-        if left and self._under_way.ordered is not None:
+        if self._under_way.ordered is not None:  # also with nothing left: the frame may have another part
             self._under_way.ordered.passed(frame_id, settled)
         if not left:
             del self._roots[frame_id], self._since_s[frame_id]
