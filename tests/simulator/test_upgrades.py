@@ -24,5 +24,5 @@ def test_many_seeds_of_changes(tmp_path: Path) -> None:
         place = tmp_path / str(seed)
         place.mkdir()
         changes += simulate(seed, place).changes
-    kinds = ("branch", "other", "held")
+    kinds = ("branch", "other", "held", "echo")
     assert changes.keys() >= {"rename", "widen", "tasks", "add branch", *(f"drop {kind}" for kind in kinds)}

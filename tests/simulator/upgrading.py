@@ -69,6 +69,11 @@ def copied(counted: Counted) -> Counted:
     upgrading.WORLDS[counted.world].meet("copied", counted.number)
     return counted
 
+@bolt
+def echoed(counted: Counted) -> Counted:
+    upgrading.WORLDS[counted.world].meet("echoed", counted.number)
+    return Counted(counted.world, -1 - counted.number, counted.key, counted.total)
+
 @batch_bolt(size=5, max_age_s=0.2)
 def gathered(counted: list[Counted]) -> list[Counted]:
     return counted
@@ -95,9 +100,9 @@ class World:
         given: the highest number that each source has given to a run that logged it; by name of the source.
         names: what each component is called.
         tasks: how many tasks bolts and sinks have.
-        has: `branch`, `other` and `held`, if they are there.
+        has: `branch`, `other`, `held` and `echo` (a second input of what holds), if they are there.
         version: of the classes.
-        acked_by_drop: source messages that were settled when the bolt that holds tuples was dropped.
+        settled_at_drop: `held` or `echo` → source messages that were settled when it was dropped.
         was_dropped: what of `has` was dropped.
         from_number: part → the first number that was not given yet when it was added.
     """
@@ -116,7 +121,7 @@ class World:
     taken: dict[str, list[int]] = field(default_factory=dict)
     given: dict[str, int] = field(default_factory=dict)
     was_dropped: set[str] = field(default_factory=set)
-    settled_at_drop: set[int] = field(default_factory=set)
+    settled_at_drop: dict[str, set[int]] = field(default_factory=dict)
     from_number: int | None = None
     renamed: int = 0
     renames: dict[str, str] = field(default_factory=dict)
@@ -145,9 +150,13 @@ class World:
         self.renames, self.drops = {}, set()
         before = set(self.has)
         for _ in range(self.chance.choice((0, 1, 1, 2, 3))):
-            what = self.chance.choice(("rename", "rename", "widen", "tasks", "tasks", "branch", "other", "held"))
+            what = self.chance.choice(
+                ("rename", "rename", "widen", "tasks", "tasks", "branch", "other", "held", "echo")
+            )
             if what in ("branch", "other", "held"):
                 self._add_or_drop(what, before)
+            elif what == "echo":
+                self._drop_echo()
             elif what == "widen" and self.version < len(self.modules) - 1:
                 self.version += 1
                 self.changes[what] += 1
@@ -156,6 +165,18 @@ class World:
                 self.changes[what] += 1
             elif what == "rename":
                 self._rename(self.chance.choice(("notes", "count", "gathered", "rows", "table")))
+
+        if "echoed" in self.drops and "held" in self.has:
+            self.drops.add(f"{self.called('gathered')}.echoed.Counted")
+
+    def _drop_echo(self) -> None:
+        """An input of a holder is gone: its messages go on without what is held of it."""
+        if "echo" in self.has:
+            self.has.remove("echo")
+            self.was_dropped.add("echo")
+            self.drops.add("echoed")
+            self.settled_at_drop["echo"] = {number for _, number in self.heard}
+            self.changes["drop echo"] += 1
 
     def _rename(self, part: str) -> None:
         if (part == "gathered" and "held" not in self.has) or self.called(part) in self.renames.values():
@@ -173,7 +194,8 @@ class World:
             self.was_dropped.add(what)
             self.drops.update(map(self.called, parts))
             if what == "held":
-                self.settled_at_drop = {number for _, number in self.heard}
+                self.settled_at_drop["held"] = {number for _, number in self.heard}
+                self._drop_echo()
             self.changes[f"drop {what}"] += 1
         elif what not in self.has and what not in self.was_dropped:
             self.has.add(what)
@@ -244,6 +266,8 @@ def topology(world: World, folder: Path) -> Topology:
         t.sink("copies", jsonl(folder / "copies")).shuffle(copied)
     if "held" in world.has:
         held = t.bolt(called("gathered"), classes.gathered, parallelism=2).fields(counts, "key")
+        if "echo" in world.has:
+            held.fields(t.bolt("echoed", classes.echoed).shuffle(counts), "key")
         t.sink("holder", jsonl(folder / "holder")).shuffle(held)
     return t
 
@@ -294,13 +318,15 @@ class Oracle:
             copies = set(_numbers(folder / "copies"))
             wanted = {number for number in mine if number >= world.from_number}
             _rule(wanted <= copies, f"copies: {wanted - copies} are missing, given after the branch was added")
-        held = set(_numbers(folder / "holder"))
-        if "held" in world.has:
-            _rule(mine <= held, f"holder: {mine - held} are missing")
-        _rule(not held & dead, f"holder: {held & dead} are dead")
-        if "held" in world.was_dropped:
-            settled = {number for number in world.settled_at_drop if number < OTHER} & mine
-            _rule(settled <= held, f"holder: {settled - held} are missing, settled before it was dropped")
+        rows = set(_numbers(folder / "holder"))
+        found = {"held": {one for one in rows if one >= 0}, "echo": {-1 - one for one in rows if one < 0}}
+        for part, held in found.items():
+            if part in world.has:
+                _rule(mine <= held, f"holder: {mine - held} are missing of {part}")
+            _rule(not held & dead, f"holder: {held & dead} of {part} are dead")
+            if part in world.was_dropped:
+                settled = {number for number in world.settled_at_drop[part] if number < OTHER} & mine
+                _rule(settled <= held, f"holder: {settled - held} are missing of {part}, settled before it was dropped")
 
     def _state(self, simulation: Simulation, rows: set[int]) -> None:
         """Each message that is not dead is counted once, whatever the state was called and written as."""
@@ -333,7 +359,7 @@ def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None) -> Wo
     modules = [module(f"{seed}_{number}", source) for number, source in enumerate(VERSIONS)]
     poison = {number for number in range(count) if chance.random() < 0.05}
     world = WORLDS[str(seed)] = World(
-        str(seed), chance, count, modules, poison, chance.choice((0.0, 0.03, 0.1)), has={"held", "other"}
+        str(seed), chance, count, modules, poison, chance.choice((0.0, 0.03, 0.1)), has={"held", "other", "echo"}
     )
     limits = {"epoch_max_messages": chance.choice((3, 7, 20))}
     soon = {"service_backoff_initial_ms": 5.0, "service_backoff_max_ms": 20.0, "max_attempts": 6}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,9 @@ def start_topology(request: pytest.FixtureRequest) -> Iterator[StartTopology]:
     else:
         master = "in-process[2]"
 
-    def start(topology: Topology, state_dir: Path, **options: Any) -> RunHandle:
+    def start(topology: Topology, state_dir: Path, drops: Collection[str] = (), **options: Any) -> RunHandle:
         settings = resolve_options(code={**QUICK, **topology.build().options, **options})
-        handle = begin(topology, settings, state_dir, master)
+        handle = begin(topology, settings, state_dir, master, drops)
         handles.append(handle)
         return handle
 

@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from tupletree.runtimes.crash_points import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
 from tupletree.testing.in_process import start_in_process
+from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.reference import TargetRef
 from tupletree.topology.splits import Split, SplitSpout
@@ -265,10 +266,11 @@ def main(plan: dict[str, Any]) -> None:
     begin(counted, options, folder / "state", plan["master"]).wait()
 
 
-def begin(counted: Topology, options: Options, state_dir: Path, master: str) -> RunHandle:
+def begin(counted: Topology, options: Options, state_dir: Path, master: str, drops: Collection[str] = ()) -> RunHandle:
     """Start a topology of these tests on a Spark master, or in this process: `in-process[2]`, in so many partitions."""
     partitions = re.fullmatch(r"in-process\[(\d+)\]", master)
     if partitions is None:
-        return run.run(counted, options=options, target=target(), state_dir=state_dir, master=master)
-    request = RunRequest(counted, options, target(), state_dir, append=False, master="", redact=None)
+        return run.run(counted, options=options, target=target(), state_dir=state_dir, master=master, drops=drops)
+    words = Words(drops=frozenset(drops))
+    request = RunRequest(counted, options, target(), state_dir, append=False, master="", redact=None, words=words)
     return start_in_process(request, int(partitions[1]))

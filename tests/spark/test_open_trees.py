@@ -200,6 +200,7 @@ def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions
     for epoch, (new, carried, dropped, parked, gone) in enumerate(epochs):
         files = CarryOverFiles(directory, f"epoch-{epoch}.kept")
         keep = TaskCarryOver.of("work", 9, 0, files, CODECS, kept.get("work", {}).get(0))
+        keep.inputs = CODECS
         held, arriving = keep.split(gone, parked)
 
         live, waiting = _split_model(model, gone, parked)
@@ -231,6 +232,7 @@ def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions
         files.write()
         kept = carryover_after(kept, files.reports)
         again = TaskCarryOver.of("work", 9, 0, CarryOverFiles(directory, "unused"), CODECS, kept["work"][0])
+        again.inputs = CODECS
         held_again, arriving_again = again.split(set(), set())
         read = {(one.frame.id, False): tuples_of(one.frame) for one in held_again}
         read |= {(one.id, True): tuples_of(one) for one in arriving_again}

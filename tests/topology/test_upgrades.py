@@ -91,7 +91,7 @@ def test_no_component_is_given_the_name_of_another_one_of_before() -> None:
 
 
 def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> None:
-    """While the producer goes on, all that the component holds is dropped, or nothing."""
+    """They are dropped where a word says so of the holder: its producer may go on, for others."""
     spouts = {name: component("spout", streams={"Line": "x"}) for name in ("lines", "other")}
     before = {**spouts, "it": component(inputs={"lines.Line": "shuffle()", "other.Line": "shuffle()"})}
     after = {**spouts, "it": component(inputs={"lines.Line": "shuffle()"})}
@@ -99,8 +99,21 @@ def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> No
     for words in ([], ["other"], ["other.Line"]):
         (fault,) = plan(before, after, stored, *words).faults
         assert "it holds 6 tuples of other.Line" in fault.got
-        assert "--drop it" in fault.next_step
+        assert "drop only these, and let their messages go on without them: --drop it.other.Line" in fault.next_step
+        assert "all that is stored: --drop it" in fault.next_step
     assert plan(before, after, stored, "it").drops == ["it"]
+    found = plan(before, after, stored, "it.other.Line")
+    assert (found.faults, found.drops) == ([], [])
+    (step,) = [one for one in found.steps if one.component == "it"]
+    assert (step.decision, step.change) == (
+        "dropped",
+        "input 'other.Line' changed from shuffle() to nothing; 6 held tuples of it dropped",
+    )
+    assert plan(before, after, stored, "it.lines.Line").faults
+    # The producer stays, and its stream is gone: the word for that says enough.
+    narrower = {**after, "other": component("spout")}
+    elsewhere = {**stored, "other": Stored(streams={"Line": 6})}
+    assert plan(before, narrower, elsewhere, "other.Line").faults == []
     assert plan(before, after, {"it": Stored(held=6, held_of={("lines", "Line"): 6})}).faults == []
     # Of a spout that is gone, its word is enough: its messages are forgotten. Those of a bolt's go on.
     gone = {"lines": spouts["lines"], "it": after["it"]}
@@ -108,9 +121,11 @@ def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> No
     bolt = {**before, "other": component(streams={"Line": "x"})}
     assert [one.where for one in plan(bolt, gone, stored, "other").faults] == ["it"]
     assert plan(bolt, gone, stored, "other", "it").faults == []
+    assert plan(bolt, gone, stored, "other", "it.other.Line").faults == []
     # The producer has another name in the same start.
     renamed = {"lines": spouts["lines"], "more": spouts["other"], "it": after["it"]}
     assert plan(before, renamed, stored, other="more").faults
+    assert plan(before, renamed, stored, "it.more.Line", other="more").faults == []
 
 
 def test_the_advice_for_a_name_that_is_taken_is_none_that_is_refused() -> None:

@@ -161,7 +161,8 @@ class TaskPlace:
     `frame` is the one whose tuples are given to calls one by one, or the last such; None where calls have tuples of
     several. `ids_of` finds the message ids of roots, when user code asks; None where they are not known. `named` are
     those of a tuple that is settled while its call goes on. `retry` is what the topology says about failures of the
-    component. `before_call` waits until the next call may be made; None: at once.
+    component. `before_call` waits until the next call may be made; None: at once. `renamed` has earlier names of
+    components, which what a holder remembers may have → their names now.
     """
 
     topology: str
@@ -191,6 +192,7 @@ class TaskPlace:
     named: tuple[Root, tuple[MessageId, ...]] | None = None
     retry: Retry | None = None
     before_call: Callable[[], None] | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def with_root(self, root: Root) -> TaskPlace:
         """A copy of what is here now, with this tuple in hand. Hot: once for each call of an async bolt."""

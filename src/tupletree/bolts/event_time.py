@@ -9,7 +9,7 @@ import datetime as dt
 import decimal
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -184,15 +184,21 @@ class Watermark:
             [list(entry) for entry in self._history],
         ]
 
-    def restore(self, memory: Sequence[Any]) -> None:
-        """Go on where another one was. Inputs that are no longer there are forgotten."""
+    def restore(self, memory: Sequence[Any], renamed: Mapping[str, str]) -> None:
+        """Go on where another one was. Inputs that are no longer there are forgotten.
+
+        Args:
+            memory: as it was given.
+            renamed: earlier names of components → their names now.
+        """
         self.current, inputs, history = memory
         self._history = [(time_us, watermark, ran_us) for time_us, watermark, ran_us in history]
         for component, stream, latest, heard in inputs:
-            if (component, stream) in self._latest:
-                self._latest[component, stream] = latest
+            source = renamed.get(component, component), stream
+            if source in self._latest:
+                self._latest[source] = latest
                 if heard is not None:
-                    self._heard_us[component, stream] = heard
+                    self._heard_us[source] = heard
 
     def _free(self, ran_us: int) -> int:
         """What it would be if no message were tried again."""

@@ -131,7 +131,7 @@ class JoinTask(TimedHolder):
         put_off: list[Any] = []
         if memory is not None:
             self._renew_at_s, self._over_us, watermark, matches, put_off = memory
-            self._watermark.restore(watermark)
+            self._watermark.restore(watermark, self._place.renamed)
         members = self._holdings.restore(held)
         self._begin(members, waiting)
         matched = marked(members, matches)

@@ -133,7 +133,7 @@ class TimeWindowTask(WindowCalls, TimedHolder):
         put_off: Sequence[Any] = ()
         if memory is not None:
             self._renew_at_s, self._over_us, watermark, almost_late, put_off = memory
-            self._watermark.restore(watermark)
+            self._watermark.restore(watermark, self._place.renamed)
             over_at = dict(almost_late)
         members = self._holdings.restore(held)
         self._begin(members, waiting)

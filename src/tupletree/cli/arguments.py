@@ -55,7 +55,8 @@ Drop = Annotated[
     typer.Option(
         "--drop",
         metavar="NAME",
-        help="What is stored of this component (or field: COMPONENT.CLASS.FIELD) may be lost; may be repeated.",
+        help="What is stored of this component may be lost, or of a field (COMPONENT.CLASS.FIELD), "
+        "or what it holds of an input that is gone (COMPONENT.PRODUCER.STREAM); may be repeated.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

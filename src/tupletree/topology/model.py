@@ -189,6 +189,11 @@ class ComponentSpec:
     retry: Retry | None = None
     max_rate: float | None = None
 
+    @property
+    def sources(self) -> frozenset[tuple[str, str]]:
+        """(component, stream) of each input."""
+        return frozenset((one.component, one.stream) for one in self.inputs)
+
 
 @dataclass(frozen=True)
 class TopologySpec:

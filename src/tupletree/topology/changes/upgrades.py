@@ -383,16 +383,19 @@ class _Planning:
         if one.kind == "removed":
             held = at.held_of.get((producer, stream), 0)
             is_spout = producer not in self._current and self._before.get(producer, {}).get("kind") == "spout"
+            is_gone = stream not in self._current.get(producer, {"streams": [stream]})["streams"]
+            words = [f"{name}.{one.name}", *[one.name] * (is_spout or is_gone), *[producer] * is_spout]
             if not held:
                 self._step(name, "accepted", one.text)
-            elif is_spout and self._has_word(one.name, producer):
-                self._step(name, "dropped", one.text)  # its messages are forgotten
-            else:  # their messages go on, and would wait for tuples that this component does not have any more
+            elif self._has_word(*words):
+                self._step(name, "dropped", f"{one.text}; {counted(held, 'held tuple')} of it dropped")
+            else:
                 self._need_drop(
                     name,
                     one.text,
                     f"it holds {counted(held, 'tuple')} of {one.name}",
                     drains=True,
+                    less=f"drop only these, and let their messages go on without them: --drop {words[0]}",
                 )
         elif self._current[name]["state"] is not None or self._before[name]["holding"] is not None:
             if at.keys or at.held:
@@ -433,21 +436,22 @@ class _Planning:
         else:
             self._need_drop(one.component, one.text, reason, drains=True)
 
-    def _need_drop(self, name: str, change: str, reason: str, *, drains: bool = False) -> None:
-        """Drop what is stored of a component that stays, if the user said so."""
+    def _need_drop(self, name: str, change: str, reason: str, *, drains: bool = False, less: str = "") -> None:
+        """Drop what is stored of a component that stays, if the user said so; `less`: how to drop a part of it."""
         if name in self._found.drops:
             return
         if self._has_word(name):
             self._drop(name, change)
             return
         self._step(name, "refused", change)
-        drained = ", or end what is open with `tupletree drain` before the change" if drains else ""
+        ways = ["end what is open with `tupletree drain` before the change"] * drains + [less] * bool(less)
+        others = "".join(f", or {way}" for way in ways)
         self._fault(
             change,
             name,
             f"stored: {self._at(name)}; {reason}",
             "what it was, or a word",
-            f"go back to how it was{drained}, or drop what is stored: --drop {name}",
+            f"go back to how it was{others}, or drop {'all that' if less else 'what'} is stored: --drop {name}",
         )
 
     def _drop(self, name: str, change: str) -> None:

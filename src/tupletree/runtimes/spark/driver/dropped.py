@@ -6,7 +6,7 @@ it out each time; that epoch writes a base, and nothing names it from then on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -70,12 +70,17 @@ def drop_stored(
     names = frozenset(name for file in waiting for name in (file.candidate, file.sidecar))
     accounts.dropped = Dropped(accounts.state, dict(accounts.kept), names)
     files = CarryOverFiles(directory.kept, "")
-    for name in [name for name in accounts.kept if name in dropped or name not in components]:
-        for index, version in accounts.kept.pop(name).items():
-            for root, edges in TaskCarryOver.of(name, 0, index, files, {}, version).edges().items():
-                tree = accounts.trees.get(root)
-                if tree is not None and tree.is_committed:
-                    accounts.trees.put(replace(tree, xor=tree.xor ^ edges))
+    for name, tasks in [*accounts.kept.items()]:
+        is_whole = name in dropped or name not in components
+        if is_whole:
+            del accounts.kept[name]
+        for index, version in tasks.items():
+            keep = TaskCarryOver.of(name, 0, index, files, {}, version)
+            keep.renamed, keep.inputs = upgrades.names, () if is_whole else components[name].sources
+            edges = keep.edges()
+            _take_out(edges, accounts)
+            if edges and not is_whole:  # it is worked in the next epoch, which leaves these frames out for good
+                accounts.kept[name][index] = replace(version, due_s=0.0)
     for name in upgrades.reset_after(generation):
         accounts.kept.pop(name, None)  # no tuples, only what its holders remembered
     state = upgrades.state_after(generation, accounts.state)
@@ -83,3 +88,11 @@ def drop_stored(
     # Those that wait for rows of other trees are named, too: they go on waiting.
     accounts.released = [tree.root for tree in accounts.trees.all() if tree.is_complete]
     accounts.since_base = BASE_EPOCHS, 0
+
+
+def _take_out(edges: Mapping[int, int], accounts: Accounts) -> None:
+    """Let messages go on without tuples: root → the XOR of the edges of these."""
+    for root, xor in edges.items():
+        tree = accounts.trees.get(root)
+        if tree is not None and tree.is_committed:
+            accounts.trees.put(replace(tree, xor=tree.xor ^ xor))

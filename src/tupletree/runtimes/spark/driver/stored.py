@@ -130,10 +130,13 @@ def _count_kept(path: Path, last: SettleEntry, upgrades: Upgrades, found: Conten
     files = CarryOverFiles(path / "kept", "")
     for name, tasks in last.kept.items():
         found.kept.add(name)
+        inputs = upgrades.fingerprint.get(name, {}).get("inputs")
         for index, version in tasks.items():
             keep = TaskCarryOver.of(name, 0, index, files, {}, version)
             keep.renamed = upgrades.names
             for (component, stream), tuples in keep.tuples().items():
+                if inputs is not None and f"{component}.{stream}" not in inputs:
+                    continue  # dropped by a start that has settled nothing yet
                 at = found.of(name)
                 at.held += tuples
                 at.held_of[component, stream] = at.held_of.get((component, stream), 0) + tuples

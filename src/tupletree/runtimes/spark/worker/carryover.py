@@ -9,7 +9,7 @@ deltas, keyed by frame id. Nothing here decides about messages.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,8 @@ class TaskCarryOver:
 
     Make it with `of`; `split` says what the task gets, and `update` what is kept after it. `carries`: the task works on
     frames whose roots carry their numbers in the order of making (`tasks.orders`); they are kept, too. `renamed`:
-    earlier names of components → their names now. Frames of a stream that is no more, which a user has agreed to, are
-    dropped: their messages go on without them.
+    earlier names of components → their names now. `inputs`: (component, stream) of each input. Frames of one that is no
+    more are dropped without a word: a user has agreed to that, and `driver.dropped` has taken them out of their trees.
     """
 
     component: str
@@ -138,6 +138,7 @@ class TaskCarryOver:
     memory: bytes = b""
     carries: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
+    inputs: Container[tuple[str, str]] = ()
     _stored: dict[Key, _Stored] = field(default_factory=dict)
     _parked: list[tuple[Frame, float]] = field(default_factory=list)
     _waits: bool = False
@@ -187,11 +188,10 @@ class TaskCarryOver:
             head = wire.decode_head(stored.head)
             head.task = self.task_id
             head.component = self.renamed.get(head.component, head.component)
-            codec = self.codecs.get((head.component, head.stream))
-            if codec is None:
-                self._before.setdefault(head.id, set()).update(wire.unpack_roots(head.roots).tolist())
+            source = head.component, head.stream
+            if source not in self.inputs:
                 continue
-            frame = wire.decode_frame(head, stored.body, codec)
+            frame = wire.decode_frame(head, stored.body, self.codecs[source])
             if self.carries:
                 frame = carried(frame)
             self._shapes[key] = len(frame.values), list(frame.roots)
@@ -211,11 +211,12 @@ class TaskCarryOver:
         return held, [frame for _, _, frame in arriving]
 
     def edges(self) -> dict[int, int]:
-        """Root → the XOR of the edges that are kept."""
+        """Root → the XOR of the edges that are kept, without those of `inputs`."""
         named: set[tuple[int, int]] = set()
         for stored in self._stored.values():
             head = wire.decode_head(stored.head)
-            named.update((head.id, root) for root in wire.unpack_roots(head.roots).tolist())
+            if (self.renamed.get(head.component, head.component), head.stream) not in self.inputs:
+                named.update((head.id, root) for root in wire.unpack_roots(head.roots).tolist())
         found: dict[int, int] = {}
         for edge, root in named:
             found[root] = found.get(root, 0) ^ edge

@@ -266,6 +266,7 @@ class StageRun:
             "waits": True,
             "ids_of": self._names.ids_of,
             "retry": component.retry,
+            "renamed": self._control.renamed,
         }
         if self._crash_marker.is_marking:
             return MarkedPlace(self._crash_marker, **fields)
@@ -464,6 +465,7 @@ class StageRun:
         codecs = self._program.codecs
         keep = TaskCarryOver.of(component.name, task.task_id, task.index, self._carryover_files, codecs, version)
         keep.carries, keep.renamed = self._plan.passes_order_on(component.name), self._control.renamed
+        keep.inputs = component.sources
         return keep, *keep.split(self._gone, self._parked)
 
     def _keep(self, keep: TaskCarryOver, holder: Holder, due_s: float | None, fail: FailureMaker) -> None:
