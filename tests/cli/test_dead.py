@@ -131,3 +131,51 @@ def test_replay_of_all_names_every_letter(run: Run, state_dir: Path) -> None:
 def test_a_run_without_dead_letters_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tupletree.json").write_text("{}")
     assert run("dead", "list", "--state-dir", tmp_path).out == "no dead letters\n"
+
+
+@pytest.fixture
+def many(state_dir: Path) -> Path:
+    """Twenty thousand more, of two kinds."""
+    faults = ("no comma", "no number\nand a second line")
+    deadletters.write_letters(state_dir / "dead", 5, [letter(number, faults[number % 2]) for number in range(20_000)])
+    return state_dir
+
+
+@pytest.mark.usefixtures("many")
+def test_of_many_letters_the_first_are_listed_with_how_many_there_are(run: Run) -> None:
+    lines = run("dead", "list").out.splitlines()
+    assert len(lines) == 1 + 100 + 2
+    assert lines[101] == "100 of 20,002 dead letters"
+    assert "--by-error" in lines[102]
+    assert len(run("dead", "list", "--limit", 7).out.splitlines()) == 1 + 7 + 2
+    assert len(run("dead", "list", "--json").out.splitlines()) == 20_002
+    assert len(run("dead", "list", "--json", "--limit", 7).out.splitlines()) == 7
+
+
+@pytest.mark.usefixtures("many")
+def test_many_letters_are_counted_by_component_and_error(run: Run) -> None:
+    heading, first, second, third = run("dead", "list", "--by-error").out.splitlines()
+    assert heading.split() == ["letters", "why", "component", "error"]
+    assert first.split() == ["10,001", "error", "parse", "ValueError:", "no", "comma"]
+    assert second.split() == ["10,000", "error", "parse", "ValueError:", "no", "number"]
+    assert third.split()[0] == "1"
+    counted = [json.loads(line) for line in run("dead", "list", "--by-error", "--json").out.splitlines()]
+    assert counted[0] == {"count": 10_001, "component": "parse", "why": "error", "error": "ValueError: no comma"}
+
+
+@pytest.mark.usefixtures("many")
+def test_letters_are_chosen_by_component_and_error_to_be_listed(run: Run) -> None:
+    assert "incoming/one" in run("dead", "list", "--error", "no comma").out
+    assert run("dead", "list", "--component", "other").out == "no dead letters\n"
+    assert len(run("dead", "list", "--error", "[odd]").out.splitlines()) == 2
+
+
+def test_letters_are_chosen_by_component_and_error_to_be_replayed(run: Run, many: Path) -> None:
+    assert run("dead", "replay", "--component", "parse", "--error", "no number").code == 0
+    asked = deadletters.requests(many, lambda _: None)
+    names = [name for one in asked for name in one.letters]
+    assert len(names) == 10_000
+    refused = run("dead", "replay", "--error", "no such text")
+    assert refused.code == 2
+    assert "--error no such text" in refused.err
+    assert run("dead", "replay", "--all", "--error", "no number").code == 2

@@ -254,3 +254,57 @@ def test_a_progress_listener_may_stop_a_run_on_spark(tmp_path: Path) -> None:
     handle.on_progress(listener)
     assert handle.wait(HANG_S).acked == 1
     assert listener.took_s[0] < 1.0
+
+
+class Prefetching(Spout[Line]):
+    """One line; notes when it is told that it is asked no more, and fails at that if it is to."""
+
+    told: ClassVar[threading.Event]
+    worked: ClassVar[threading.Event]
+    life: ClassVar[list[str]]
+
+    def __init__(self, breaks: bool) -> None:
+        self.breaks = breaks
+
+    def open(self, context: TaskContext) -> None:
+        self.given = False
+
+    def next(self) -> Emit[Line] | None:
+        if self.given:
+            return None
+        self.given = True
+        return Emit(Line("a"), 1)
+
+    def deactivate(self) -> None:
+        self.life.append("deactivate")
+        self.told.set()
+        if self.breaks:
+            raise RuntimeError("the client is gone")
+
+    def ack(self, message_id: MessageId) -> None:
+        self.life.append("ack")
+
+    def close(self) -> None:
+        self.life.append("close")
+
+
+@bolt(blocking=True)
+def until_the_source_was_told(line: Line) -> Word:
+    Prefetching.worked.set()
+    assert Prefetching.told.wait(HANG_S)
+    return Word(line.text)
+
+
+@pytest.mark.parametrize("begins", [begin, begin_in_process], ids=["local", "in process"])
+@pytest.mark.parametrize("breaks", [False, True], ids=["", "and cannot hear it"])
+def test_a_source_is_told_at_the_begin_of_a_drain_that_it_is_asked_no_more(
+    tmp_path: Path, begins: Callable[..., RunHandle], breaks: bool
+) -> None:
+    """A source that fetches ahead stops doing so while what is under way is worked; its acks come after that."""
+    Prefetching.told, Prefetching.worked, Prefetching.life = threading.Event(), threading.Event(), []
+    handle = begins(of(Prefetching(breaks), until_the_source_was_told), tmp_path)
+    assert Prefetching.worked.wait(HANG_S)
+    handle.stop()
+    summary = handle.wait(HANG_S)
+    assert (summary.acked, summary.open) == (1, 0)
+    assert Prefetching.life == ["deactivate", "ack", "close"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -15,11 +16,16 @@ from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["app", "print_letters"]
 
 PIPED_WIDTH = 240
+
+LISTED = 100
+"""Letters that `dead list` shows, unless it is told otherwise: a systematic fault makes thousands."""
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters.")
 
@@ -28,45 +34,112 @@ Selector = Annotated[
 ]
 
 
+OfComponent = Annotated[
+    str, typer.Option("--component", metavar="NAME", help="Only those that died in this component.")
+]
+OfError = Annotated[
+    str,
+    typer.Option("--error", metavar="TEXT", help="Only those with this text in the error, as `dead list` shows it."),
+]
+
+
 @app.command("list")
-def list_command(state_dir: StateDir = None, as_json: Json = False) -> None:
-    """List the dead letters of a run, one line each."""
+def list_command(
+    component: OfComponent = "",
+    error: OfError = "",
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="How many to list; 0 is all. \\[default: 100; of --json all]"),
+    ] = None,
+    by_error: Annotated[bool, typer.Option("--by-error", help="Count them by component and error.")] = False,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """List the dead letters of a run, one line each, or count them by what was wrong."""
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
-    letters = deadletters.read(find_state_dir(state_dir))
-    if as_json:
-        for letter in letters:
+    letters = _chosen(deadletters.read(find_state_dir(state_dir)), component, error)
+    if by_error:
+        _print_kinds(letters, as_json=as_json)
+    elif as_json:
+        for letter in letters[: limit or None]:
             print(_json_of(letter))
-        return
-    print_letters(letters)
+    else:
+        print_letters(letters, LISTED if limit is None else limit)
 
 
-def print_letters(letters: Sequence[DeadLetter]) -> None:
-    """A table of dead letters, one line each."""
+def _chosen(letters: Sequence[DeadLetter], component: str, error: str) -> list[DeadLetter]:
+    return [
+        one
+        for one in letters
+        if (not component or one.failure.component == component) and (not error or error in _error_of(one))
+    ]
+
+
+def print_letters(letters: Sequence[DeadLetter], limit: int = 0) -> None:
+    """A table of dead letters, one line each; of more than `limit` the first ones, and how many there are. 0 is all."""
     if not letters:
         print("no dead letters")
         return
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None)
-    for name in ("message", "died", "attempts", "why", "component"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("error")  # the only column that is cut to fit
-    for letter in letters:
-        failure = letter.failure
-        error = f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
-        table.add_row(
-            escape(f"{letter.spout}/{_text_of(letter)}"),
-            _time(letter.died_s),
-            str(letter.attempts),
-            failure.kind.value,
-            escape(failure.component) or "–",
-            # The first line only: `dead show` has the whole text.
-            Text(escape(error.partition("\n")[0]), no_wrap=True, overflow="ellipsis"),
+    shown = letters[: limit or None]
+    _print_table(
+        ("message", "died", "attempts", "why", "component", "error"),
+        [
+            (
+                escape(f"{letter.spout}/{_text_of(letter)}"),
+                _time(letter.died_s),
+                str(letter.attempts),
+                letter.failure.kind.value,
+                escape(letter.failure.component) or "–",
+                # The first line only: `dead show` has the whole text.
+                Text(escape(_error_of(letter).partition("\n")[0]), no_wrap=True, overflow="ellipsis"),
+            )
+            for letter in shown
+        ],
+    )
+    if len(shown) < len(letters):
+        print(
+            f"{len(shown):,} of {len(letters):,} dead letters\n"
+            "  next: --by-error counts them by what was wrong, --component and --error choose, --limit 0 lists all"
         )
+
+
+def _print_kinds(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
+    kinds = Counter(
+        (one.failure.component, one.failure.kind.value, _error_of(one).partition("\n")[0]) for one in letters
+    )
+    counted = kinds.most_common()
+    if as_json:
+        for (component, why, error), count in counted:
+            print(escape_json(json.dumps({"count": count, "component": component, "why": why, "error": error})))
+        return
+    from rich.text import Text
+
+    if not counted:
+        print("no dead letters")
+        return
+    _print_table(
+        ("letters", "why", "component", "error"),
+        [
+            (f"{count:,}", why, escape(component) or "–", Text(escape(error), no_wrap=True, overflow="ellipsis"))
+            for (component, why, error), count in counted
+        ],
+    )
+
+
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    """The last column is the only one that is cut to fit."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in names:
+        table.add_column(name, no_wrap=name != names[-1])
+    for row in rows:
+        table.add_row(*row)
     # In a pipe each letter stays on one line: most are longer than 80 columns.
     Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
 
@@ -91,6 +164,8 @@ def replay_command(
         list[str] | None, typer.Argument(metavar="[MESSAGE]...", help="Message ids as `dead list` shows them.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters of the run.")] = False,
+    component: OfComponent = "",
+    error: OfError = "",
     state_dir: StateDir = None,
 ) -> None:
     """Ask for dead letters to be processed again, with attempts counted from 1.
@@ -100,9 +175,26 @@ def replay_command(
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
-    if everything == bool(messages):
-        raise ConfigError("name the messages to replay, or use --all", got="both" if everything else "neither")
+    ways = [bool(messages), everything, bool(component or error)]
+    if sum(ways) != 1:
+        raise ConfigError(
+            "what is to be replayed?",
+            got="several ways to say it" if any(ways) else "nothing",
+            expected="the names of messages, or --all, or --component and --error",
+        )
     place = find_state_dir(state_dir)
+    if component or error:
+        chosen = _chosen(deadletters.read(place), component, error)
+        if not chosen:
+            raise ConfigError(
+                "no dead letter is of this kind",
+                where=str(place),
+                got=", ".join(
+                    f"--{name} {text}" for name, text in (("component", component), ("error", error)) if text
+                ),
+                next_step="tupletree dead list --by-error shows which there are",
+            )
+        messages = [f"{one.spout}/{_text_of(one)}" for one in chosen]
     waiting = {one.id for one in deadletters.requests(place, lambda _: None)}
     request = deadletters.request_replay(place, None if everything else messages)
     print(f"requested before, and not accepted yet: {request}" if request in waiting else f"requested: {request}")
@@ -114,6 +206,11 @@ def replay_command(
 def _matches(letter: DeadLetter, spellings: list[str]) -> bool:
     text = _text_of(letter)
     return not {text, f"{letter.spout}/{text}"}.isdisjoint(spellings)
+
+
+def _error_of(letter: DeadLetter) -> str:
+    failure = letter.failure
+    return f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error
 
 
 def _text_of(letter: DeadLetter) -> str:
@@ -138,7 +235,7 @@ def _page_of(letter: DeadLetter) -> str:
         ("attempts", str(letter.attempts)),
         ("why", failure.kind.value + (", permanent" if failure.permanent else "")),
         ("component", f"{failure.component} task {failure.task_id}" if failure.component else ""),
-        ("error", f"{failure.error_type}: {failure.error}" if failure.error_type else failure.error),
+        ("error", _error_of(letter)),
         ("failing tuple", failure.failing_tuple),
         ("payload", f"{letter.payload_type} {json.dumps(letter.payload)}"),
         ("note", letter.note),

@@ -153,7 +153,7 @@ class SpoutMachine(Machine):
         self._pulling = self._retrying = active
         self._paused = not active
         self._leaves_buffer = False
-        self._is_open = False
+        self._is_open = self._is_deactivated = False
         self.is_at_limit = False
         self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack
@@ -208,6 +208,7 @@ class SpoutMachine(Machine):
         self._is_open = True
         if self._pulling:
             self.spout.activate()
+            self._is_deactivated = False
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - a spout has only callbacks
         """Close the spout."""
@@ -216,9 +217,14 @@ class SpoutMachine(Machine):
                 if self._is_open:
                     self.spout.flush()
             finally:
-                self.spout.deactivate()
+                self._deactivate()
         finally:
             self.spout.close()
+
+    def _deactivate(self) -> None:
+        if not self._is_deactivated:
+            self._is_deactivated = True
+            self.spout.deactivate()
 
     def pause(self) -> None:
         """Emit nothing for now, not even what the spout has given already; callbacks are still made."""
@@ -226,7 +232,7 @@ class SpoutMachine(Machine):
             self._pulling = self._retrying = False
             self._paused = True
             if self._is_open:
-                self.spout.deactivate()
+                self._deactivate()
 
     def resume(self) -> None:
         """Undo `pause`."""
@@ -235,14 +241,17 @@ class SpoutMachine(Machine):
             self._paused = False
             if self._is_open:
                 self.spout.activate()
+                self._is_deactivated = False
 
     def drain(self, *, leaves_buffer: bool = False) -> None:
-        """Stop asking for messages, and start no retry.
+        """Stop asking for messages, and start no retry; the spout is told so while others are still worked.
 
         What the spout has given already is still emitted; with `leaves_buffer` it is failed to the source by `abandon`.
         """
         self._pulling = self._retrying = self._paused = False
         self._leaves_buffer = leaves_buffer
+        if self._is_open:
+            self._deactivate()
 
     def abandon(self, now: Now, out: Outbox) -> list[Released]:
         """Fail every open message to its source, and forget it: the end of a drain that timed out.

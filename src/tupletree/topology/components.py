@@ -137,7 +137,7 @@ class Spout(Generic[T]):
         """Messages may flow (again)."""
 
     def deactivate(self) -> None:
-        """No `next` until `activate`; acks and fails still come."""
+        """No `next` until `activate`, or at all when a run ends: acks and fails of what is under way still come."""
 
     def snapshot(self) -> Any:
         """The position after the last message returned, as JSON-compatible data; None if there is no position."""

@@ -158,10 +158,13 @@ class Life:
         if control.stop_asked():
             control.state = "draining"
             for spout in self._assembly.spouts():
-                self._ask(
-                    self._assembly.owners[spout.task.task_id],
-                    lambda _, __, spout=spout: spout.drain(leaves_buffer=control.leaves_buffer),
-                )
+                try:
+                    self._ask(
+                        self._assembly.owners[spout.task.task_id],
+                        lambda _, __, spout=spout: spout.drain(leaves_buffer=control.leaves_buffer),
+                    )
+                except Exception:  # it drains all the same
+                    logger.exception("deactivating spout %s failed", spout.task.component)
             control.draining = True  # no spout emits any more, so what is drained stays drained
         control.ending = True
         while not (control.drained or control.finished) and self._time_left():

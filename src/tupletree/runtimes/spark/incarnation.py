@@ -215,6 +215,7 @@ class Incarnation:
             self._open(spout)
             if active:
                 spout.spout.activate()
+                spout.active = True
         self._called.open(parts.clock.wall(), may_wait=may_wait)
         if recovered.last is not None:
             entry, _ = self._publisher.finish(recovered.last)
@@ -332,7 +333,8 @@ class Incarnation:
 
 def _close_all(spouts: list[SpoutTask]) -> None:
     for spout in spouts:
-        for leave in (spout.spout.deactivate, spout.spout.close):
+        told = [spout.spout.deactivate] if spout.active else []
+        for leave in (*told, spout.spout.close):
             try:
                 leave()
             except Exception:

@@ -6,6 +6,7 @@ committed without it. Refuses to know when: `loop` does.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from tupletree.topology.components import Spout
 from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.records import Acked, AlreadySettled, Died
+
+logger = logging.getLogger("tupletree.spark")
 
 __all__ = ["Callbacks", "ask_again", "tell_last"]
 
@@ -69,14 +72,30 @@ class Callbacks:
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
 
     def activate(self, *, active: bool) -> None:
-        """Activate or deactivate the spouts."""
+        """Activate or deactivate the spouts that were not told so yet."""
         for spout in self._spouts.values():
+            if spout.active is active:
+                continue
+            spout.active = active
             try:
                 (spout.spout.activate if active else spout.spout.deactivate)()
             except ConnectorError as error:
                 if spout.spout not in self.awaited or not is_outage(error):
                     raise
                 self._call(spout, spout.spout.flush)  # it is among the callbacks that are left
+
+    def deactivate(self) -> None:
+        """Deactivate the spouts because the run ends: an error of one is logged, and hinders nothing else."""
+        for spout in self._spouts.values():
+            if not spout.active:
+                continue
+            spout.active = False
+            try:
+                spout.spout.deactivate()
+            except Exception as error:
+                # An async one that meets an outage has it among the callbacks that are left.
+                if spout.spout not in self.awaited or not is_outage(error):
+                    logger.exception("deactivating spout %s failed", spout.name)
 
     def tell_again(self) -> bool:
         """Tell the outcomes that are to be told again; whether there were any."""

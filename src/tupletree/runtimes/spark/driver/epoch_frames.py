@@ -47,6 +47,7 @@ class SpoutTask:
     `number` is its number in the accounts and the journal: the task's id at the first start on the state directory. The
     id itself changes when other components get more tasks or fewer. `made`, where the stream carries it: the numbers of
     `roots` in the order of making, then those of `untracked`. `cut`: by root, the start of messages that are too long.
+    `active`: the last that the spout was told.
     """
 
     task: Task
@@ -67,6 +68,7 @@ class SpoutTask:
     position: Any = None
     ended: bool = False
     number: int = -1
+    active: bool = False
 
     def __post_init__(self) -> None:
         if self.number < 0:

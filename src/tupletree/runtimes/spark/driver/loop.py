@@ -191,6 +191,8 @@ class Loop:
             self._activate()
             useful = self._replays.read_inbox() or useful
             useful = (self._active and self._pull()) or useful
+        elif ending:
+            self._callbacks.deactivate()
         ahead = self._next_epoch - 1 - accounts.settled
         if self._should_cut(ahead, now_s, stopping=stopping):
             self._cut()
