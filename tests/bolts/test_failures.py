@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -211,6 +213,62 @@ def test_an_untracked_tuple_that_makes_an_undeclared_value_goes_nowhere() -> Non
 
     assert emitted(worked) == [(0, Word("a")), (0, Word("c"))]
     assert worked.stray_count == 1
+
+
+@bolt
+def says(word: Word) -> Iterator[Word]:
+    for letter in word.text:
+        if letter == "!":
+            raise ValueError(word.text)
+        yield Word(letter)
+
+
+@bolt(state=int)
+def counts(word: Word, total: KeyedState[int]) -> Count | None:
+    total.value += 1
+    if word.text == "c":
+        raise ValueError(word.text)
+    return None if word.text == "d" else Count(word.text, total.value)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_of_frames_with_a_tuple_per_message_each_failing_one_takes_its_own_output_along_alone(seed: int) -> None:
+    chance = random.Random(seed)
+    roots = [chance.randint(0, 12) for _ in range(chance.randint(1, 12))]
+    texts = [chance.choice(("a", "ab", "", "a!", "!", "abc")) for _ in roots]
+    singles = frame(*((root, words(text)) for root, text in zip(roots, texts)))
+    failed, called = set[int](), list[tuple[int, str]]()
+    for root, text in zip(roots, texts):
+        if root not in failed:
+            called.append((root, text))
+            failed |= {root} & {root * ("!" in text)} - {0}
+    expected = [(root, Word(letter)) for root, text in called if "!" not in text for letter in text]
+
+    worked = task_of(says).work(singles)
+
+    assert emitted(worked) == [one for one in expected if one[0] not in failed]
+    assert set(worked.failures) == failed
+    assert done(worked).get(99, set()) == {*roots} - failed - {0}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_same_with_keyed_state(seed: int) -> None:
+    chance = random.Random(seed)
+    roots = chance.sample(range(1, 20), chance.randint(1, 12))
+    texts = [chance.choice("abcd") for _ in roots]
+    cell = ValueCell({}, int)
+
+    worked = task_of(counts, state=cell).work(frame(*((root, words(text)) for root, text in zip(roots, texts))))
+
+    so_far = Counter[str]()
+    expected = []
+    for root, text in zip(roots, texts):
+        so_far[text] += text != "c"
+        if text in "ab":
+            expected.append((root, Count(text, so_far[text])))
+    assert emitted(worked) == expected
+    assert set(worked.failures) == {root for root, text in zip(roots, texts) if text == "c"}
+    assert cell.changed == {text: count for text, count in so_far.items() if count}
 
 
 def test_of_many_strays_only_a_few_are_kept() -> None:

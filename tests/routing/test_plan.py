@@ -256,6 +256,17 @@ def test_tasks_that_nothing_can_tell_apart_have_a_deputy_on_their_executor() -> 
     assert [*Plan.of(word_count(), Options()).deputies_of("split")] == [*plan.task_ids_of("split")], "only on request"
 
 
+def test_ackers_of_one_executor_have_a_deputy() -> None:
+    plan = Plan.of(word_count(), Options(acker_tasks=3), deputies=True)
+    assert [*plan.deputies_of(ACKER)] == [plan.task_ids_of(ACKER)[0]] * 3
+    for apart in (
+        Plan.of(word_count(), Options(acker_tasks=3)),
+        Plan.of(word_count(), Options(acker_tasks=3, acker_executors=2), deputies=True),
+    ):
+        assert [*apart.deputies_of(ACKER)] == [*apart.task_ids_of(ACKER)]
+    assert [*Plan.of(word_count(), Options(acker_tasks=0), deputies=True).deputies_of(ACKER)] == []
+
+
 @pytest.mark.parametrize("style", ["function", "arrow"])
 def test_functions_of_tuples_and_of_columns_may_have_a_deputy(style: Literal["function", "arrow"]) -> None:
     same = replace(component("b", "bolt", ("s", "shuffle"), parallelism=3), body=BoltSpec(style, print, "value"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -81,6 +82,31 @@ def test_rows_are_acked_as_they_are_taken_and_written_when_their_root_is_release
     assert bench.written == ["a", "c"]
     bench.tell(release(2, 2))
     assert bench.written == ["a", "c", "b"]
+    assert bench.machine.held == 0
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_of_whatever_frames_rows_come_they_are_written_with_their_root_in_their_order(seed: int) -> None:
+    chance = random.Random(seed)
+    bench, expected = Bench(), dict[int, list[str]]()
+    for frame in range(chance.randint(1, 6)):
+        roots = [chance.randint(1, 9) for _ in range(chance.randint(1, 9))]
+        if chance.random() < 0.5:
+            roots = list(dict.fromkeys(roots))
+        rows = [(f"{frame}.{place}", root) for place, root in enumerate(roots)]
+        bench.rows(*rows)
+        for text, root in rows:
+            expected.setdefault(root, []).append(text)
+    assert bench.machine.held == len(expected)
+    assert sorted(bench.machine.held_roots()) == sorted(expected)
+    failed = chance.sample(sorted(expected), len(expected) // 3)
+    bench.tell(Drop(failed))
+    for root in failed:
+        del expected[root]
+    for number, root in enumerate([*expected]):
+        written = len(bench.written)
+        bench.tell(release(number, root))
+        assert bench.written[written:] == expected[root]
     assert bench.machine.held == 0
 
 

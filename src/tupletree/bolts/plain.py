@@ -7,10 +7,10 @@ clocks, rings or Spark: a runtime hands in frames, state cells and context, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
-from operator import length_hint
+from itertools import chain, compress, islice
+from operator import gt, length_hint
 from types import GeneratorType
 from typing import Any
 
@@ -258,9 +258,10 @@ class BoltTask:
 
     def _run(self, frame: Frame, keys: list[Any] | None, worked: Worked) -> None:
         frame = apart(frame)
+        is_of_singles = len(frame.roots) == len(frame.values)
         if self._state is None or keys is None:
-            self._run_stateless(frame, worked)
-        elif len(frame.roots) == len(frame.values):
+            (self._run_singles if is_of_singles else self._run_stateless)(frame, worked)
+        elif is_of_singles:
             self._run_keyed_singles(frame, keys, self._state, worked)
         else:
             self._run_keyed(frame, keys, self._state, worked)
@@ -438,49 +439,96 @@ class BoltTask:
         place.root = None
         self._finish(frame, out, out_roots, out_ends, worked)
 
-    def _run_keyed_singles(self, frame: Frame, keys: list[Any], state: StateCell, worked: Worked) -> None:
-        """As `_run_keyed`, for frames with one tuple per segment: half of the time of small messages is the loop."""
+    def _run_singles(self, frame: Frame, worked: Worked) -> None:
+        """As `_run_stateless`, for frames with one tuple per segment: half the time of small messages is the loop."""
         out: list[Any] = []
-        out_roots: list[Root] = []
-        out_ends: list[int] = []
-        call, place = self._keyed_call, self._place
+        marks: list[int] = []  # how much was emitted up to each tuple, itself included
+        call, place, mark = self._call, self._place, marks.append
+        add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
+        coming: Iterator[Any] = zip(frame.roots, frame.values, strict=True)
+        root: Root = UNTRACKED
+        value, is_whole = None, True
+        while True:
+            try:
+                for root, value in coming:
+                    place.root = root
+                    result = call(value)
+                    if result is not None:
+                        add(result)
+                    mark(len(out))
+                break
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                if self._ends_singles(error, frame, root, value, worked, out, marks):
+                    return
+                if is_whole:
+                    coming, is_whole = _without_failed(coming, worked.failures, out, marks), False
+        self._finish_singles(frame, out, marks, worked)
+
+    def _run_keyed_singles(self, frame: Frame, keys: list[Any], state: StateCell, worked: Worked) -> None:
+        """As `_run_singles`, for bolts with keyed state."""
+        out: list[Any] = []
+        marks: list[int] = []
+        call, place, mark = self._keyed_call, self._place, marks.append
         changed, load = state.changed, state.load
         add: Callable[[Any], None] = out.extend if self._spec.returns == "many" else out.append
-        failures = worked.failures
-        mark = 0
-        coming = iter(frame.values)
-        for root, key, value in zip(frame.roots, keys, coming, strict=True):
-            if failures and all_failed(root, failures):
-                continue
-            place.root = root
-            state.key = key
+        coming: Iterator[Any] = zip(frame.roots, keys, frame.values, strict=True)
+        root: Root = UNTRACKED
+        value, is_whole = None, True
+        while True:
             try:
-                try:
-                    held = changed[key]
-                except KeyError:
-                    held = _NOTHING
-                if held is _NOTHING:
-                    held = load(key)
-                state.value = held
-                result = call(value, state)
-                if result is not None:
-                    add(result)
-                if state.value is not held:
-                    changed[key] = state.value
+                for root, key, value in coming:
+                    place.root = root
+                    state.key = key
+                    try:
+                        held = changed[key]
+                    except KeyError:
+                        held = _NOTHING
+                    if held is _NOTHING:  # out here, so that an error of the user's default has no other before it
+                        held = load(key)
+                    state.value = held
+                    result = call(value, state)
+                    if result is not None:
+                        add(result)
+                    if state.value is not held:
+                        changed[key] = state.value
+                    mark(len(out))
+                break
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                del out[mark:]
-                if self._meets(error, frame, worked):
-                    index = len(frame.values) - 1 - length_hint(coming)
-                    frame = self._leave(frame, (root, index + 1), index, worked, (out, out_roots, out_ends), mark)
-                    break
-                self._fail.blame(worked, root, value, error)
-                continue
-            if len(out) > mark:
-                mark = len(out)
-                out_roots.append(root)
-                out_ends.append(mark)
-        place.root = None
-        self._finish(frame, out, out_roots, out_ends, worked)
+                if self._ends_singles(error, frame, root, value, worked, out, marks):
+                    return
+                if is_whole:
+                    coming, is_whole = _without_failed(coming, worked.failures, out, marks), False
+        self._finish_singles(frame, out, marks, worked)
+
+    def _ends_singles(
+        self,
+        error: BaseException,
+        frame: Frame,
+        root: Root,
+        value: Any,
+        worked: Worked,
+        out: list[Any],
+        marks: list[int],
+    ) -> bool:
+        """A call of a frame of singles raised: take back what it gave. Whether it met an outage, which ends the work.
+
+        If not, its tuple has failed.
+        """
+        index, before = len(marks), marks[-1] if marks else 0
+        del out[before:]
+        if not self._meets(error, frame, worked):
+            self._fail.blame(worked, root, value, error)
+            marks.append(before)
+            return False
+        roots, ends = _laid_out(frame.roots, marks)
+        frame = self._leave(frame, (root, index + 1), index, worked, (out, roots, ends), before)
+        self._place.root = None
+        self._finish(frame, out, roots, ends, worked)
+        return True
+
+    def _finish_singles(self, frame: Frame, out: list[Any], marks: list[int], worked: Worked) -> None:
+        self._place.root = None
+        self._finish(frame, out, *_laid_out(frame.roots, marks), worked)
 
     def _run_in_parts(self, frame: Frame, keys: list[Any] | None, worked: Worked, outlet: Outlet) -> Iterator[Worked]:
         """The loop of bolts that give many tuples a call, with or without state, where a part of them is enough."""
@@ -557,7 +605,7 @@ class BoltTask:
 
     def _finish(self, frame: Frame, out: list[Any], roots: list[Root], ends: list[int], worked: Worked) -> None:
         if out:
-            if roots == frame.roots:
+            if roots is not frame.roots and roots == frame.roots:
                 roots = frame.roots  # one list per tree, as far as it goes, lets its edges be added up by list
             worked.outputs += self._sorted(worked, out, roots, ends)
         done = done_roots(frame, worked.failures)
@@ -605,6 +653,23 @@ class BoltTask:
 
 
 _NOTHING = object()
+
+
+def _laid_out(roots: list[Root], marks: list[int]) -> tuple[list[Root], list[int]]:
+    """Roots and ends of what calls of one tuple each emitted, from how much it was after each call."""
+    if marks and marks[0] and len({*marks}) == len(marks):
+        return (roots if len(roots) == len(marks) else roots[: len(marks)]), marks
+    emitted = [*map(gt, marks, chain((0,), marks))]
+    return [*compress(roots, emitted)], [*compress(marks, emitted)]
+
+
+def _without_failed(coming: Iterator[Any], failures: Container[int], out: list[Any], marks: list[int]) -> Iterator[Any]:
+    """What is to be called yet, each with its root first, without the tuples of failed roots, which emit nothing."""
+    for one in coming:
+        if all_failed(one[0], failures):
+            marks.append(len(out))
+        else:
+            yield one
 
 
 def _adding(out: list[Any], *, several: bool) -> tuple[Callable[[Any], None], Callable[[], int]]:

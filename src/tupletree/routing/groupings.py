@@ -325,7 +325,9 @@ class _Keyed(ABC):
 def _is_encodable(texts: Iterable[Any]) -> bool:
     """Whether all are text, without lone surrogates; much cheaper than looking each of them up."""
     try:
-        "".join(texts).encode()
+        joined = "".join(texts)
+        if not joined.isascii():
+            joined.encode()
     except (TypeError, UnicodeEncodeError):
         return False
     return True

@@ -451,6 +451,9 @@ def _deputies(
         if len(ranges[name]) > 1 and _has_equal_tasks(component):
             first: dict[int, int] = {}
             found[name] = tuple(first.setdefault(served_by[task_id], task_id) for task_id in ranges[name])
+    ackers = ranges.get(ACKER, range(0))
+    if len(ackers) > 1 and len({served_by[task_id] for task_id in ackers}) == 1:
+        found[ACKER] = (ackers.start,) * len(ackers)
     return found
 
 

@@ -96,6 +96,9 @@ class Emitter:
         batches, refused = self._distribute(output)
         while True:
             edges = self._edges(len(batches))
+            if len(batches) == 1 and batches[0].roots is output.roots:
+                first: list[Delta] = [(edges[0], output.roots)]  # type: ignore[list-item]  # each once, none untracked
+                break
             first = combined((edge, batch.roots) for edge, batch in zip(edges, batches))
             if all(value for value, _ in first):  # else the edges of some tuples would cancel out: draw again
                 break

@@ -34,7 +34,7 @@ def orphan_check_of(
     """The check of a bolt task that may keep tuples after a call; None for others. See `OrphanCheck`."""
     component = plan.spec.components[task.component]
     bolt: BoltSpec = component.body
-    ackers = plan.task_ids_of(ACKER)
+    ackers = plan.deputies_of(ACKER)
     if ackers and (
         bolt.style in {"batch", "holding"}
         or bolt.holding is not None

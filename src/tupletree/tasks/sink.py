@@ -138,6 +138,7 @@ class SinkMachine(Machine):
             error="rows of it were taken for those of an attempt that had failed",
         )
         self._held: dict[int, list[Any]] = {}
+        self._singles: dict[int, Any] = {}  # of roots with one row, which are not in `_held`
         self._numbers: dict[int, list[int]] = {}
         self._made: list[int] = []
         self._shared: dict[int, list[_Shared]] = {}
@@ -164,11 +165,11 @@ class SinkMachine(Machine):
     @property
     def held(self) -> int:
         """Roots with rows that wait for them."""
-        return len(self._held) + len(self._shared)
+        return len(self._held) + len(self._singles) + len(self._shared)
 
     def held_roots(self) -> list[int]:
         """The roots that `held` counts."""
-        return [*self._held, *self._shared]
+        return [*self._held, *self._singles, *self._shared]
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the sink."""
@@ -199,15 +200,24 @@ class SinkMachine(Machine):
         """Hold the rows and ack them."""
         if self._is_ordered:
             self._hold_numbers(frame)
-        held = self._held
-        roots, values = frame.roots, frame.values
-        if len(roots) == len(values) and set(map(type, roots)) == ONLY_INT and UNTRACKED not in roots:
-            for root, value in zip(roots, values):
-                rows = held.setdefault(root, [])  # type: ignore[arg-type]  # just checked: it is an int
-                rows.append(value)
-        else:
+        if len(frame.roots) != len(frame.values) or not self._hold_singles(frame):
             self._hold_segments(frame, now)
         out.add_delta(frame.id, done_roots(frame, {}))
+
+    def _hold_singles(self, frame: Frame) -> bool:
+        """Hold the rows if no root has another one; whether that is so. A list for each would cost more."""
+        singles, roots = self._singles, frame.roots
+        if set(map(type, roots)) != ONLY_INT or not singles.keys().isdisjoint(roots):
+            return False
+        if self._held and not self._held.keys().isdisjoint(roots):
+            return False
+        before = len(singles)
+        singles.update(zip(roots, frame.values))  # type: ignore[arg-type]  # just checked: they are ints
+        if len(singles) == before + len(roots) and UNTRACKED not in singles:
+            return True
+        for root in roots:
+            singles.pop(root, None)  # type: ignore[arg-type]  # as above
+        return False
 
     def _hold_numbers(self, frame: Frame) -> None:
         """Note the numbers of rows with one root, beside the rows: an object per row would be too expensive."""
@@ -231,7 +241,9 @@ class SinkMachine(Machine):
             start, end = end, end + len(values)
             if type(root) is int and root:
                 rows = held.get(root)
-                if rows is None:
+                if root in self._singles:
+                    held[root] = [self._singles.pop(root), *values]
+                elif rows is None:
                     held[root] = values
                 else:
                     rows += values
@@ -277,14 +289,18 @@ class SinkMachine(Machine):
         if self._dropped:
             gone = self._dropped.keys() & release.roots
             answer.refused.update(dict.fromkeys(gone, self._lost))
-        held, rows, row_roots = self._held, answer.rows, answer.row_roots
-        for root in release.roots:
-            values = held.pop(root, None)
-            if values is not None:
-                rows += values
-                row_roots += [root] * len(values)
-                if self._is_ordered:
-                    answer.made += self._numbers.pop(root)
+        held, singles, rows, row_roots = self._held, self._singles, answer.rows, answer.row_roots
+        if held or self._is_ordered:
+            for root in release.roots:
+                values = [singles.pop(root)] if root in singles else held.pop(root, None)
+                if values is not None:
+                    rows += values
+                    row_roots += [root] * len(values)
+                    if self._is_ordered:
+                        answer.made += self._numbers.pop(root)
+        elif singles:
+            row_roots += [root for root in release.roots if root in singles]
+            rows += map(singles.pop, row_roots)  # type: ignore[arg-type]  # ints, and each once
         if self._shared:
             for root in release.roots:
                 self._let_go(root, now, answer)
@@ -295,7 +311,9 @@ class SinkMachine(Machine):
 
     def _drop(self, roots: list[int], now: Now) -> None:
         for root in roots:
-            if self._held.pop(root, None) is not None or root in self._shared:
+            is_held = self._held.pop(root, None) is not None or root in self._singles
+            self._singles.pop(root, None)
+            if is_held or root in self._shared:
                 self._dropped[root] = None
                 self._numbers.pop(root, None)
             self._let_go(root, now, None)

@@ -54,7 +54,7 @@ class WriteRequests:
     def not_asked(self, roots: list[int]) -> list[int]:
         """Those that are not requested already; the same list if that is all of them."""
         known = self._roots
-        return roots if known.isdisjoint(roots) else [root for root in roots if root not in known]
+        return roots if not known or known.isdisjoint(roots) else [root for root in roots if root not in known]
 
     def ask(self, roots: list[int], now_s: float, *, flush_now: bool) -> WriteRequest:
         """The write request for these roots, to be sent to every sink."""
@@ -95,7 +95,10 @@ class WriteRequests:
             return None
         del self._asked[answer.number]
         self.count -= len(asked.roots)
-        self._roots.difference_update(asked.roots)
+        if self._asked:
+            self._roots.difference_update(asked.roots)
+        else:
+            self._roots.clear()
         if not asked.refused:
             return asked.roots, asked.refused
         return [root for root in asked.roots if root not in asked.refused], asked.refused

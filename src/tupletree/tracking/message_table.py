@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,16 +74,9 @@ class SpoutMessages:
         first = self.messages.values() if self.by_source else itertools.islice(self.messages.values(), 1)
         return min((message.first_s for message in (*first, *self.awaiting.values())), default=None)
 
-    def knows_none_of(self, keys: list[Any]) -> bool:
-        """Whether these are keys of different messages of which nothing is known, none of them untracked (None)."""
-        distinct = {*keys}
-        return (
-            len(distinct) == len(keys)
-            and None not in distinct
-            and self.messages.keys().isdisjoint(distinct)
-            and self.awaiting.keys().isdisjoint(distinct)
-            and self.unconfirmed.keys().isdisjoint(distinct)
-        )
+    def knows_none_of(self, keys: Sequence[Any]) -> bool:
+        """Whether nothing is known of messages with these keys."""
+        return all(known.keys().isdisjoint(keys) for known in (self.messages, self.awaiting, self.unconfirmed) if known)
 
 
 # Not tracked by the garbage collector: with 100,000 open messages its passes would cost more than the work. Safe

@@ -11,7 +11,8 @@ will try again at a due time. *Awaiting its source*: an attempt failed and the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupletree.errors import CheckpointError, InternalError
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
 __all__ = ["Pending"]
+
+PLAIN_KEYS = {str, int}
+"""Types of message ids that are their own keys: see `message_key`."""
 
 
 class Pending:
@@ -129,21 +133,25 @@ class Pending:
         self, spout_task: int, message_ids: Sequence[MessageId | None], values: list[Any], now_s: float, wall_s: float
     ) -> Emitted:
         """Do what `emit` does for a batch, much cheaper; if an id raises, none of the batch is taken."""
-        keys: list[Any] = [
-            one if type(one) is str or type(one) is int or one is None else message_key(one) for one in message_ids
-        ]
+        keys: Sequence[Any] = message_ids
+        if not PLAIN_KEYS.issuperset(map(type, keys)):
+            keys = [one if type(one) in PLAIN_KEYS or one is None else message_key(one) for one in message_ids]
         task = self._tasks[spout_task]
         roots = self._draw_many(len(keys))
-        if task.knows_none_of(keys) and self._can_be_theirs(roots):
-            by_source = task.by_source
-            made = [
-                Message(spout_task, key, message_id, value, 1, root, now_s, wall_s, by_source)
-                for key, message_id, value, root in zip(keys, cast("Sequence[MessageId]", message_ids), values, roots)
-            ]
-            task.messages.update(zip(keys, made))
-            self._in_flight.update(zip(roots, made))
-            self.counters.emitted += len(made)
-            return Emitted(roots, message_ids, values, [1] * len(made), [])
+        messages, in_flight = task.messages, self._in_flight
+        # The view looks up the fewer in the more; a set would go through every message in flight.
+        if None not in keys and task.knows_none_of(keys) and in_flight.keys().isdisjoint(roots):
+            of_all = (repeat(1), roots, repeat(now_s), repeat(wall_s), repeat(task.by_source))
+            made = [*map(Message, repeat(spout_task), keys, cast("Sequence[MessageId]", message_ids), values, *of_all)]
+            expected = len(messages) + len(made), len(in_flight) + len(made)
+            messages.update(zip(keys, made))
+            in_flight.update(zip(roots, made))
+            if (len(messages), len(in_flight)) == expected and 0 not in in_flight:
+                self.counters.emitted += len(made)
+                return Emitted(roots, message_ids, values, [1] * len(made), [])
+            for key, root in zip(keys, roots):  # some are not distinct, or one is no root
+                messages.pop(key, None)
+                in_flight.pop(root, None)
         results = [self.emit(spout_task, one, value, now_s, wall_s) for one, value in zip(message_ids, values)]
         sent = [one for one in results if isinstance(one, Emission)]
         return Emitted(
@@ -227,21 +235,21 @@ class Pending:
         acked = self.ack_many((root,), now_s)
         return acked[0] if acked else None
 
-    def ack_many(self, roots: Iterable[int], now_s: float) -> list[Acked]:
+    def ack_many(self, roots: Collection[int], now_s: float) -> list[Acked]:
         """Ack many at once, in order; roots that are not in flight are counted and left out."""
-        acked: list[Acked] = []
-        settle, append, tasks = self._in_flight.pop, acked.append, self._tasks
-        late = 0
-        for root in roots:
-            message = settle(root, None)
-            if message is None:
-                late += 1
-                continue
-            del tasks[message.spout_task].messages[message.key]
-            append(Acked(message.spout_task, message.message_id, now_s - message.first_s, message.attempt))
-        self.counters.acked += len(acked)
-        self.counters.late_verdicts += late
-        return acked
+        settle, tasks = self._in_flight.pop, self._tasks
+        done = [message for root in roots if (message := settle(root, None)) is not None]
+        if len(tasks) == 1:
+            (task,) = tasks.values()
+            messages = task.messages
+            for message in done:
+                del messages[message.key]
+        else:
+            for message in done:
+                del tasks[message.spout_task].messages[message.key]
+        self.counters.acked += len(done)
+        self.counters.late_verdicts += len(roots) - len(done)
+        return [Acked(one.spout_task, one.message_id, now_s - one.first_s, one.attempt) for one in done]
 
     def is_last_attempt(self, root: int, failure: Failure) -> bool:
         """Whether `fail` would make a dead letter of this root's message, which is in flight."""
@@ -573,11 +581,6 @@ class Pending:
             self.counters.already_settled += 1
             return AlreadySettled(outcome, task.number, message_id)
         return None
-
-    def _can_be_theirs(self, roots: list[int]) -> bool:
-        distinct = {*roots}
-        # The view looks up the fewer in the more; a set would go through every message in flight.
-        return len(distinct) == len(roots) and 0 not in distinct and self._in_flight.keys().isdisjoint(distinct)
 
     def _draw_many(self, count: int) -> list[int]:
         """Draw 64-bit numbers in one call; zeros and collisions may be among them."""

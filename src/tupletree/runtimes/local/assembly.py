@@ -148,7 +148,7 @@ def assemble(
                 name,
                 Ring(capacity_for(options.ring_size, len(task_ids))),
                 {task_id: machines[task_id] for task_id in task_ids},
-                acker_tasks=plan.task_ids_of(ACKER),
+                acker_tasks=tuple(dict.fromkeys(plan.deputies_of(ACKER))),
                 clock=clock,
                 hub=hub,
                 idle_s=options.spout_idle_wait_ms / 1000.0,
