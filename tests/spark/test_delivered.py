@@ -69,7 +69,7 @@ class Starts:
             Outages(SystemClock(), None),
             lambda: 0.5,
         )
-        called.open(0.0, may_wait=False)
+        called.open(0.0, 6, may_wait=False)
         return called
 
     def candidate(self, *numbers: int) -> OutputFile:
@@ -88,15 +88,15 @@ def starts(tmp_path: Path) -> Starts:
 def test_a_sink_that_has_a_batch_is_not_given_it_by_a_later_start(starts: Starts) -> None:
     one, other = starts.candidate(1), starts.candidate(2)
     first = starts.start()
-    assert first.deliver(7, one) is None
+    assert first.deliver(7, 0.0, one) is None
     first.close()
     second = starts.start()
-    assert second.deliver(7, one) is None
-    assert second.deliver(7, other) is None
+    assert second.deliver(7, 0.0, one) is None
+    assert second.deliver(7, 0.0, other) is None
     second.forget(7, [one, other])
     second.close()
     third = starts.start()
-    assert [third.deliver(7, output) for output in (one, other)] == [None, None]
+    assert [third.deliver(7, 0.0, output) for output in (one, other)] == [None, None]
     third.close()
     assert starts.given == [1, 2]
     assert list((starts.spools / "out").iterdir()) == []
@@ -105,11 +105,11 @@ def test_a_sink_that_has_a_batch_is_not_given_it_by_a_later_start(starts: Starts
 def test_rows_whose_file_is_lost_before_a_sink_has_them_are_missed(starts: Starts) -> None:
     delivered, lost = starts.candidate(1), starts.candidate(2)
     first = starts.start()
-    first.deliver(7, delivered)
+    first.deliver(7, 0.0, delivered)
     first.forget(7, [delivered])
     (starts.spools / "out" / lost.candidate).unlink()
     with pytest.raises(CheckpointError, match="missing") as caught:
-        first.deliver(8, lost)
+        first.deliver(8, 0.0, lost)
     first.close()
     assert lost.candidate in str(caught.value)
 
@@ -120,7 +120,7 @@ def test_rows_of_a_task_that_is_no_more_are_written_by_another_under_the_same_na
     for index, output in enumerate(outputs):
         output.task_index = index
     first = starts.start()
-    assert [first.deliver(7, output) for output in outputs] == [None, None]
+    assert [first.deliver(7, 0.0, output) for output in outputs] == [None, None]
     first.close()
     assert starts.given == [1, 2]
     assert starts.writers == ["0123456789-out-0000", "0123456789-out-0001"]
@@ -129,7 +129,7 @@ def test_rows_of_a_task_that_is_no_more_are_written_by_another_under_the_same_na
 def test_good_rows_are_written_however_many_bad_ones_a_batch_has(starts: Starts) -> None:
     starts.refused = set(range(1, 600, 3))
     first = starts.start()
-    refusals = first.deliver(7, starts.candidate(*range(1, 600)))
+    refusals = first.deliver(7, 0.0, starts.candidate(*range(1, 600)))
     first.close()
     assert refusals is not None
     assert refusals.failures.keys() == starts.refused
@@ -139,7 +139,7 @@ def test_good_rows_are_written_however_many_bad_ones_a_batch_has(starts: Starts)
 def test_a_sink_that_always_fails_is_not_asked_for_every_row(starts: Starts) -> None:
     starts.refused = set(range(1, 3000))
     first = starts.start()
-    refusals = first.deliver(7, starts.candidate(*range(1, 3000)))
+    refusals = first.deliver(7, 0.0, starts.candidate(*range(1, 3000)))
     first.close()
     assert refusals is not None
     assert refusals.failures.keys() == starts.refused
@@ -159,7 +159,7 @@ def test_a_sink_that_is_stuck_in_a_call_is_named_with_its_stack(
     handler = GoOn(logging.WARNING)
     logging.getLogger("tupletree.spark").addHandler(handler)
     try:
-        assert first.deliver(7, starts.candidate(1)) is None
+        assert first.deliver(7, 0.0, starts.candidate(1)) is None
     finally:
         logging.getLogger("tupletree.spark").removeHandler(handler)
         first.close()
@@ -189,11 +189,11 @@ def test_rows_that_a_sink_has_are_not_looked_for_when_a_part_of_their_files_is_t
     candidate = starts.spools / "out" / output.candidate
     content = candidate.read_bytes()
     first = starts.start()
-    assert first.deliver(7, output) is None
+    assert first.deliver(7, 0.0, output) is None
     first.forget(7, [output])
     first.close()
     candidate.write_bytes(content)  # without its sidecar
     second = starts.start()
-    assert second.deliver(7, output) is None
+    assert second.deliver(7, 0.0, output) is None
     second.close()
     assert starts.given == [1]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import ConfigError, ConnectorError, Finding, RuntimeUnavailableError
+from tupletree.sinks.batches import is_there
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import batch_of, codec_of, only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
@@ -115,18 +116,29 @@ class DeltaSink(Sink[Any]):
         writer = batch.writer or batch.id
         try:
             self._table.update_incremental()
-            newest = self._table.transaction_version(writer)
-            if newest is not None and newest >= batch.number:
+            if is_there(writer, self._table.transaction_version(writer), batch.number):
                 return
             # Of two that write the same batch at the same time, the log lets one through.
             properties = CommitProperties(app_transactions=[Transaction(writer, batch.number)])
             write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+        except ConnectorError:
+            raise
         except Exception as error:  # see `open`
             if _REFUSED in str(error):
                 reason = str(error).strip()
                 refused = (RowError(at, reason, type(error).__name__) for at in range(len(batch.rows)))
                 raise SinkRowsError(str(self), refused) from error
             raise self._failed(error) from error
+
+    def newest_batch(self, writer: str) -> int | None:
+        """See `Sink`. Raises ConnectorError: the table cannot be read."""
+        assert self._table is not None, "it comes after open"
+        try:
+            self._table.update_incremental()
+            newest: int | None = self._table.transaction_version(writer)
+        except Exception as error:  # see `open`
+            raise self._failed(error) from error
+        return newest
 
     def _encode(self, rows: Sequence[Any]) -> pa.Table:
         import pyarrow as pa

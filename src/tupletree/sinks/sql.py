@@ -200,6 +200,18 @@ class SqlSink(Sink[Any]):
             self._insert(connection, parameters[:middle], faults)
             self._insert(connection, parameters[middle:], faults)
 
+    def newest_batch(self, writer: str) -> int | None:
+        """See `Sink`. Raises ConnectorError: the database failed."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        assert self._engine is not None, "it comes after open"
+        assert self._target is not None, "it comes after open"
+        try:
+            with self._engine.connect() as connection:
+                return self._target.newest_batch(connection, writer)
+        except SQLAlchemyError as error:
+            raise self._unreachable(error) from error
+
     def close(self) -> None:
         """Close the connections."""
         if self._engine is not None:

@@ -22,6 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tupletree.data.payloads import datetime_text, to_jsonable
 from tupletree.errors import ConfigError, ConnectorError, Finding
+from tupletree.sinks.batches import is_there
 from tupletree.sinks.files import MADE, RowError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema
@@ -171,6 +172,8 @@ class Target:
         """Write down, in the transaction of its rows, that a batch is there; False if it was before.
 
         The first statement of the transaction: another writer of the same batch waits here.
+
+        Raises ConnectorError: a later batch of this writer is there, or another process writes this one now.
         """
         batches = self.batches
         if self.checks_late:  # so that a constraint that would be checked at the commit names its row
@@ -178,13 +181,19 @@ class Target:
         advance = sa.update(batches).where(batches.c.writer == writer, batches.c.number < number)
         if connection.execute(advance.values(number=number)).rowcount:
             return True
-        if connection.execute(sa.select(batches.c.number).where(batches.c.writer == writer)).first() is not None:
+        if is_there(writer, self.newest_batch(connection, writer), number):
             return False
         try:
             connection.execute(sa.insert(batches).values(writer=writer, number=number))
         except sa.exc.IntegrityError as error:
             raise ConnectorError("another process writes this batch", where=writer) from error
         return True
+
+    def newest_batch(self, connection: sa.Connection, writer: str) -> int | None:
+        """The number of the newest batch of a writer that is there; None: there is none."""
+        batches = self.batches
+        number: int | None = connection.execute(sa.select(batches.c.number).where(batches.c.writer == writer)).scalar()
+        return number
 
 
 def _create(engine: sa.Engine, table: sa.Table) -> None:

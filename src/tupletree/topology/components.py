@@ -582,5 +582,16 @@ class Sink(Generic[T]):
                 `promise="at_least_once"`, by halves, whose ids are derived from the batch's, to find the rows to blame.
         """
 
+    def newest_batch(self, writer: str) -> int | None:  # noqa: ARG002 - this one does not know
+        """The number of the newest batch of a writer that is there; None: there is none, or it is not known.
+
+        A sink that goes by `SinkBatch.number` must say it: a start on Spark is refused where the sink has more than the
+        state directory knows of (an older copy of it), because new batches would look like those that are there.
+
+        Raises:
+            ConnectorError: it cannot be found out now.
+        """
+        return None
+
     def close(self) -> None:
         """Release everything."""

@@ -216,7 +216,7 @@ class Incarnation:
             if active:
                 spout.spout.activate()
                 spout.active = True
-        self._called.open(parts.clock.wall(), may_wait=may_wait)
+        self._called.open(parts.clock.wall(), accounts.settled, may_wait=may_wait)
         if recovered.last is not None:
             entry, _ = self._publisher.finish(recovered.last)
             tell_last(parts.directory, entry, self.spouts)

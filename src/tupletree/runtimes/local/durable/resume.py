@@ -43,6 +43,9 @@ __all__ = ["Resumed", "open_facts", "resume"]
 STARTS = 1_000_000
 """Restarts of a topology within a process have numbers of their own, for names of batches; so many at most."""
 
+COPIES = 1 << 24
+"""By chance: so starts with one number, each on its own copy of a state directory, are told apart."""
+
 NUMBERS = 1 << 40
 """Values that are numbered in the order of making by one process, at most."""
 
@@ -73,9 +76,11 @@ def resume(journal: Journal, plan: Plan, options: Options, dead: Path, clock: Cl
     tasks = [task for task in plan.tasks if _is_spout(plan, task)]
     journal.register((task.component, task.index) for task in tasks)
     journal.commit(Commit(meta={"generation": generation + 1}))
+    # Otherwise a start on an older copy would give its batches names that others have, and sinks would skip them.
+    starts = (generation * COPIES + random.randrange(COPIES)) * STARTS
     carried_over = CarriedOver(
-        starts=generation * STARTS,
-        first=generation * STARTS,
+        starts=starts,
+        first=starts,
         durable=True,
         numbers=Numbers(1 + generation * NUMBERS, guard=threading.Lock()),
     )

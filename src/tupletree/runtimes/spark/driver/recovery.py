@@ -35,7 +35,7 @@ from tupletree.runtimes.spark.format.inputs import inputs_of_log
 from tupletree.runtimes.spark.format.logged_messages import Codecs
 from tupletree.runtimes.spark.format.sidecars import read_waiting
 from tupletree.runtimes.spark.format.split_messages import readers_of
-from tupletree.runtimes.spark.format.statedir import StateDirectory
+from tupletree.runtimes.spark.format.statedir import StateDirectory, older_copy
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingChanges
@@ -142,8 +142,11 @@ def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sink
     Raises CheckpointError, naming the file that is gone.
     """
     settled = entries[-1].epoch if entries else -1
-    path = settle_path(directory.settles, max(_traces(directory, sinks), default=-1))
-    if int(path.stem) > settled and not path.exists():
+    newest, where = max(_traces(directory, sinks), default=(-1, ""))
+    path = settle_path(directory.settles, newest)
+    if newest > settled and not path.exists():
+        if newest > max(numbered(directory.epochs, ".epoch"), default=-1):  # its log is not there either
+            raise older_copy(where, newest, settled)
         raise missing(path)
     for entry in entries:
         if entry.generation >= directory.generation:  # else file names of another start would be used again
@@ -153,16 +156,16 @@ def check_newest(directory: StateDirectory, entries: Sequence[SettleEntry], sink
             raise missing(amendment_path(directory.settles, entry.epoch))
 
 
-def _traces(directory: StateDirectory, sinks: Mapping[str, str]) -> Iterator[int]:
-    """Epochs of which something was published."""
-    yield delivered_in(directory.spools)
-    yield from numbered(directory.dead, ".jsonl")
+def _traces(directory: StateDirectory, sinks: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Epochs of which something was published, each with the folder that shows it."""
+    yield delivered_in(directory.spools), str(directory.spools)
+    yield from ((epoch, str(directory.dead)) for epoch in numbered(directory.dead, ".jsonl"))
     mine = f"part-{directory.run_id[:8]}-"
     for folder in sinks.values():
         for path in Path(folder).glob(f"{mine}*"):
             epoch = path.name.removeprefix(mine).partition("-")[0]
             if epoch.isdigit():
-                yield int(epoch)
+                yield int(epoch), folder
 
 
 def _fold(

@@ -26,7 +26,7 @@ from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, take_
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 
-__all__ = ["StateDirectory", "fresh_state_dir", "spout_tasks", "stored_fingerprint"]
+__all__ = ["StateDirectory", "fresh_state_dir", "older_copy", "spout_tasks", "stored_fingerprint"]
 
 FORMAT = 3
 
@@ -187,6 +187,23 @@ def spout_tasks(path: Path) -> dict[int, str]:
     if found.checksum != _checksum(sorted(found.tasks.items())):
         raise damaged(str(path), "its checksum does not match its content", "the spout tasks of the first start")
     return found.tasks
+
+
+def older_copy(where: str, newest: int, settled: int) -> CheckpointError:
+    """The error to raise where something has `newest`, an epoch that comes after all that the directory knows of.
+
+    To go on would give later epochs names that earlier ones have: what they hold would be taken for written.
+    """
+    return CheckpointError(
+        "the state directory is an older copy: its run went on after it",
+        where=where,
+        got=f"epoch {newest} of this run is there, and its {newest:010d}.settle is not",
+        expected=f"none later than epoch {settled}, the last one that the state directory has"
+        if settled >= 0
+        else "none",
+        next_step="restore the newest state directory, or this one together with the output of its time; or begin "
+        "with a fresh --state-dir, which reads the sources from their start",
+    )
 
 
 def _checksum(plain: Any) -> str:

@@ -102,7 +102,11 @@ class Publisher:
         died: list[Died] = []
         calls = [output for output in entry.outputs if output.sink in self._called]
         if (calls or self._accounts.refused) and not amendment_path(self._directory.settles, entry.epoch).exists():
-            refusals = [refused for one in calls if (refused := self._called.deliver(entry.epoch, one)) is not None]
+            refusals = [
+                refused
+                for one in calls
+                if (refused := self._called.deliver(entry.epoch, entry.time_s, one)) is not None
+            ]
             if refusals or self._accounts.refused:
                 entry, died = self._amend(entry, refusals)
         if entry.dead:

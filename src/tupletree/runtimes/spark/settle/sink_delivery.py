@@ -27,6 +27,7 @@ from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.spark.format.entries import OutputFile
 from tupletree.runtimes.spark.format.sidecars import read_sidecar, sidecar_of
 from tupletree.runtimes.spark.format.spool import Spool, called_sinks, file_sink_of
+from tupletree.runtimes.spark.format.statedir import older_copy
 from tupletree.runtimes.spark.format.upgrades import NO_UPGRADES, Upgrades
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
@@ -75,6 +76,7 @@ class _Delivery:
     task: Task
     writer: str
     epoch: int
+    settled_s: float
     rows: list[Any]
     roots: list[Root]
     path: Path
@@ -137,8 +139,18 @@ class SinkDelivery:
     def __contains__(self, sink: str) -> bool:
         return sink in self._components
 
-    def open(self, wall_s: float, *, may_wait: bool) -> None:
-        """Open a copy of each sink per task. Raises what their `open` raises, but waits for the end of an outage."""
+    def open(self, wall_s: float, settled: int, *, may_wait: bool) -> None:
+        """Open a copy of each sink per task, and see that none has more than the run knows of.
+
+        Args:
+            wall_s: the time, seconds since the Unix epoch.
+            settled: the newest epoch that is.
+            may_wait: wait for the end of an outage.
+
+        Raises:
+            CheckpointError: a sink has a batch of a later epoch: the state directory is an older copy of itself.
+            Exception: what `open` of a sink raises.
+        """
         for name, component in self._components.items():
             for task in self._plan.tasks_of(name):
                 sink = own_instance(component, shared=self._plan.parallelism(name) == 1)
@@ -157,12 +169,22 @@ class SinkDelivery:
                 while True:
                     try:
                         self._calls.call(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
+                        self._check_newest(name, task, sink, settled)
                         self._outages.over(name)
                         break
                     except Exception as error:
                         if not (may_wait and place.takes_as_outage(error)):
                             raise
                         self._wait(name, error)
+
+    def _check_newest(self, name: str, task: Task, sink: Sink[Any], settled: int) -> None:
+        writer = self._writer(name, task.index)
+        newest = self._calls.call(name, lambda: sink.newest_batch(writer))
+        if newest is not None and newest > settled:
+            raise older_copy(f"sink {name!r}", newest, settled)
+
+    def _writer(self, sink: str, index: int) -> str:
+        return f"{self._run_id}-{self._first_name(sink)}-{index:04d}"
 
     def leave(self) -> None:
         """Stop waiting for calls: `deliver` raises `Closing`, and the next start calls again."""
@@ -174,8 +196,11 @@ class SinkDelivery:
 
     # --- rows -------------------------------------------------------------------------------------------------
 
-    def deliver(self, epoch: int, output: OutputFile) -> Refusals | None:
+    def deliver(self, epoch: int, settled_s: float, output: OutputFile) -> Refusals | None:
         """Call a sink with the rows of one output, unless it has them; returns its refusals, or None.
+
+        `settled_s` is when the epoch was settled: batch ids name it, so that a run that goes on from an older copy of
+        its state directory gives none to other rows than before.
 
         Until the candidate says that the sink has them, a restart calls again, with the same batch ids.
 
@@ -203,8 +228,9 @@ class SinkDelivery:
         offer = _Delivery(
             sink=self._sinks[output.sink, task.index],
             task=task,
-            writer=f"{self._run_id}-{self._first_name(output.sink)}-{output.task_index:04d}",
+            writer=self._writer(output.sink, output.task_index),
             epoch=epoch,
+            settled_s=settled_s,
             rows=rows,
             roots=read_sidecar(sidecar_of(candidate), len(rows)),
             path=ledger_path,
@@ -239,7 +265,7 @@ class SinkDelivery:
         A sink that guarantees exactly once names the rows it refuses: half a batch under the same number
         would look to it like a batch that it has.
         """
-        batch_id = f"{offer.writer}-{offer.epoch:08d}{suffix}"
+        batch_id = f"{offer.writer}-{offer.epoch:08d}-{round(offer.settled_s * 1e6):x}{suffix}"
         if batch_id not in offer.ledger.split:
             error = self._call(offer, batch_id, start, end, whole=not suffix)
             if error is None:
