@@ -1,4 +1,4 @@
-"""Which bolts hold tuples beyond a call, and the task that does it for each. The runtimes use this."""
+"""The task of a bolt that holds tuples beyond a call, by its style. The runtimes use this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tupletree.bolts.windows import window_task
 from tupletree.state.keys import KeyFunctions
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["holder_of", "is_holder"]
+__all__ = ["holder_of"]
 
 
 def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> Holder | None:
@@ -32,9 +32,3 @@ def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | N
         case "holding":
             return HoldingTask(component, place)
     return None
-
-
-def is_holder(component: ComponentSpec) -> bool:
-    """Whether this bolt holds its inputs."""
-    style: str = component.body.style
-    return style in {"batch", "window", "join", "holding"}

@@ -111,7 +111,7 @@ class BoltMachine(EmittingMachine):
         self._bolt: BoltTask | Holder | ArrowTask
         if self._holder is not None:
             self._bolt = self._holder
-        elif component.body.style == "arrow":
+        elif component.body.is_vectorised:
             from tupletree.bolts.arrow import ArrowTask  # others must not wait for pyarrow
 
             self._bolt = ArrowTask(plan.spec, component, self.place, cell, keys)

@@ -35,12 +35,7 @@ def orphan_check_of(
     component = plan.spec.components[task.component]
     bolt: BoltSpec = component.body
     ackers = plan.deputies_of(ACKER)
-    if ackers and (
-        bolt.style in {"batch", "holding"}
-        or bolt.holding is not None
-        or not (bolt.auto_ack and bolt.auto_fail)
-        or ordered_inputs(component)
-    ):
+    if ackers and (not bolt.settles_each_call or ordered_inputs(component)):
         return OrphanCheck(task.task_id, ackers, timeout_s, held, purge)
     return None
 

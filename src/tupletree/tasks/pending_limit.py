@@ -86,7 +86,7 @@ class PendingLimit:
             bolt = component.body
             if not isinstance(bolt, BoltSpec):
                 continue
-            if bolt.style in {"batch", "holding"} or bolt.holding is not None or ordered_inputs(component):
+            if bolt.is_holder or ordered_inputs(component):
                 return None
             by_hand = by_hand or not (bolt.auto_ack and bolt.auto_fail)
             tasks = component.parallelism or 1

@@ -144,6 +144,21 @@ class BoltSpec:
         return (self.state is not None and self.state.is_keyed) or (self.holding is not None and self.holding.per_key)
 
     @property
+    def is_holder(self) -> bool:
+        """Whether it holds tuples for calls to come: batches, windows, joins, and a `HoldingBolt`."""
+        return self.style in {"batch", "window", "join", "holding"}
+
+    @property
+    def is_vectorised(self) -> bool:
+        """Whether it is called with Arrow columns instead of values."""
+        return self.style == "arrow"
+
+    @property
+    def settles_each_call(self) -> bool:
+        """Whether a call that returns or raises settles its tuple: nobody holds it, or settles it by hand."""
+        return not self.is_holder and self.auto_ack and self.auto_fail
+
+    @property
     def can_collect(self) -> bool:
         """Whether the bolt has a Collector, and with it the choice of stream, task and anchors."""
         return (self.style == "class" and self.takes_collector) or "collector" in self.inject.values()

@@ -46,7 +46,7 @@ def order_faults(component: ComponentSpec, by_name: Mapping[str, ComponentSpec],
         if not source.grouping.ordered:
             continue
         subject = f"the input from {source.component}.{source.stream} is ordered"
-        if component.kind != "bolt" or not _settles_each_call(component.body):
+        if component.kind != "bolt" or component.body.is_vectorised or not component.body.settles_each_call:
             yield Finding(
                 f"{subject}, and {component.name!r} has no call for each tuple that settles it",
                 where,
@@ -69,17 +69,13 @@ def order_faults(component: ComponentSpec, by_name: Mapping[str, ComponentSpec],
             met.add(name)
             left += [one.component for one in producer.inputs]
             body: BoltSpec = producer.body
-            if body.style in ("batch", "window", "join", "holding") or not (body.auto_ack and body.auto_fail):
+            if not body.settles_each_call:
                 yield Finding(
                     f"{subject}, and bolt {name!r} before it keeps tuples beyond a call",
                     where,
                     expected="only bolts that settle each tuple with its call between the sources and the input",
                     next_step="leave out ordered=True, or move the ordered bolt before that one",
                 )
-
-
-def _settles_each_call(body: BoltSpec) -> bool:
-    return body.style in ("function", "class") and body.auto_ack and body.auto_fail
 
 
 def ordered_streams(spec: TopologySpec) -> frozenset[tuple[str, str]]:

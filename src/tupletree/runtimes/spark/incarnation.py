@@ -15,7 +15,6 @@ from pathlib import Path
 from random import SystemRandom
 
 from tupletree.bolts.effects import TaskPlace
-from tupletree.bolts.factory import is_holder
 from tupletree.clock import SteadyClock
 from tupletree.config import Options
 from tupletree.durable import private_folder
@@ -344,7 +343,7 @@ def _close_all(spouts: list[SpoutTask]) -> None:
 def _outlives_epochs(plan: Plan, options: Options) -> bool:
     """Whether a task may have work in an epoch that has no frame for it."""
     components = plan.spec.components.values()
-    holds = any(component.kind == "bolt" and is_holder(component) for component in components)
+    holds = any(component.kind == "bolt" and component.body.is_holder for component in components)
     return holds or any(link.carried for link in plan.links) or bool(TickSchedule(plan.spec, options, 0.0))
 
 

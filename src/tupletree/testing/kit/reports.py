@@ -263,7 +263,7 @@ class Recorder:
     def _below(self, root: int, delivery: _Delivery, component: str) -> list[_Delivery]:
         """What the task emitted for a tuple; of an Arrow bolt, which handles no tuples, for the message."""
         body = self.plan.spec.components[component].body
-        if isinstance(body, BoltSpec) and body.style == "arrow":
+        if isinstance(body, BoltSpec) and body.is_vectorised:
             mine = (found for (one, _), found in self._deliveries.items() if one == root)
             return [one for found in mine for one in found if one.producer == component]
         children = self.tracer.children(delivery.task, delivery.value)

@@ -101,7 +101,7 @@ class Tracer:
 
     def _wrapped(self, topology: TopologySpec, component: ComponentSpec, fail: Fail | None) -> BoltSpec:
         spec: BoltSpec = component.body
-        if spec.style == "arrow":
+        if spec.is_vectorised:
             if fail is None:
                 return spec
             schemas = [topology.components[one.component].outputs[one.stream].schema for one in component.inputs]

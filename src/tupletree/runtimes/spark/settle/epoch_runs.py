@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tupletree.bolts.factory import is_holder
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import epoch_path
@@ -142,7 +141,7 @@ class EpochRuns:
             for name, tuples in stats.worked.items()
             if tuples
             or (
-                components[name].kind == "bolt" and is_holder(components[name])
+                components[name].kind == "bolt" and components[name].body.is_holder
             )  # it works on what it holds, without a frame
         }
         for name in worked - settlement.outages.keys():

@@ -167,4 +167,4 @@ def takes_columns(component: ComponentSpec) -> bool:
     """Whether frames for this component are to stay columns."""
     if component.kind == "sink":
         return isinstance(component.body, ParquetSink)
-    return isinstance(component.body, BoltSpec) and component.body.style == "arrow"
+    return isinstance(component.body, BoltSpec) and component.body.is_vectorised

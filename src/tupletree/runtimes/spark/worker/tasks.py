@@ -25,7 +25,7 @@ def task_of(
     rate = component.max_rate
     pacing = None if rate is None else Pacing(rate / plan.parallelism(component.name))
     cell, keys = (state.cell, state.key_functions) if state is not None else (None, None)
-    if component.body.style == "arrow":
+    if component.body.is_vectorised:
         return ArrowTask(plan.spec, component, place, cell, keys)
     if component.body.is_async:
         return AsyncBoltTask(component, place, cell, keys, limit_s=limit_s, pacing=pacing)
