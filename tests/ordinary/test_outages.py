@@ -605,7 +605,9 @@ def _check_folder(tmp_path: Path, close: Callable[[Path], None], open_again: Cal
     assert sum(len(path.read_bytes().splitlines()) for path in out.glob("*.jsonl")) == 1_000
 
 
-def test_a_stop_during_an_outage_ends_when_its_time_is_up_and_drops_nothing(tmp_path: Path) -> None:
+def test_a_stop_during_an_outage_says_so_ends_when_its_time_is_up_and_drops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Down(Sink[R]):
         def write(self, batch: SinkBatch[R]) -> None:
             raise ConnectorError("down")
@@ -620,6 +622,7 @@ def test_a_stop_during_an_outage_ends_when_its_time_is_up_and_drops_nothing(tmp_
     assert 0.4 < time.monotonic() - began_s < 3.0
     summary = handle.wait(5.0)
     assert (summary.acked, summary.dead, summary.open) == (0, 0, 50)
+    assert "stopped: stopping, for 0.5 s at most: messages wait for out" in caplog.text
 
 
 @pytest.mark.parametrize("away_s", [2.0, pytest.param(20.0, marks=pytest.mark.nightly)])

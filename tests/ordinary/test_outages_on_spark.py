@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.databases import need_postgres, postgres, query
-from tests.ordinary.conftest import begin_in_process
+from tests.ordinary.conftest import HANG_S, begin_in_process
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import Feed
 from tests.until import until
@@ -20,6 +21,7 @@ from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.runtimes.spark.settle.outages import outage_in
 from tupletree.sinks import foreach, jsonl, sql
 from tupletree.sinks.reader import read_rows
+from tupletree.sources import items
 from tupletree.testing.conformance.messages import numbered
 from tupletree.topology.components import SinkBatch
 
@@ -231,3 +233,32 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row_o
 )
 def test_an_outage_is_known_by_its_innermost_error(error: BaseException, expected: str | None) -> None:
     assert outage_in(error) == expected
+
+
+IS_BACK, WORKS, MAY_END = threading.Event(), threading.Event(), threading.Event()
+
+
+@bolt
+def works_when_it_is_back(number: N) -> N:
+    if not IS_BACK.is_set():
+        raise ConnectorError("the service is away")
+    WORKS.set()
+    assert MAY_END.wait(HANG_S)
+    return number
+
+
+def test_an_outage_is_over_when_an_epoch_has_run_without_it(tmp_path: Path) -> None:
+    for one in (IS_BACK, WORKS, MAY_END):
+        one.clear()
+    t = Topology("over")
+    t.sink("out", foreach(lambda _: None)).shuffle(
+        t.bolt("works", works_when_it_is_back).shuffle(t.spout("numbers", items([N(1, "")])))
+    )
+    handle = begin_in_process(t, tmp_path / "state")
+    until(lambda: handle.progress().outages)
+    IS_BACK.set()
+    assert WORKS.wait(HANG_S)
+    assert [one.component for one in handle.progress().outages] == ["works"]
+    MAY_END.set()
+    assert handle.wait(HANG_S).acked == 1
+    assert handle.progress().outages == ()

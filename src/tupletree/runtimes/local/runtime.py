@@ -238,6 +238,10 @@ class LocalRun(RunHandle):
         limit_s = self._options.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         at_s = self._clock.monotonic() + limit_s
         control = self._control
+        away = {outage.component for outage in self._counts.outages()}
+        if away and not control.stop_asked():
+            names = ", ".join(sorted(away))
+            logger.warning("%s: stopping, for %g s at most: messages wait for %s", self._spec.name, limit_s, names)
         control.stop_at_s = at_s if control.stop_at_s is None else min(at_s, control.stop_at_s)
         control.wake.set()
         if not is_own_thread():

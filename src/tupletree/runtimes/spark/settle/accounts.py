@@ -1,6 +1,7 @@
 """The accounts of a run: what the driver knows of every message, tree, state version and total.
 
-Shared by the loop and the settling thread; every access holds `lock`.
+Shared by the loop and the settling thread: every change holds `lock`, and so does who reads what the other changes.
+Trees, state, kept frames and rows that wait change with the settling thread's decisions alone: it reads them without.
 It can be rebuilt from the journal at any time (`recovery`).
 """
 
