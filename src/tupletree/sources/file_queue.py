@@ -134,6 +134,11 @@ class FileQueue:
                 piece = reader.take(1 if is_rest else max_rows, max_bytes, to_end=to_end)
             except DamagedFileError as error:
                 return self._damaged(source, str(error))
+            except ConnectorError:
+                # What is open may stay unreadable for ever (a file server was started again): the next call opens it.
+                if source.found is not None:
+                    self._close(source)
+                raise
             except ReplacedFileError:
                 self._close(source)
                 self._look_again = True

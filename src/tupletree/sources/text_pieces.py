@@ -152,7 +152,7 @@ def reread(split: Split, encoding: str) -> tuple[bytes, str, int] | Reject:
 
     Raises:
         SourceChangedError: they are no longer in their file.
-        ConnectorError: the file cannot be opened.
+        ConnectorError: the file cannot be opened or read.
     """
     data = msgspec.convert(split.data, _InFile | _InLog | _Lost)
     if isinstance(data, _Lost):
@@ -164,19 +164,24 @@ def reread(split: Split, encoding: str) -> tuple[bytes, str, int] | Reject:
 
 def _reread_file(split: Split, data: _InFile, encoding: str) -> bytes:
     """The bytes of a split, from where the file is now."""
+    unread: ConnectorError | None = None
     for path in _candidates(data):
         try:
             reader = LineReader(path, encoding, data.offset)
-        except (EOFError, DamagedFileError, ConnectorError):
+            try:
+                chunk = reader.exactly(data.length)
+            finally:
+                reader.close()
+        except (EOFError, DamagedFileError):
             continue
-        try:
-            chunk = reader.exactly(data.length)
-        except (DamagedFileError, ConnectorError):
+        except ConnectorError as error:
+            if os.path.lexists(path):
+                unread = unread or error
             continue
-        finally:
-            reader.close()
         if xxhash.xxh3_64_intdigest(chunk) == data.checksum:
             return chunk
+    if unread is not None:  # nothing says that it has changed
+        raise unread
     where = f"{split.source}, lines {split.first} to {split.first + split.rows - 1}"
     try:
         size = os.stat(data.path).st_size
