@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.routes.running.pipelines import Asked, adapter
-from tests.routes.running.test_pipelines import HANG_S, pipeline, route, states
+from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, pipeline, route, states
 from tests.until import until
+from tupletree.errors import ConnectorError
+from tupletree.queues import Broker
+from tupletree.routes.messages import Settlement
+from tupletree.routes.pipeline import Pipeline, PipelineRun
 from tupletree.routes.running import outgoing
+from tupletree.routes.running.services import Services
 
 
 def test_while_an_output_is_away_the_others_go_on_and_nothing_is_lost_or_doubled(
@@ -63,3 +70,41 @@ def test_an_input_that_is_away_when_its_message_is_settled_hears_of_it_later(
         lock.execute("ROLLBACK")
         lock.close()
         until(lambda: run.services.broker("q.one").depth("q.one").open == 0)
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_a_broker_that_cannot_be_reached_once_the_ledger_has_settled_gets_the_settlement_again(
+    tmp_path: Path, start: Callable[[Pipeline], PipelineRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has not told this broker anything yet connects to it first, and settling may be repeated."""
+    refused: list[str] = []
+    settle, broker_at = Services.settle, Services.broker_at
+    settling = threading.local()
+
+    def settles(services: Services, settlements: Sequence[Settlement]) -> None:
+        settling.first = len(refused) < 3
+        try:
+            settle(services, settlements)
+        finally:
+            settling.first = False
+
+    def connects(services: Services, url: str) -> Broker:
+        if url == b and getattr(settling, "first", False):
+            settling.first = False
+            refused.append(url)
+            raise ConnectorError("the broker does not answer")
+        return broker_at(services, url)
+
+    b = f"sqlite:///{tmp_path}/b.db"
+    monkeypatch.setattr(Services, "settle", settles)
+    monkeypatch.setattr(Services, "broker_at", connects)
+    routes = route("one", adapter(Asked), out=("q.two",)), route("two", adapter(Asked))
+    p = pipeline(tmp_path / "home", *routes, queues={"q.one": b})
+    Asked.calls.clear()
+    with start(p) as run:
+        begun = [run.execute({}, route="one") for _ in range(3)]
+        assert {one.wait(HANG_S).state for one in begun} == {"completed"}
+        assert states(run) == {"one": {"done": 3}, "two": {"done": 3}}
+        until(lambda: not any(run.services.broker(f"q.{name}").depth(f"q.{name}").open for name in ("one", "two")))
+    assert len(refused) == 3
+    assert sum(one.startswith(" ") for one in Asked.calls) == 6
