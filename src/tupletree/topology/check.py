@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,7 @@ def check(
     ]
     if not any(component.kind == "spout" for component in components):
         findings.append(Finding("there is no spout", f"topology {name!r}", next_step="add one with Topology.spout"))
+    consumed = {(source.component, source.stream) for component in components for source in component.inputs}
     for component in components:
         where = place(component)
         findings += _component(component, where)
@@ -69,9 +71,9 @@ def check(
         findings += _unknown_names(component, by_name, where)
         findings += _inputs(component, by_name, where)
         findings += _keys(component, by_name, where)
+        findings += _unconsumed(component, consumed, where)
         findings += order_faults(component, by_name, where)
         findings += input_faults(component, by_name, where)
-    findings += _unconsumed(components)
     if not allow_cycle:
         findings += _cycles(by_name)
     return findings
@@ -278,19 +280,15 @@ def _key_types(producer: ComponentSpec | None, subscription: InputSpec) -> list[
     return [stream.schema.text_of_key(name) for name in subscription.grouping.fields]
 
 
-def _unconsumed(components: Sequence[ComponentSpec]) -> Iterator[Finding]:
-    consumed = {
-        (subscription.component, subscription.stream) for component in components for subscription in component.inputs
-    }
-    for component in components:
-        for stream in component.outputs.values():
-            if not stream.unconsumed and (component.name, stream.name) not in consumed:
-                named = stream.schema.cls.__qualname__.rpartition(".")[2]
-                yield Finding(
-                    f"no bolt consumes stream {stream.name!r}",
-                    place(component),
-                    next_step=f"subscribe to it, or say that this is meant: `.stream({named}, unconsumed=True)`",
-                )
+def _unconsumed(component: ComponentSpec, consumed: AbstractSet[tuple[str, str]], where: str) -> Iterator[Finding]:
+    for stream in component.outputs.values():
+        if not stream.unconsumed and (component.name, stream.name) not in consumed:
+            named = stream.schema.cls.__qualname__.rpartition(".")[2]
+            yield Finding(
+                f"no bolt consumes stream {stream.name!r}",
+                where,
+                next_step=f"subscribe to it, or say that this is meant: `.stream({named}, unconsumed=True)`",
+            )
 
 
 def _cycles(by_name: Mapping[str, ComponentSpec]) -> Iterator[Finding]:
