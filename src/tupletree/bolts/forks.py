@@ -12,6 +12,19 @@ import sys
 __all__ = ["leave_if_forked"]
 
 
+class _This:
+    """This process. A system call for each frame would cost more than many a bolt."""
+
+    process = os.getpid()
+
+    @classmethod
+    def note(cls) -> None:
+        cls.process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_This.note)
+
+
 def leave_if_forked(process: int, exit_code: object = 0) -> None:
     """End this process at once, with no word to anybody, unless its id is `process`.
 
@@ -19,7 +32,7 @@ def leave_if_forked(process: int, exit_code: object = 0) -> None:
         process: the id of the process that is to go on.
         exit_code: as of `SystemExit`; no number counts as 1, None as 0.
     """
-    if os.getpid() != process:
+    if _This.process != process:
         sys.stderr.flush()
         code = 0 if exit_code is None else exit_code
         os._exit(code if isinstance(code, int) else 1)

@@ -91,7 +91,8 @@ class SpoutMachine(Machine):
 
     Attributes:
         nothing_waits: whether no tuple waits for a task or is being worked, if that is known.
-        is_at_limit: the last `poll` emitted all that the limits allow, so only mail allows more.
+        has_emitted_all: the last `poll` emitted all that the limits allow or that the spout had: another one at once
+            would emit nothing.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class SpoutMachine(Machine):
         self._paused = not active
         self._leaves_buffer = False
         self._is_open = self._is_deactivated = False
-        self.is_at_limit = False
+        self.has_emitted_all = False
         self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack
         self.wait = OutageWait(task.component, options.outage_limit_s)
@@ -443,7 +444,7 @@ class SpoutMachine(Machine):
             self._give_up(now, out)
         held_up = self.journal is not None and self.journal.holds_up
         if paused or held_up or self._paused or self._above or self._leaves_buffer:
-            self.is_at_limit = False
+            self.has_emitted_all = False
             return False
         self._draw.turn()
         writing = self._write_requests.count
@@ -456,10 +457,10 @@ class SpoutMachine(Machine):
             retried = self._retry_due(now, out, free) if self._retrying and free > 0 else 0
         room = min(self._room(writing), free - retried, self._max_writing - writing, MAX_LAUNCH)
         if room <= 0:
-            self.is_at_limit = not retried
+            self.has_emitted_all = not retried
             return retried > 0
         batch = self._ask(room, now, out)
-        self.is_at_limit = not retried and len(batch) == room
+        self.has_emitted_all = not retried and (len(batch) == room or self._spout_buffer.is_dry)
         if batch:
             self._take(batch, now, out)
         return retried > 0 or bool(batch)

@@ -199,9 +199,11 @@ class _Maker:
             return SystemMachine(task, self._plan, self._options)
         if kind == "acker":
             sinks, now_s = [*self._sinks], self._clock.monotonic()
-            return AckerMachine.of(
+            acker = AckerMachine.of(
                 self._plan, task, self._options, spout_tasks=self._spouts, sink_tasks=sinks, now_s=now_s
             )
+            acker.is_timed = task.task_id in self._plan.deputies_of(ACKER)
+            return acker
         component = self._plan.spec.components[task.component]
         if kind == "bolt":
             return self._bolt(task, component)

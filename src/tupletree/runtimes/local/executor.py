@@ -1,7 +1,7 @@
 """An executor: one thread, or one turn of a cooperative loop, that serves the machines of several tasks.
 
-Owns the order of work within a step: mail first, then a bounded number of frames, then what is due; then all
-effects are carried out together, so that ackers hear one message per step. Whatever a machine raises ends the executor
+Owns the order of work within a step: mail first, then a bounded number of frames, then what is due. All effects of
+each are carried out together, so that ackers hear one message of it. Whatever a machine raises ends the executor
 and is reported to the supervising thread.
 """
 
@@ -279,22 +279,29 @@ class Executor:
         """Do one bounded round of work; whether there may be more work without new input."""
         now = Now(self._clock.monotonic(), self._clock.wall())
         worked = self._read_mail(now)
-        worked = self._work_frames(now) or worked
+        if self._work_frames(now):
+            worked = True
+            now = Now(self._clock.monotonic(), self._clock.wall())
+            self._carry_out(now)
+            self._deliver_all(now)  # before new trees open, which cost less while nothing comes of others
         polled = self._poll(now)
         self._carry_out(now)
+        self._deliver_all(
+            now
+        )  # so that an executor whose frames went to others can sleep, and these have the interpreter
         worked = worked or polled
         if worked:
             self._nap_s = SHORTEST_NAP_S
-        if self._mail or self._queue or (polled and not self._is_at_limit()):
+        if self._mail or self._queue or (polled and not self._have_emitted_all()):
             return True
         if self._hub.ending and (worked or self._flush(now)):
             return True
         self._hub.idle(self)
         return False
 
-    def _is_at_limit(self) -> bool:
-        """Whether its spouts can emit more only after mail, so that another step now would do nothing."""
-        return bool(self._emitting) and all([spout.is_at_limit for spout in self._emitting])  # noqa: C419 - it is hot
+    def _have_emitted_all(self) -> bool:
+        """Whether its spouts can emit more only after mail or a pause, so that another step now would do nothing."""
+        return bool(self._emitting) and all([one.has_emitted_all for one in self._emitting])  # noqa: C419 - it is hot
 
     def _read_mail(self, now: Now) -> bool:
         """Deliver what is on the control lane, and the mail between tasks of this executor that follows from it."""
@@ -310,10 +317,7 @@ class Executor:
             else:
                 self._mail.append((what, content))
         worked = bool(self._mail) or bool(ticks)
-        for _ in range(MAIL_ROUNDS):
-            if not self._mail:
-                break
-            self._deliver(now)
+        self._deliver_all(now)
         for task in ticks:
             if task not in self._closed:
                 self.in_hand = task
@@ -324,6 +328,13 @@ class Executor:
             self._act(*self._actions[0], now)
             self._actions.popleft()  # not earlier: if its effects cannot be carried out, `_abort` answers
         return worked
+
+    def _deliver_all(self, now: Now) -> None:
+        """Deliver the mail between tasks of this executor, and what follows from it."""
+        for _ in range(MAIL_ROUNDS):
+            if not self._mail:
+                break
+            self._deliver(now)
 
     def _deliver(self, now: Now) -> None:
         mail, self._mail = self._mail, []
@@ -559,7 +570,7 @@ class Executor:
             nap_s = min(self._nap_s, self._idle_s)
             self._nap_s = min(2 * self._nap_s, self._idle_s)
         nap_s = min(nap_s, self.letters.wait.due_s - now_s) if self._out.died else nap_s
-        for machine in self._started:
+        for machine in (*self._timed, *self._emitting):
             due_s = machine.next_due_s()
             if due_s is not None:
                 nap_s = min(nap_s, due_s - now_s)

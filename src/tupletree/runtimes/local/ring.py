@@ -10,7 +10,6 @@ and is only used when the consumer sleeps (measured).
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -107,5 +106,7 @@ class Ring:
 
     def _wake_up(self) -> None:
         self._sleeping = False
-        with contextlib.suppress(RuntimeError):  # another producer was faster
+        try:  # noqa: SIM105 - it is hot
             self._wake.release()
+        except RuntimeError:  # another producer was faster
+            pass

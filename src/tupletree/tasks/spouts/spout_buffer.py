@@ -49,12 +49,14 @@ class SpoutBuffer:
 
     Attributes:
         ended: the input is over.
+        is_dry: when it was asked last, the spout had nothing.
         has_answered: the spout has answered a call of `next` without an error, if only that there is nothing now.
         position: the spout's snapshot after the last batch it gave; None if it has none.
     """
 
     def __init__(self) -> None:
         self.ended = False
+        self.is_dry = False
         self.has_answered = False
         self.position: Any = None
         self._held: list[Emit[Any] | Reject] = []
@@ -71,6 +73,7 @@ class SpoutBuffer:
         What it gave before it raised is kept.
         """
         batch: list[Emit[Any] | Reject] = self._from_held(room)
+        self.is_dry = False
         for _ in range(MAX_ASKS):
             if len(batch) >= room or not ask or self.ended:
                 break
@@ -83,6 +86,7 @@ class SpoutBuffer:
                 self._held, self._taken = batch, 0
                 raise
             if given is None:
+                self.is_dry = True
                 break
             if not isinstance(given, Sequence):
                 batch.append(given)
@@ -90,6 +94,7 @@ class SpoutBuffer:
                 self._held, self._taken = [*given], 0
                 batch += self._from_held(room - len(batch))
             else:
+                self.is_dry = True
                 break
             if type(spout).snapshot is not Spout.snapshot:
                 self.position = spout.snapshot()
