@@ -8,21 +8,24 @@ hold payloads.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_once
-from tupletree.errors import CheckpointError, ConfigError, Finding
+from tupletree.errors import CheckpointError, ConfigError, Finding, ProcessingError
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
 from tupletree.tracking.message_ids import id_text
-from tupletree.tracking.outcomes import DeadLetter
+from tupletree.tracking.outcomes import DeadLetter, FailureKind
 
 __all__ = [
     "LETTER_FORMAT",
+    "ReplayableLetters",
     "Request",
     "carried_out",
     "inbox_of",
@@ -123,6 +126,45 @@ def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | No
             fault.__cause__ = error
             refuse(fault)
     return found
+
+
+class ReplayableLetters:
+    """The letters of requests that a running topology can take; what it cannot take is logged, once.
+
+    Args:
+        state_dir: of the run.
+        read: gives the spout task and the value of a letter. Raises ProcessingError if there is none.
+        logger: of the runtime.
+    """
+
+    def __init__(self, state_dir: Path, read: Callable[[DeadLetter], tuple[int, Any]], logger: logging.Logger) -> None:
+        self._state_dir = state_dir
+        self._read = read
+        self._logger = logger
+        self._said: set[str] = set()
+
+    def of(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
+        """Letter id → letter, spout task and value, of those that are still to be replayed."""
+        letters = letters_of(self._state_dir, lambda error: self._say("replays leave it out: %s", str(error)))
+        found: dict[str, tuple[DeadLetter, int, Any]] = {}
+        for letter_id in request.letters:
+            letter = letters.get(letter_id)
+            if letter is None:
+                continue
+            why = "its source could not turn it into a message"
+            try:
+                if letter.failure.kind is not FailureKind.REJECTED:
+                    found[letter_id] = letter, *self._read(letter)
+                    continue
+            except ProcessingError as error:
+                why = str(error)
+            self._say("a dead letter cannot be replayed: %s", f"{letter_id}: {why}")
+        return found
+
+    def _say(self, words: str, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._logger.warning(words, what)
 
 
 def _raise(error: CheckpointError) -> None:

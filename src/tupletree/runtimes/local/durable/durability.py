@@ -18,7 +18,7 @@ from tupletree.data.payloads import from_jsonable
 from tupletree.errors import CheckpointError, ConfigError, OutageLimitError, ProcessingError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
-from tupletree.runtimes.deadletters import Request, carried_out, inbox_of, letters_of, stored_numbers
+from tupletree.runtimes.deadletters import ReplayableLetters, Request, carried_out, inbox_of, stored_numbers
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.local.durable.checkpoints import Ask, Checkpointer, Checkpoints
 from tupletree.runtimes.local.durable.journal import Journal
@@ -29,7 +29,7 @@ from tupletree.sinks.folders import claim_directories
 from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outages import ShownOutage, shown_outages
-from tupletree.tracking.outcomes import DeadLetter, FailureKind
+from tupletree.tracking.outcomes import DeadLetter
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Retry
 
@@ -109,7 +109,7 @@ class Durability:
         self._accepted: dict[str, list[str]] = {}
         self._checkpoints: Checkpoints | None = None
         self._checkpointer: Checkpointer | None = None
-        self._complained: set[str] = set()
+        self._replayable = ReplayableLetters(state_dir, self._read, logger)
 
     def connect(
         self,
@@ -198,9 +198,9 @@ class Durability:
         checkpoints.replayed += self._resumed.replays
         for request in self._inbox.take().values():
             if request.id in self._resumed.replays:
-                carried_out(self._state_dir, request.id, list(self._replayable(request)))
+                carried_out(self._state_dir, request.id, list(self._replayable.of(request)))
                 continue
-            for letter, task, value in self._replayable(request).values():
+            for letter, task, value in self._replayable.of(request).values():
                 checkpoint = self.carried_over.spout_checkpoints.get(task)
                 if checkpoint is not None:
                     _bring_back(checkpoint.pending, task, letter, value, self._clock)
@@ -218,7 +218,7 @@ class Durability:
         for request in self._inbox.take().values():
             if request.id in self._accepted:
                 continue
-            for letter, task, value in self._replayable(request).values():
+            for letter, task, value in self._replayable.of(request).values():
                 spout = assembly.machines[task]
                 pending: Pending = spout.pending  # type: ignore[attr-defined]  # it is the task of a spout
                 action = partial(_bring_back, pending, task, letter, value, self._clock)
@@ -226,7 +226,7 @@ class Durability:
             self._note_accepted(request, checkpoints)
 
     def _note_accepted(self, request: Request, checkpoints: Checkpoints) -> None:
-        self._accepted[request.id] = list(self._replayable(request))
+        self._accepted[request.id] = list(self._replayable.of(request))
         checkpoints.replays.append(request.id)
 
     def _clear_stored(self) -> None:
@@ -236,33 +236,10 @@ class Durability:
             carried_out(self._state_dir, request_id, self._accepted.pop(request_id))
             self._checkpoints.replayed.append(request_id)
 
-    def _complain(self, error: CheckpointError) -> None:
-        if str(error) not in self._complained:
-            self._complained.add(str(error))
-            logger.warning("replays leave it out: %s", error)
-
-    def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
-        """The letters to replay, with their spout task and value; the log says why others are not."""
-        letters = letters_of(self._state_dir, self._complain)
-        found: dict[str, tuple[DeadLetter, int, Any]] = {}
-        for letter_id in request.letters:
-            letter = letters.get(letter_id)
-            if letter is None:
-                continue
-            try:
-                found[letter_id] = letter, *self._read(letter)
-            except ProcessingError as error:
-                if letter_id not in self._complained:
-                    self._complained.add(letter_id)
-                    logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
-        return found
-
     def _read(self, letter: DeadLetter) -> tuple[int, Any]:
         component = self._plan.spec.components.get(letter.spout)
         if component is None or component.kind != "spout":
             raise ProcessingError(f"there is no spout {letter.spout!r}")
-        if letter.failure.kind is FailureKind.REJECTED:
-            raise ProcessingError("its source could not turn it into a message")
         ((_, stream),) = component.outputs.items()
         return self._plan.task_ids_of(letter.spout)[0], from_jsonable(letter.payload, stream.schema.cls)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tupletree.clock import Clock
-from tupletree.errors import CheckpointError, ProcessingError
-from tupletree.runtimes.deadletters import Request, carried_out, inbox_of, letters_of
+from tupletree.errors import ProcessingError
+from tupletree.runtimes.deadletters import ReplayableLetters, Request, carried_out, inbox_of
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.tracking.message_ids import id_from_plain
-from tupletree.tracking.outcomes import DeadLetter, FailureKind
+from tupletree.tracking.outcomes import DeadLetter
 from tupletree.tracking.records import Retry
 
 __all__ = ["Replays"]
@@ -39,7 +39,7 @@ class Replays:
         self._accounts = accounts
         self._clock = clock
         self._next_read_s = 0.0
-        self._complained: set[str] = set()
+        self._replayable = ReplayableLetters(state_dir, self._read, logger)
 
     @property
     def has_accepted(self) -> bool:
@@ -69,15 +69,9 @@ class Replays:
             if request.id in self._accounts.replays:
                 self._clear(request)
 
-    def _complain(self, error: CheckpointError) -> None:
-        """Log a letter that cannot be read: it must not end the run."""
-        if str(error) not in self._complained:
-            self._complained.add(str(error))
-            logger.warning("replays leave it out: %s", error)
-
     def _accept(self, request: Request) -> None:
         accounts = self._accounts
-        for letter, task, value in self._replayable(request).values():
+        for letter, task, value in self._replayable.of(request).values():
             now_s, wall_s = self._clock.monotonic(), self._clock.wall()
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
             if isinstance(back, Retry):
@@ -86,29 +80,13 @@ class Replays:
 
     def _clear(self, request: Request) -> None:
         """Move a request out of the inbox; letters that could not be replayed stay."""
-        carried_out(self._state_dir, request.id, list(self._replayable(request)))
+        carried_out(self._state_dir, request.id, list(self._replayable.of(request)))
         # It may be forgotten: if it came again, its letters would not be dead letters any more.
         self._accounts.replays.discard(request.id)
-
-    def _replayable(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
-        """The letters to replay, with their spout task and value; the log says why others are not."""
-        letters = letters_of(self._state_dir, self._complain)
-        found: dict[str, tuple[DeadLetter, int, Any]] = {}
-        for letter_id in request.letters:
-            letter = letters.get(letter_id)
-            if letter is None:
-                continue
-            try:
-                found[letter_id] = letter, *self._read(letter)
-            except ProcessingError as error:
-                logger.warning("dead letter %s cannot be replayed: %s", letter_id, error)
-        return found
 
     def _read(self, letter: DeadLetter) -> tuple[int, Any]:
         spout = self._today(letter.spout)
         task = next((task for task, name in self._accounts.spout_of.items() if name == spout), None)
         if task is None:
             raise ProcessingError(f"there is no spout {letter.spout!r}")
-        if letter.failure.kind is FailureKind.REJECTED:
-            raise ProcessingError("its source could not turn it into a message")
         return task, self._accounts.decode_value(task, letter.payload)
