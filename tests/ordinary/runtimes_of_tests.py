@@ -16,7 +16,7 @@ SIGNS = {
     ),
     "local": re.compile(
         r"testing\.(?:run|start)|run_locally|\bbegin\b|\brun\(|[\"']local[\"']|\bLOCAL|local\.running|TestRun|TopologyRun|"
-        r"simulat|\bTimed\b"
+        r"simulat|\bTimed\b|\bWorld\b|whole_flow"
     ),
 }
 """What a source has that starts a topology on the runtime: its command, its fixtures, its simulator."""
