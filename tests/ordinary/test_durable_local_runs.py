@@ -58,7 +58,7 @@ class Service:
         self.let_go = threading.Event()
         self.rows: list[Counted] = []
 
-    def topology(self, name: str = "service", *, changed: bool = False) -> Topology:
+    def topology(self, name: str = "service") -> Topology:
         @bolt
         def look(number: N) -> N:
             if number.number in self.bad:
@@ -77,8 +77,6 @@ class Service:
         looked = t.bolt("look", look).shuffle(numbers)
         counted = t.bolt("count", count)
         t.sink("out", foreach(lambda batch: self.rows.extend(batch.rows))).shuffle(counted.fields(looked, "number"))
-        if changed:
-            t.sink("more", foreach(lambda _: None)).shuffle(looked)
         return t
 
     def begin(self, **options: Any) -> Any:
@@ -155,9 +153,6 @@ def test_a_second_run_on_the_state_directory_is_refused_while_the_first_goes_on(
 def test_a_durable_run_refuses_what_is_not_its_own_and_says_what_to_do(tmp_path: Path) -> None:
     service = Service(tmp_path / "state")
     service.begin().wait(HANG_S)
-    with pytest.raises(ForeignCheckpointError, match="a topology that has changed") as changed:
-        api_run.run(service.topology(changed=True), runtime="local", state_dir=service.state_dir, durable=True)
-    assert "fresh --state-dir" in str(changed.value)
     with pytest.raises(ForeignCheckpointError, match="the name changed from 'service' to 'other'"):
         api_run.run(service.topology("other"), runtime="local", state_dir=service.state_dir, durable=True)
     with pytest.raises(ForeignCheckpointError, match="or a durable local run with --durable"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tupletree.runtimes.deadletters import request_replay
 
 LINES = 1_200
 POINTS = ("settle.before_log", "settle.after_log", "publish.before_call", "publish.after_call", "callbacks.before")
-OPTIONS = {"epoch_max_messages": 100, "service_backoff_max_ms": 20.0}
+OPTIONS: dict[str, Any] = {"epoch_max_messages": 100, "service_backoff_max_ms": 20.0}
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 20))])

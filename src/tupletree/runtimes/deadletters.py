@@ -133,11 +133,13 @@ class ReplayableLetters:
 
     Args:
         state_dir: of the run.
-        read: gives the spout task and the value of a letter. Raises ProcessingError if there is none.
+        read: gives the spout task and the value of a letter, by its id, too. Raises ProcessingError if there is none.
         logger: of the runtime.
     """
 
-    def __init__(self, state_dir: Path, read: Callable[[DeadLetter], tuple[int, Any]], logger: logging.Logger) -> None:
+    def __init__(
+        self, state_dir: Path, read: Callable[[str, DeadLetter], tuple[int, Any]], logger: logging.Logger
+    ) -> None:
         self._state_dir = state_dir
         self._read = read
         self._logger = logger
@@ -154,7 +156,7 @@ class ReplayableLetters:
             why = "its source could not turn it into a message"
             try:
                 if letter.failure.kind is not FailureKind.REJECTED:
-                    found[letter_id] = letter, *self._read(letter)
+                    found[letter_id] = letter, *self._read(letter_id, letter)
                     continue
             except ProcessingError as error:
                 why = str(error)

@@ -111,7 +111,9 @@ def _resolved(topology: Topology, options: Options | Mapping[str, Any] | None, d
 
 
 def preview(topology: Topology, options: Options, state_dir: Path, words: Words | None = None) -> UpgradePlan:
-    """What a start on Spark would do with what is stored in a state directory: the same that it decides by. Reads only.
+    """What a start would do with what is stored in a state directory: the same that it decides by. Reads only.
+
+    On Spark, or a durable local run where the directory is that of one.
 
     Args:
         topology: what is to run.
@@ -123,7 +125,10 @@ def preview(topology: Topology, options: Options, state_dir: Path, words: Words 
         ConfigError: there is no run in this folder.
         CheckpointError: it is that of another topology or runtime, or it is damaged.
     """
-    from tupletree.runtimes.spark.driver.upgrade import preview_upgrade
+    if (state_dir / "tupletree.json").exists() and is_durable_run(state_dir):
+        from tupletree.runtimes.local.durable.upgrade import preview_upgrade
+    else:
+        from tupletree.runtimes.spark.driver.upgrade import preview_upgrade
 
     return preview_upgrade(state_dir, topology.build(), options, words or Words())
 

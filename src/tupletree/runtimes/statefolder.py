@@ -11,14 +11,12 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tupletree.durable import DRAFT_NAME, missing
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 
-__all__ = ["IDENTITY", "lasting_part", "prepare_state_folder", "take_lock", "unusable"]
+__all__ = ["IDENTITY", "prepare_state_folder", "take_lock", "unusable"]
 
 IDENTITY = "tupletree.json"
 """The file by which a folder is a state directory."""
@@ -81,14 +79,6 @@ def unusable(path: Path, error: OSError) -> CheckpointError:
         expected="a folder that this user may write to, on a disk with room",
         next_step="fix that and start it again, or name another --state-dir: nothing is lost",
     )
-
-
-def lasting_part(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a fingerprint that may not change; the parallelism of bolts and sinks may: state moves with keys."""
-    return {
-        name: {part: value for part, value in one.items() if part != "parallelism" or one["kind"] == "spout"}
-        for name, one in fingerprint.items()
-    }
 
 
 def take_lock(path: Path) -> int:

@@ -17,10 +17,9 @@ import msgspec
 
 from tupletree.durable import DECODE_ERRORS, damaged, private_folder, read_file, write_once
 from tupletree.errors import ForeignCheckpointError
-from tupletree.runtimes.statefolder import IDENTITY, lasting_part, prepare_state_folder, take_lock, unusable
-from tupletree.topology.changes.fingerprint import differences
+from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, take_lock, unusable
 
-__all__ = ["JOURNAL", "LocalStateDirectory"]
+__all__ = ["JOURNAL", "LocalStateDirectory", "stored_fingerprint"]
 
 FORMAT = 1
 
@@ -46,13 +45,15 @@ class LocalStateDirectory:
     Attributes:
         path: the folder, absolute.
         run_id: names the run.
+        fingerprint: of the topology of the first start, for a durable run.
         dead: where its dead letters go.
         held: what the run has besides it; `close` gives it up.
     """
 
-    def __init__(self, path: Path, run_id: str, lock: int = -1) -> None:
+    def __init__(self, path: Path, run_id: str, lock: int = -1, fingerprint: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self.run_id = run_id
+        self.fingerprint = fingerprint or {}
         self.held = contextlib.ExitStack()
         self._lock = lock
         self._is_new = True
@@ -75,10 +76,10 @@ class LocalStateDirectory:
 
     @classmethod
     def open(cls, path: Path | None, topology: str, fingerprint: Mapping[str, Any]) -> LocalStateDirectory:
-        """That of a durable run: made as `make` does, or opened again.
+        """That of a durable run: made as `make` does, or opened again, where the topology may have changed.
 
         Raises:
-            ForeignCheckpointError: it is that of another run or topology; every difference is named.
+            ForeignCheckpointError: it is that of another run, or of a topology of another name.
             CheckpointError: another process has it, it is damaged, or it cannot be written.
         """
         path = _fresh(topology) if path is None else path
@@ -92,8 +93,8 @@ class LocalStateDirectory:
                     FORMAT, topology, uuid.uuid4().hex, time.time(), "local", durable=True, fingerprint=plain
                 )
                 is_new = write_once(file, msgspec.json.format(msgspec.json.encode(fresh)))
-                found = fresh if is_new else _resumable(file, topology, plain)
-                directory = cls(path, found.run_id, lock)
+                found = fresh if is_new else _resumable(file, topology)
+                directory = cls(path, found.run_id, lock, found.fingerprint)
                 directory._is_new = is_new
             except BaseException:
                 os.close(lock)
@@ -143,7 +144,12 @@ def _fresh(topology: str) -> Path:
     return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
 
 
-def _resumable(file: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
+def stored_fingerprint(path: Path, topology: str) -> dict[str, Any]:
+    """The topology of the first start of a durable run. Raises CheckpointError if this is none, or another one's."""
+    return _resumable(path / IDENTITY, topology).fingerprint
+
+
+def _resumable(file: Path, topology: str) -> _Identity:
     """The identity of a durable run of this topology. Raises CheckpointError if it is another one."""
     try:
         found = msgspec.json.decode(read_file(file), type=_Identity)
@@ -165,16 +171,13 @@ def _resumable(file: Path, topology: str, fingerprint: dict[str, Any]) -> _Ident
             expected=f"format {FORMAT}",
             next_step="use the version of Tupletree that wrote it",
         )
-    changes = [*map(str, differences(lasting_part(found.fingerprint), lasting_part(fingerprint)))]
     if found.topology != topology:
-        changes.insert(0, f"the name changed from {found.topology!r} to {topology!r}")
-    if changes:
         raise ForeignCheckpointError(
-            "the state directory belongs to a topology that has changed",
+            "the state directory belongs to another topology",
             where=str(file.parent),
-            got="\n    ".join(["", *changes]) if len(changes) > 1 else changes[0],
-            expected="the topology that this directory was made with",
-            next_step="go back to that topology, or start with a fresh --state-dir",
+            got=f"the name changed from {found.topology!r} to {topology!r}",
+            expected="the name that this directory was made with",
+            next_step="go back to that name, or start with a fresh --state-dir",
         )
     return found
 

@@ -23,10 +23,12 @@ from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.local.durable.checkpoints import Ask, Checkpointer, Checkpoints
 from tupletree.runtimes.local.durable.journal import Journal
 from tupletree.runtimes.local.durable.resume import resume
+from tupletree.runtimes.local.durable.upgrade import Past, follow_topology
 from tupletree.runtimes.local.statedir import JOURNAL, LocalStateDirectory
 from tupletree.sinks.files import directories_of
 from tupletree.sinks.folders import claim_directories
 from tupletree.topology.changes.fingerprint import fingerprint
+from tupletree.topology.changes.upgrades import Words
 from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outages import ShownOutage, shown_outages
 from tupletree.tracking.outcomes import DeadLetter
@@ -47,7 +49,7 @@ def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStat
 
     Raises:
         ConfigError: a durable run is to have a state snapshot; a folder is refused.
-        CheckpointError: see `LocalStateDirectory` and `Durability`.
+        CheckpointError: see `LocalStateDirectory`, `follow_topology` and `Durability`.
     """
     durable, spec = request.options.durable, plan.spec
     if durable and request.state_snapshot is not None:
@@ -62,6 +64,8 @@ def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStat
         directory = LocalStateDirectory.make(request.state_dir, spec.name)
     durability: Durability | None = None
     try:
+        if durable:
+            _follow(directory, plan, request.words)
         claimed = claim_directories(directories_of(spec), directory.run_id, append=request.append)
         directory.held.callback(claimed.close)
         if durable:
@@ -70,6 +74,14 @@ def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStat
         directory.discard()
         raise
     return directory, durability
+
+
+def _follow(directory: LocalStateDirectory, plan: Plan, words: Words) -> None:
+    journal = Journal(directory.path / JOURNAL)
+    try:
+        follow_topology(journal, directory.path, directory.fingerprint, plan, words)
+    finally:
+        journal.close()
 
 
 # More than 12 attributes: the parts of a run that are durable, with what they are made of.
@@ -97,6 +109,7 @@ class Durability:
         self._clock = clock
         self._journal = Journal(state_dir / JOURNAL)
         try:
+            self._past = Past.of(self._journal)
             random = Random(SystemRandom().getrandbits(128))
             self._resumed = resume(self._journal, plan, options, state_dir / "dead", clock, random)
         except BaseException:
@@ -236,12 +249,16 @@ class Durability:
             carried_out(self._state_dir, request_id, self._accepted.pop(request_id))
             self._checkpoints.replayed.append(request_id)
 
-    def _read(self, letter: DeadLetter) -> tuple[int, Any]:
-        component = self._plan.spec.components.get(letter.spout)
+    def _read(self, letter_id: str, letter: DeadLetter) -> tuple[int, Any]:
+        name = self._past.today(letter.spout)
+        component = self._plan.spec.components.get(name)
+        if self._past.is_of_dropped(letter.spout, letter_id):
+            raise ProcessingError(f"its spout {letter.spout!r} was dropped")
         if component is None or component.kind != "spout":
-            raise ProcessingError(f"there is no spout {letter.spout!r}")
+            raise ProcessingError(f"there is no spout {name!r}")
         ((_, stream),) = component.outputs.items()
-        return self._plan.task_ids_of(letter.spout)[0], from_jsonable(letter.payload, stream.schema.cls)
+        value = from_jsonable(letter.payload, stream.schema.cls, may_have_more=True)
+        return self._plan.task_ids_of(name)[0], value
 
 
 def _bring_back(pending: Pending, task: int, letter: DeadLetter, value: Any, clock: Clock, *_: object) -> None:

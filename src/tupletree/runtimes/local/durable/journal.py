@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -210,13 +210,48 @@ class Journal:
             ConnectorError: an outage; the same may be stored later.
             CheckpointError: the file is damaged.
         """
+        self._transact(lambda connection: self._write(connection, commit))
+
+    def follow(
+        self,
+        renames: Mapping[str, str],
+        drops: Iterable[str],
+        values: Mapping[str, list[StateRow]],
+        meta: Mapping[str, Any],
+    ) -> None:
+        """Bring what is stored to a topology that has changed, durably, or not at all; raises as `commit`.
+
+        Args:
+            renames: old name → new name of components.
+            drops: components, by their new names, all that is stored of which is removed.
+            values: component, by its new name → rows of state in another form.
+            meta: name → JSON-compatible data.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            for table in ("spouts", "state"):
+                connection.executemany(
+                    f"UPDATE {table} SET component = ? WHERE component = ?",  # noqa: S608 - of this file
+                    [(new, old) for old, new in renames.items()],
+                )
+            of_spout = "spout IN (SELECT spout FROM spouts WHERE component = ?)"
+            for table, which in (("messages", of_spout), ("outcomes", of_spout), ("spouts", "component = ?")):
+                connection.executemany(f"DELETE FROM {table} WHERE {which}", _ones(drops))  # noqa: S608 - of this file
+            connection.executemany("DELETE FROM state WHERE component = ?", _ones(drops))
+            self._write(connection, Commit(state=dict(values), meta=dict(meta)))
+
+        drops = [*drops]
+        self._transact(write)
+        self._read_numbers()
+
+    def _transact(self, write: Callable[[sqlite3.Connection], None]) -> None:
         connection = self._connection
         try:
             if self.path.stat().st_ino != self._inode:
                 raise FileNotFoundError("another file has its name")
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self._write(connection, commit)
+                write(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):  # it has been rolled back already

@@ -24,6 +24,7 @@ from tupletree.runtimes.control import status_of
 from tupletree.runtimes.deadletters import read_letters, stored_numbers
 from tupletree.runtimes.local.assembly import CarriedOver
 from tupletree.runtimes.local.durable.journal import Commit, Journal, Place
+from tupletree.runtimes.local.durable.upgrade import Past
 from tupletree.runtimes.local.statedir import JOURNAL
 from tupletree.tasks.edges import RootIds
 from tupletree.tasks.orders import Numbers
@@ -90,11 +91,13 @@ def resume(journal: Journal, plan: Plan, options: Options, dead: Path, clock: Cl
     sinks = {one.name for one in plan.spec.components.values() if one.kind == "sink"}
     carried_over.rows = {name: rows for name, rows in meta.get("rows", {}).items() if name in sinks}
     _resume_state(journal, plan, clock, carried_over)
+    past = Past.of(journal)
     newer = [
-        letter
+        replace(letter, spout=past.today(letter.spout))
         for number in stored_numbers(dead)
         if number >= meta.get("letters", 0)
         for letter in read_letters(dead, number)
+        if not past.is_of_dropped(letter.spout, f"{number}-")
     ]
     spouts = _Spouts(journal, plan, options, clock, random, carried_over.numbers)
     for task in tasks:
@@ -223,7 +226,7 @@ class _Spouts:
     def _decode(self, spout_task: int, data: Any) -> Any:
         ((_, stream),) = self._plan.spec.components[self._plan.tasks[spout_task].component].outputs.items()
         try:
-            return from_jsonable(data, stream.schema.cls)
+            return from_jsonable(data, stream.schema.cls, may_have_more=True)
         except ProcessingError as error:
             raise CheckpointError(
                 "an open message in the journal does not fit its stream",

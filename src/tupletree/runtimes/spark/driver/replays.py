@@ -84,7 +84,7 @@ class Replays:
         # It may be forgotten: if it came again, its letters would not be dead letters any more.
         self._accounts.replays.discard(request.id)
 
-    def _read(self, letter: DeadLetter) -> tuple[int, Any]:
+    def _read(self, _letter_id: str, letter: DeadLetter) -> tuple[int, Any]:
         spout = self._today(letter.spout)
         task = next((task for task, name in self._accounts.spout_of.items() if name == spout), None)
         if task is None:
