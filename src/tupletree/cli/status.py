@@ -16,6 +16,7 @@ from tupletree.escaping import escape, escape_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tupletree.runtimes.api import Progress
     from tupletree.runtimes.control import Status
 
 __all__ = ["print_status", "status_command"]
@@ -59,6 +60,7 @@ def print_status(place: Path, status: Status) -> None:
         Console(markup=False, highlight=False).print(table)
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
+    _print_work(progress)
     if progress.reason:
         print(f"  {escape(progress.reason)}")
     for outage in progress.outages:
@@ -71,6 +73,17 @@ def print_status(place: Path, status: Status) -> None:
     print(f"  state in {escape(str(place))}")
     if progress.dead:
         print(f"  next: tupletree dead list --state-dir {escape(str(place))}")
+
+
+def _print_work(progress: Progress) -> None:
+    """A line for each bolt, the one that took most time first."""
+    work = sorted(progress.work.items(), key=lambda one: -one[1].seconds)
+    longest = max((len(name) for name, _ in work), default=0)
+    for name, done in work:
+        print(
+            f"  bolt {escape(name):<{longest}}  {done.tuple_ms:.3g} ms per tuple, {done.tuples:,} tuples, "
+            f"{done.seconds / max(progress.seconds, 0.001):.0%} of the time"
+        )
 
 
 def _state(status: Status, state: str) -> str:

@@ -21,6 +21,7 @@ from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.outcomes import DeadLetter
+from tupletree.tracking.work_done import WorkDone
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
@@ -59,6 +60,7 @@ class Progress:
         outage_counts: component → outages in this process.
         holds: what open messages and their tuples wait for, by kind and component.
         late: component → tuples that came too late for its windows or joins, in this process.
+        work: bolt → the tuples that its calls took, and how long, in this process; on Spark in runs that counted.
         reason: why the run was paused, or is being stopped, by itself: too many dead letters (`max_dead`); else empty.
     """
 
@@ -83,6 +85,7 @@ class Progress:
     reason: str = ""
     holds: Sequence[Hold] = ()
     late: Mapping[str, int] = field(default_factory=dict)
+    work: Mapping[str, WorkDone] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,13 @@ class RunCollector(Collector):
         for component, count in progress.late.items():
             late.add_metric([*self._labels.values(), component], count)
         yield late
+        tuples = self._counter("tupletree_bolt_tuples", "Tuples that the calls of a bolt took.", "component")
+        seconds = self._counter("tupletree_bolt_seconds", "How long the calls of a bolt lasted.", "component")
+        for component, done in progress.work.items():
+            tuples.add_metric([*self._labels.values(), component], done.tuples)
+            seconds.add_metric([*self._labels.values(), component], done.seconds)
+        yield tuples
+        yield seconds
         yield self._gauge("tupletree_open_messages", "Messages without an outcome.", progress.open)
         yield self._gauge(
             "tupletree_acked_per_second", "Messages acked per second, over the last seconds.", progress.rate_per_s

@@ -39,6 +39,7 @@ from tupletree.topology.model import BoltSpec
 from tupletree.topology.states import view_of
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.work_done import WorkDone
 
 __all__ = ["AsyncBoltMachine"]
 
@@ -103,6 +104,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._looked_s = 0.0
         self._watch = CallWatch(timeout_s, processing_timeout_s)
         self.wait = OutageWait(task.component, outage_limit_s)
+        self.done = self._done = WorkDone()
         self._now_s = 0.0
         self._probe = 0  # the call that probes whether an outage is over
         self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
@@ -338,6 +340,7 @@ class AsyncBoltMachine(EmittingMachine):
     def _note_in_turn(self, number: int, error: BaseException | None, worked: Worked, out: Outbox) -> None:
         """A call ended: take its results, or keep them until those of all tuples before it have been taken."""
         call = self._running.pop(number)
+        self._done.note(1, self._now_s - call.started_s)
         is_outage = error is not None and self.place.takes_as_outage(error) and not call.settled
         if call.delivery not in self._turns or is_outage:
             self._note_ended(number, call, error, worked, out)

@@ -33,6 +33,7 @@ from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.rate_limit import RateLimit
 from tupletree.tracking.tree import draw_edges
+from tupletree.tracking.work_done import WorkDone
 
 if TYPE_CHECKING:
     from tupletree.bolts.arrow import ArrowTask
@@ -103,6 +104,7 @@ class BoltMachine(EmittingMachine):
         is_cut = self._limit is not None  # parts of a frame are worked in different steps
         if self._holder is not None or is_cut or not (component.body.auto_ack and component.body.auto_fail):
             self._deferred = DeferredDeltas()
+        self.done = self.measured = WorkDone()
         self._from_epoch_time_s = 0.0
         self._holding = component.body.holding
         self._worked_s = self._seen_s = 0.0

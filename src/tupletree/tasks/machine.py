@@ -24,6 +24,7 @@ from tupletree.tasks.upstream.under_way import KeptFrames, UnderWay
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.work_done import WorkDone
 
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
@@ -46,6 +47,8 @@ class Machine:
             machine puts its task into `Outbox.timed`.
         strays: tuples of no message that failed: their errors are in the notes only.
         wait: whether it waits for the end of an outage.
+        done: what its calls took so far; None for what makes no calls for tuples.
+        measured: where whoever drives it adds what `work` and `poll` took; None for what does so itself.
     """
 
     def __init__(self, task: Task) -> None:
@@ -56,6 +59,8 @@ class Machine:
         self.wait = OutageWait(task.component)
         self.live: LiveRoots | None = None
         self.pace: Pace | None = None
+        self.done: WorkDone | None = None
+        self.measured: WorkDone | None = None
 
     def _ids_of(self, roots: Sequence[int]) -> tuple[MessageId, ...]:
         """The message ids of these roots, as far as they are known."""

@@ -32,6 +32,7 @@ from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.outages import OutageWait
+from tupletree.tracking.work_done import WorkTotals
 
 __all__ = ["Assembly", "CarriedOver", "assemble"]
 
@@ -51,6 +52,7 @@ class CarriedOver:
         outages: component → outages of earlier machines.
         strays: errors of earlier machines that failed no message.
         late: component → tuples that came too late for earlier machines.
+        work: bolt → the work of earlier machines.
         active: whether spouts may emit.
         numbers: numbers values in the order in which they were made.
         first: how often it was started by earlier processes, on the same state directory.
@@ -64,6 +66,7 @@ class CarriedOver:
     outages: Counter[str] = field(default_factory=Counter)
     strays: int = 0
     late: Counter[str] = field(default_factory=Counter)
+    work: WorkTotals = field(default_factory=WorkTotals)
     active: bool = True
     numbers: Numbers = field(default_factory=lambda: Numbers(guard=threading.Lock()))
     first: int = 0

@@ -18,6 +18,7 @@ from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage, shown_outages
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import PendingCounters
+from tupletree.tracking.work_done import WorkTotals
 
 __all__ = ["RunCounts"]
 
@@ -90,6 +91,17 @@ class RunCounts:
             if isinstance(machine, EmittingMachine):
                 counts[machine.task.component] += machine.late
         return {component: count for component, count in counts.items() if count}
+
+    def work(self) -> WorkTotals:
+        """Bolt → its work."""
+        totals = WorkTotals()
+        assembly = self.assembly
+        for bolt, done in self._carried_over.work.items():
+            totals.add(bolt, done)
+        for machine in assembly.machines.values() if assembly else ():
+            if machine.done is not None:
+                totals.add(machine.task.component, machine.done)
+        return totals
 
     def rows(self) -> dict[str, int]:
         """Rows written, by sink."""

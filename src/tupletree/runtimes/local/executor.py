@@ -419,8 +419,11 @@ class Executor:
         if out.frames:
             self._pass_on(out.take_frames())
         self._slice_s = after_s = self._clock.monotonic()
-        if machine.pace is not None and frame.values and machine.wait.current is None:
-            machine.pace.note(len(frame.values), after_s - before_s)
+        if machine.measured is not None and frame.values and machine.wait.current is None:
+            tuples, seconds = len(frame.values), after_s - before_s
+            machine.measured.note(tuples, seconds)
+            if machine.pace is not None:
+                machine.pace.note(tuples, seconds)
 
     def is_due(self) -> bool:
         """See `Sender.is_due`."""
@@ -451,7 +454,10 @@ class Executor:
         worked = False
         out = self._out
         for machine in self._timed:
-            worked = machine.poll(now, out) or worked
+            if machine.poll(now, out):
+                worked = True
+                if machine.measured is not None:  # windows and joins make their calls here
+                    machine.measured.seconds += self._clock.monotonic() - now.monotonic_s
         if self._emitting:
             paused = self.letters.wait.current is not None or any(ring.is_full for ring in self._rings)
             before_s = self._clock.monotonic()

@@ -196,6 +196,7 @@ class LocalRun(RunHandle):
             reason=self._dead_guard.reason,
             holds=self._counts.holds(),
             late=self._counts.late(),
+            work=self._counts.work(),
         )
 
     def _state(self, *, waits: bool) -> str:
@@ -472,6 +473,7 @@ class LocalRun(RunHandle):
             rows[sink.task.component] = rows.get(sink.task.component, 0) + sink.rows_written
         self._carried_over.outages = Counter(self._counts.outage_counts())
         self._carried_over.late = Counter(self._counts.late())
+        self._carried_over.work = self._counts.work()
         self._assembly = None
 
     def _await_restart(self, fault: BaseException) -> bool:

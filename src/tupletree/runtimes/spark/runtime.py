@@ -32,6 +32,7 @@ from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
 from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session_lost, reason
 from tupletree.tracking.retry import RestartPolicy
+from tupletree.tracking.work_done import WorkTotals
 
 __all__ = ["SparkRun", "start"]
 
@@ -69,6 +70,7 @@ class SparkRun(RunHandle):
         self._outages = settings.outages
         self._rates = Rates(self._clock)
         self._late: Counter[str] = Counter()
+        self._work = WorkTotals()
         self._loop: Loop | None = None
         self._stop_at_s: float | None = None
         self._flushes = False  # the stop is a drain
@@ -140,6 +142,7 @@ class SparkRun(RunHandle):
             outages=(*outages, *self._delivery.shown()),
             outage_counts=self._outages.counts(),
             late=dict(self._late),
+            work=dict(self._work),
             reason=self._dead_guard.reason,
             holds=self._accounts.holds(self._clock.monotonic() - self._clock.wall()),
         )
@@ -312,6 +315,8 @@ class SparkRun(RunHandle):
             self._dead_guard.look(totals.acked, totals.dead)
             for stats in verdicts.reports.stats:
                 self._late.update(stats.late)
+                for bolt, done in stats.work.items():
+                    self._work.add(bolt, done)
             self.reports.report(epochs.of(record, verdicts, self._outages.shown()))
 
         return LoopEvents(lambda one: self._rates.settled(one.acked, one.rows, one.rows_latency_s), told)

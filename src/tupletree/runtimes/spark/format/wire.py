@@ -24,6 +24,7 @@ from tupletree.texts import msgpack_bytes
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.work_done import WorkDone
 
 __all__ = [
     "FAILURES",
@@ -206,6 +207,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         read: the splits that were read, by their ordinals.
         strays: tuples of no message that failed.
         outages: component → roots that it could not work on because of an outage, and what its last call raised.
+        work: bolt → tuples that its calls took, and how long.
     """
 
     worked: dict[str, int]
@@ -216,6 +218,7 @@ class StatsReport(msgspec.Struct, array_like=True):
     read: list[int] = []
     strays: int = 0
     outages: dict[str, tuple[list[int], str]] = {}
+    work: dict[str, WorkDone] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

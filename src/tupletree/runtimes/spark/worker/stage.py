@@ -55,6 +55,7 @@ from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.ledger import combine
 from tupletree.tracking.outages import error_text
 from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.work_done import WorkDone
 
 __all__ = ["StageRun", "TaskIdentity", "run_stage"]
 
@@ -375,6 +376,7 @@ class StageRun:
     ) -> Iterator[None]:
         control = self._control
         sender = self._sender(component, task)
+        done = self._stats.work.setdefault(component.name, WorkDone())
         worked_tuples = 0
         outage: BaseException | None = None
         for frame in frames:
@@ -388,17 +390,20 @@ class StageRun:
                 kept = carried(kept)
             if state is not None:
                 self._touched.append(wire.frame_roots(kept))
-            outage = yield from self._work_frame(bolt, component, kept, sender, state)
+            outage = yield from self._work_frame(bolt, component, kept, sender, state, done)
             worked_tuples += kept.size
+            done.tuples += kept.size
         if component.name in control.ticks:
             self._carry_out(self._tick(bolt, task), component, sender)
         if holder is not None:
+            began_s = time.perf_counter()
             for call in (holder.advance, *([holder.flush] if control.drain else [])):
                 worked = call()
                 self._carry_out(worked, component, sender)
                 if worked.outage is not None:
                     self._note_held(holder, component, worked.outage)
                     break
+            done.seconds += time.perf_counter() - began_s
             if holder.watermark_us is not None:
                 self._stats.watermarks[task.task_id] = holder.watermark_us
         self._stats.worked[component.name] = self._stats.worked.get(component.name, 0) + worked_tuples
@@ -410,9 +415,11 @@ class StageRun:
         frame: Frame,
         sender: Sender,
         state: StatefulTask | None,
+        done: WorkDone,
     ) -> Generator[None, None, BaseException | None]:
         """Work one frame, again after pauses during an outage; returns the outage if it does not end."""
         pauses = self._pauses(component.name)
+        began_s = time.perf_counter()
         parts = bolt.parts(frame, sender) if isinstance(bolt, TASKS) else (bolt.work(frame),)
         while True:
             outage: BaseException | None = None
@@ -420,7 +427,9 @@ class StageRun:
                 leave_if_forked(self._process)
                 self._carry_out(part, component, sender)
                 outage = part.outage
-                yield
+                done.seconds += time.perf_counter() - began_s
+                yield  # others are worked
+                began_s = time.perf_counter()
             if outage is None:
                 return None
             if not isinstance(bolt, TASKS):  # what it holds is kept, and is tried again in the next epoch
@@ -431,6 +440,7 @@ class StageRun:
                 self._put_off(component.name, bolt.waiting(), outage)
                 return outage
             time.sleep(pause_s)
+            began_s = time.perf_counter()
             parts = bolt.resume_parts(sender)
 
     def _pauses(self, component: str) -> Iterator[float]:
