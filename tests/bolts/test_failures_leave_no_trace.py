@@ -60,14 +60,14 @@ class Story:
             raise RuntimeError("scripted")
 
 
-def windows(story: Story, **settings: Any) -> Bench:
+def windows(story: Story, *by: str, **settings: Any) -> Bench:
     @window_bolt(timestamp="at", late="fail", **settings)
     def gather(window: Window[Event]) -> Row:
         story.meet(window.start_s)
         parts = [tuple(one.number for one in part) for part in (window, window.new, window.expiring)]
         return Row(window.start_s, *parts)
 
-    return Bench(gather)
+    return Bench(gather, *by)
 
 
 def counts(story: Story, **settings: Any) -> Bench:

@@ -12,6 +12,7 @@ import pytest
 from tupletree import Collector, KeyedState, Topology, TopologyError, Window, join_bolt, window_bolt
 from tupletree.sources import items
 from tupletree.topology.decorators import FunctionBolt
+from tupletree.topology.render import to_text
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
 
@@ -68,8 +69,19 @@ def test_the_hints_say_which_join_it_is() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "a window has a length_s or a count"),
-        ({"length_s": 5, "count": 5}, "a window has a length_s or a count"),
+        ({}, "a window has a length_s, a count or a gap_s"),
+        ({"length_s": 5, "count": 5}, "a window has a length_s, a count or a gap_s"),
+        ({"length_s": 5, "gap_s": 5}, "a window has a length_s, a count or a gap_s"),
+        ({"count": 5, "gap_s": 5}, "a window has a length_s, a count or a gap_s"),
+        ({"gap_s": 0}, "gap_s is not right"),
+        ({"gap_s": float("nan")}, "gap_s is not right"),
+        ({"gap_s": 5, "slide_s": 1}, "sessions do not slide, so they have no slide_s"),
+        ({"gap_s": 5, "slide_count": 1}, "sessions do not slide, so they have no slide_count"),
+        ({"gap_s": 5, "max_length_s": 4}, "max_length_s is shorter than the gap"),
+        ({"gap_s": 5, "max_length_s": float("inf")}, "max_length_s is not right"),
+        ({"length_s": 5, "max_length_s": 9}, "max_length_s is for sessions"),
+        ({"count": 5, "max_length_s": 9}, "max_length_s is for sessions"),
+        ({"gap_s": 5, "lag_s": 1}, "are for event time"),
         ({"length_s": 0}, "length_s is not right"),
         ({"length_s": float("inf")}, "length_s is not right"),
         ({"length_s": 5, "slide_s": 6}, "slide_s is longer than the window"),
@@ -161,3 +173,18 @@ def test_a_join_reads_both_sides() -> None:
     said = built(join_bolt(within_s=5)(match), lambda bolt, orders, _: bolt.fields(orders, "order_id"))
     assert "a join needs both sides" in said
     assert "Payment" in said
+
+
+def test_a_drawing_says_what_a_window_or_join_holds_tuples_by() -> None:
+    t = Topology("drawn")
+    orders, payments = (
+        t.spout("orders", items([], message_type=Order)),
+        t.spout("pays", items([], message_type=Payment)),
+    )
+    session = window_bolt(gap_s=30, max_length_s=3600, per_key=True, timestamp="at")(count)
+    t.bolt("visits", session, parallelism=2, unconsumed=True).fields(orders, "customer")
+    joined = t.bolt("matched", join_bolt(within_s=5)(match), unconsumed=True)
+    joined.fields(orders, "order_id").fields(payments, "order")
+    drawn = to_text(t.build())
+    assert "bolt visits ×2 with a window(gap_s=30, max_length_s=3600, timestamp=at, per_key=True) → " in drawn
+    assert "bolt matched ×1 with a join(within_s=5) → " in drawn

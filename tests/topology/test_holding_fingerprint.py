@@ -71,6 +71,13 @@ def test_what_comes_together_in_a_window_or_join_may_not() -> None:
         (found,) = differences(before, windowed(**{**BASE, **other}))
         assert str(found).startswith("last: holding changed from window(length_s=10, slide_s=10, timestamp=by_length, ")
     assert len(differences(windowed(count=3), windowed(count=4))) == 1
+    sessions = windowed(gap_s=5.0, timestamp="at")
+    for other in ({"gap_s": 6.0}, {"gap_s": 5.0, "max_length_s": 60.0}, {"length_s": 5.0}):
+        (found,) = differences(sessions, windowed(timestamp="at", **other))
+        assert str(found).startswith(
+            "last: holding changed from window(gap_s=5, timestamp=at, per_key=False) to window("
+        )
+    assert differences(sessions, windowed(gap_s=5.0, timestamp="at", lag_s=9.0)) == []
     assert list(map(str, differences(joined(within_s=3), joined(within_s=4)))) == [
         "both: holding changed from join(within_s=3, timestamp=at) to join(within_s=4, timestamp=at)"
     ]

@@ -7,9 +7,11 @@ from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.held import Holder
 from tupletree.bolts.holding import HoldingTask
 from tupletree.bolts.joins import JoinTask
-from tupletree.bolts.windows import window_task
+from tupletree.bolts.sessions import SessionWindowTask
+from tupletree.bolts.windows import CountWindowTask, TimeWindowTask
 from tupletree.state.keys import KeyFunctions
 from tupletree.topology.model import ComponentSpec
+from tupletree.topology.windows import WindowSpec
 
 __all__ = ["holder_of"]
 
@@ -26,9 +28,16 @@ def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | N
         case "batch":
             return BatchTask(component, place)
         case "window":
-            return window_task(component, place, keys)
+            return _window_task(component, place, keys)
         case "join":
             return JoinTask(component, place, keys or {})
         case "holding":
             return HoldingTask(component, place)
     return None
+
+
+def _window_task(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None) -> Holder:
+    spec: WindowSpec = component.body.holding
+    if spec.gap_s is not None:
+        return SessionWindowTask(component, place, keys)
+    return (CountWindowTask if spec.length_s is None else TimeWindowTask)(component, place, keys)

@@ -17,7 +17,7 @@ from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, micros
 from tupletree.bolts.held import HeldFrame, Member
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
-from tupletree.bolts.windows import KeyFunctions
+from tupletree.bolts.window_calls import KeyFunctions
 from tupletree.data.frames import Frame
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec

@@ -7,18 +7,21 @@ included.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tupletree.bolts.calls import CallingHolder, CallSession
-from tupletree.bolts.effects import TaskPlace
+from tupletree.bolts.calls import CallingHolder, CallSession, TimedHolder
+from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.event_time import micros
 from tupletree.bolts.held import Member
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
+from tupletree.data.frames import Frame
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import Window, WindowSpec
 
-__all__ = ["KeyFunctions", "WindowCall", "WindowCalls"]
+__all__ = ["KeyFunctions", "TimedWindowCalls", "WindowCall", "WindowCalls"]
 
 KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 """(component, stream) of an input → function tuples → keys."""
@@ -117,21 +120,27 @@ class WindowCalls(CallingHolder):
                 self._calls_put_off[member] -= 1
                 if not self._calls_put_off[member]:
                     del self._calls_put_off[member]
-            left = _of_open(over)
-            if not left.members:
-                continue  # all of them died
-            if session.met_outage() or self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
-                self._put_window_off(left)
-                continue
-            succeeded = self._called(session, left)
-            if session.met_outage():
-                self._put_window_off(left)
-            elif succeeded:
-                done = [member for member in left.members if member not in self._calls_put_off]
-                session.settle([member for member in done if member in self._expired])
-            else:
-                session.settle(left.members)
-            self._purge(session)
+            for left in self._left_of(over):
+                self._call_left(session, left, at_once=at_once)
+
+    def _left_of(self, over: WindowCall) -> Iterable[WindowCall]:
+        """What a window that was put off is without the tuples of messages that died; nothing, if all did."""
+        left = _of_open(over)
+        return [left] if left.members else []
+
+    def _call_left(self, session: CallSession, left: WindowCall, *, at_once: bool) -> None:
+        if session.met_outage() or self._waits(left.members) or (not at_once and self._may_come(left.reopened_us)):
+            self._put_window_off(left)
+            return
+        succeeded = self._called(session, left)
+        if session.met_outage():
+            self._put_window_off(left)
+        elif succeeded:
+            done = [member for member in left.members if member not in self._calls_put_off]
+            session.settle([member for member in done if member in self._expired])
+        else:
+            session.settle(left.members)
+        self._purge(session)
 
     def _memory_of_put_off(self) -> list[Any]:
         """See `_restore_put_off`."""
@@ -170,6 +179,62 @@ class WindowCalls(CallingHolder):
                 self._put_window_off(over)
         self._expired = marked(members, expired)
         return self._expired
+
+
+class TimedWindowCalls(WindowCalls, TimedHolder):
+    """What windows of a length and sessions have in common: they are over when time has come to their end."""
+
+    def work(self, frame: Frame) -> Worked:
+        """Hold a frame's tuples in their windows; those that came too late are settled."""
+        session, now_us, over_us = CallSession(self._calls), self._now_us(), self._over_us
+        ran_us = self._ran_us()
+        for member in self._holdings.take(frame, self._place.epoch_time_s):
+            try:
+                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
+                key = self._key_of(member)
+            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
+                session.refuse(member, error)
+                continue
+            if self._time_of is not None:
+                if self._is_ahead(session, member, time_us):
+                    continue
+                self._watermark.saw(member.source, time_us, ran_us)
+                self._stirred = True
+            self._place_in_window(session, key, member, time_us)
+        self._purge(session)
+        return session.end()
+
+    def advance(self) -> Worked:
+        """Call the function for every window that is over by now."""
+        reached_us, session = self._reached_us(), CallSession(self._calls)
+        self._call_put_off(session)
+        while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
+            self._fire(session)
+        self._over_us = max(self._over_us, reached_us)
+        self._renew(session)
+        return session.end()
+
+    def flush(self) -> Worked:
+        """Call the function for every window that holds a tuple.
+
+        Time does not move: a tuple that comes after all is in a window of its own.
+        """
+        session = CallSession(self._calls)
+        self._call_put_off(session, at_once=True)
+        while self._ends.next_us is not None:
+            self._fire(session)
+        return session.end()
+
+    @abstractmethod
+    def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
+        """A tuple came, of this time: it is held, or settled because it came too late."""
+
+    @abstractmethod
+    def _fire(self, session: CallSession) -> None:
+        """Call the function for the windows that are over next, of all keys."""
+
+    def _time_in_window(self, member: Member) -> int:
+        return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
 
 def _of_open(over: WindowCall) -> WindowCall:

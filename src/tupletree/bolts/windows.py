@@ -14,31 +14,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.bolts.calls import CallSession, TimedHolder
+from tupletree.bolts.calls import CallSession
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, micros, seconds
 from tupletree.bolts.held import HeldFrame, Member
 from tupletree.bolts.held_marks import marked, marks
-from tupletree.bolts.window_calls import KeyFunctions, WindowCall, WindowCalls
+from tupletree.bolts.window_calls import KeyFunctions, TimedWindowCalls, WindowCall, WindowCalls
 from tupletree.data.frames import Frame
 from tupletree.topology.model import ComponentSpec
-from tupletree.topology.windows import WindowSpec
 
-__all__ = ["CountWindowTask", "KeyFunctions", "TimeWindowTask", "window_task"]
-
-
-def window_task(
-    component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None
-) -> TimeWindowTask | CountWindowTask:
-    """A task of a window bolt.
-
-    Args:
-        component: the bolt.
-        place: its context object.
-        keys: how the key of an input's tuple is known; needed with `per_key`.
-    """
-    spec: WindowSpec = component.body.holding
-    return (TimeWindowTask if spec.length_s is not None else CountWindowTask)(component, place, keys)
+__all__ = ["CountWindowTask", "TimeWindowTask"]
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +43,8 @@ class _TimeGroup:
     entries: list[_Timed] = field(default_factory=list)
 
 
-class TimeWindowTask(WindowCalls, TimedHolder):
-    """One task of a bolt on windows by time: a `Holder`. What is over next are windows, by their ends."""
+class TimeWindowTask(TimedWindowCalls):
+    """One task of a bolt on windows of a length: a `Holder`. What is over next are windows, by their ends."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> None:
         super().__init__(component, place, keys)
@@ -69,53 +54,17 @@ class TimeWindowTask(WindowCalls, TimedHolder):
         self._slide_us = micros(spec.slide_s) if spec.slide_s is not None else self._length_us
         self._groups: dict[Any, _TimeGroup] = {}
 
-    def work(self, frame: Frame) -> Worked:
-        """Hold a frame's tuples in their windows; those that came too late are settled."""
-        session, now_us, over_us = CallSession(self._calls), self._now_us(), self._over_us
-        ran_us = self._ran_us()
-        for member in self._holdings.take(frame, self._place.epoch_time_s):
-            try:
-                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
-                key = self._key_of(member)
-            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
-                session.refuse(member, error)
-                continue
-            if self._time_of is not None:
-                if self._is_ahead(session, member, time_us):
-                    continue
-                self._watermark.saw(member.source, time_us, ran_us)
-                self._stirred = True
-            is_behind = self._first_end(time_us) <= over_us
-            if is_behind and self._place.comes_again(member.root):
-                self._come_again(key, member, time_us)
-            elif is_behind and self._last_end(time_us) <= over_us:
-                what = "every window that would hold it is over"
-                self._too_late(session, member, time_us, self._last_end(time_us), what)
-            else:
-                self._enter(key, member, time_us, over_us)
-        self._purge(session)
-        return session.end()
-
-    def advance(self) -> Worked:
-        """Call the function for every window that is over by now."""
-        reached_us, session = self._reached_us(), CallSession(self._calls)
-        self._call_put_off(session)
-        while (end_us := self._ends.next_us) is not None and end_us <= reached_us:
-            self._fire(session)
-        self._over_us = max(self._over_us, reached_us)
-        self._renew(session)
-        return session.end()
-
-    def flush(self) -> Worked:
-        """Call the function for every window that holds a tuple.
-
-        Time does not move: a tuple that comes after all is in a window of its own.
-        """
-        session = CallSession(self._calls)
-        self._call_put_off(session, at_once=True)
-        while self._ends.next_us is not None:
-            self._fire(session)
-        return session.end()
+    def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
+        """See `TimedWindowCalls`."""
+        over_us = self._over_us
+        is_behind = self._first_end(time_us) <= over_us
+        if is_behind and self._place.comes_again(member.root):
+            self._come_again(key, member, time_us)
+        elif is_behind and self._last_end(time_us) <= over_us:
+            what = "every window that would hold it is over"
+            self._too_late(session, member, time_us, self._last_end(time_us), what)
+        else:
+            self._enter(key, member, time_us, over_us)
 
     def memory(self) -> Any:
         """The watermark, which windows are over, and what was over when frames came with tuples of such windows."""
@@ -188,9 +137,6 @@ class TimeWindowTask(WindowCalls, TimedHolder):
                 over.expiring.append(member)
             self._calls_put_off[member] = self._calls_put_off.get(member, 0) + 1
             end_us += self._slide_us
-
-    def _time_in_window(self, member: Member) -> int:
-        return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
     def _fire(self, session: CallSession) -> None:
         """Call the function for the windows that are over next, of all keys."""

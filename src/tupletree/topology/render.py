@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from tupletree.topology.model import ComponentSpec, InputSpec, TopologySpec
+from tupletree.topology.windows import holding_text
 
 __all__ = ["to_dot", "to_mermaid", "to_text"]
 
@@ -34,6 +35,7 @@ def to_text(topology: TopologySpec) -> str:
         lines.append(
             f"{component.kind} {component.name}{_times(component)}"
             + (" with keyed state" if getattr(component.body, "state", None) is not None else "")
+            + _held(component)
             + (f" → {outputs}" if outputs else "")
         )
         lines += [f"  ← {entry.component}.{entry.stream}  {_grouping(entry)}" for entry in component.inputs]
@@ -67,6 +69,12 @@ def to_mermaid(topology: TopologySpec) -> str:
 
 def _times(component: ComponentSpec) -> str:
     return f" ×{component.parallelism}" if component.parallelism is not None else ""
+
+
+def _held(component: ComponentSpec) -> str:
+    """The settings of a window or join that say what comes together in it."""
+    holding = getattr(component.body, "holding", None)
+    return "" if holding is None else f" with a {holding_text(holding)}"
 
 
 def _grouping(entry: InputSpec) -> str:

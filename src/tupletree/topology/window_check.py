@@ -70,13 +70,20 @@ def holding_faults(holding: WindowSpec | JoinSpec, inputs: Sequence[type], outpu
 
 
 def _window_faults(window: WindowSpec) -> Iterator[Fault]:
-    if (window.length_s is None) is (window.count is None):
+    sizes = {"length_s": window.length_s, "count": window.count, "gap_s": window.gap_s}
+    if sum(size is not None for size in sizes.values()) != 1:
         yield (
-            "a window has a length_s or a count",
-            f"length_s={window.length_s}, count={window.count}",
-            "say one of them",
+            "a window has a length_s, a count or a gap_s",
+            ", ".join(f"{name}={size}" for name, size in sizes.items()),
+            "say one of them: length_s for windows by time, count for windows by count, gap_s for sessions",
         )
-    elif window.length_s is not None:
+        return
+    if window.gap_s is not None:
+        yield from _session_faults(window, window.gap_s)
+        return
+    if window.max_length_s is not None:
+        yield "max_length_s is for sessions", repr(window.max_length_s), "say gap_s, or leave it out"
+    if window.length_s is not None:
         yield from _span("length_s", window.length_s)
         if window.slide_count is not None:
             yield "slide_count is for count windows", repr(window.slide_count), "say slide_s"
@@ -103,6 +110,21 @@ def _window_faults(window: WindowSpec) -> Iterator[Fault]:
                     f"count={window.count}, slide_count={window.slide_count}",
                     "say at most count",
                 )
+
+
+def _session_faults(window: WindowSpec, gap_s: float) -> Iterator[Fault]:
+    yield from _span("gap_s", gap_s)
+    for name, slide in (("slide_s", window.slide_s), ("slide_count", window.slide_count)):
+        if slide is not None:
+            yield f"sessions do not slide, so they have no {name}", repr(slide), "leave it out"
+    if window.max_length_s is not None:
+        yield from _span("max_length_s", window.max_length_s)
+        if window.max_length_s < gap_s:
+            yield (
+                "max_length_s is shorter than the gap, so every session would be cut before it can be over",
+                f"gap_s={gap_s}, max_length_s={window.max_length_s}",
+                "say at least gap_s",
+            )
 
 
 def _span(name: str, seconds: float) -> Iterator[Fault]:

@@ -22,6 +22,8 @@ def window_bolt(
     slide_s: float | None = None,
     count: int | None = None,
     slide_count: int | None = None,
+    gap_s: float | None = None,
+    max_length_s: float | None = None,
     per_key: bool = False,
     timestamp: Timestamp | None = None,
     lag_s: float = 0.0,
@@ -42,13 +44,19 @@ def window_bolt(
     Windows by time begin at multiples of `slide_s` since the Unix epoch. Without `timestamp` they go by the time at
     which a tuple arrives; with it, by *event time*: a window is over once the watermark, that is the latest timestamp
     of every input stream less `lag_s`, has reached its end. A count window is over after each `slide_count` tuples and
-    holds the last `count`, at first fewer. When the input has ended, or the topology drains, all are over.
+    holds the last `count`, at first fewer. A session holds a run of tuples, each less than `gap_s` after the one before
+    it, and is over once time has come to `gap_s` after its last. When the input has ended, or the topology drains, all
+    are over.
 
     Args:
         length_s: length of a window.
         slide_s: from the start of one window to that of the next; None is `length_s`, so that windows tumble.
         count: tuples in a window.
         slide_count: tuples from one window to the next; None is `count`.
+        gap_s: of a session: tuples whose times are less than that apart are in the same one. A tuple between two
+            sessions that are not over makes one of them.
+        max_length_s: a session that lasts longer is cut: what is so much later than its first tuple, or more, is in
+            the next one. None: it lasts, and holds its messages, as long as tuples come.
         per_key: a window for each key, that is for each value of the fields that the inputs are grouped by.
         timestamp: a field with the time at which a tuple happened, or a function of the tuple. A datetime with a zone,
             or a number of seconds since the Unix epoch; a tuple with anything else fails, datetimes without zone too.
@@ -82,6 +90,8 @@ def window_bolt(
         slide_s=slide_s,
         count=count,
         slide_count=slide_count,
+        gap_s=gap_s,
+        max_length_s=max_length_s,
         timestamp=timestamp,
         lag_s=lag_s,
         idle_s=idle_s,

@@ -5,6 +5,8 @@ Pure: a built topology and options in, findings out.
 
 from __future__ import annotations
 
+import math
+
 from tupletree.config import Options
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
@@ -53,12 +55,15 @@ def refuse_stuck(topology: TopologySpec, options: Options, pending: int | None) 
         where = f"bolt {component.name!r}" + (f" ({component.where})" if component.where else "")
         timeout_s, longest_s = options.message_timeout_s, holding.longest_hold_s
         if timeout_s is not None and longest_s >= timeout_s and not holding.extend_timeout:
+            is_endless = longest_s == math.inf
+            held = "held as long as a session lasts" if is_endless else f"held for {longest_s:g} s"
+            limit = ", with max_length_s" if is_endless else ""
             findings.append(
                 Finding(
                     "messages would time out while they wait here",
                     where,
-                    got=f"held for {longest_s:g} s, message_timeout_s={timeout_s:g}",
-                    next_step="say extend_timeout=True, or raise message_timeout_s",
+                    got=f"{held}, message_timeout_s={timeout_s:g}",
+                    next_step=f"say extend_timeout=True, or raise message_timeout_s{limit}",
                 )
             )
         count = holding.count if isinstance(holding, WindowSpec) else None

@@ -7,11 +7,12 @@ Plain records. Which tuples are in which window is decided in `tupletree.bolts`;
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-__all__ = ["JoinSpec", "Late", "Timestamp", "Window", "WindowSpec"]
+__all__ = ["JoinSpec", "Late", "Timestamp", "Window", "WindowSpec", "holding_text"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -33,8 +34,10 @@ class Window(Generic[T_co]):
         tuples: all of them; by time, and by arrival where times are equal (count windows: by arrival).
         new: those that no window before this one held.
         expiring: those that no later window will hold; they are acked when the call has returned.
-        start_s: where it begins, seconds since the Unix epoch. Of a count window: when its first tuple arrived.
-        end_s: where it ends; a tuple of this very time is not in it. Of a count window: when its last tuple arrived.
+        start_s: where it begins, seconds since the Unix epoch. Of a session: the time of its first tuple; of a count
+            window: when its first tuple arrived.
+        end_s: where it ends; a tuple of this very time is not in it. Of a session: `gap_s` after its last tuple, or
+            `max_length_s` after its first, if that is earlier; of a count window: when its last tuple arrived.
         key: what the bolt's inputs are grouped by, with `per_key=True` (a tuple for several fields); else None.
 
     >>> window = Window(["a", "b"], end_s=60.0)
@@ -91,7 +94,7 @@ def _shown(time_s: float) -> str:
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """The settings of a window bolt; see `window_bolt`. Either `length_s` or `count` is set.
+    """The settings of a window bolt; see `window_bolt`. One of `length_s`, `count` and `gap_s` is set.
 
     Attributes:
         as_list: the function takes a list of tuples instead of a `Window`.
@@ -101,6 +104,8 @@ class WindowSpec:
     slide_s: float | None = None
     count: int | None = None
     slide_count: int | None = None
+    gap_s: float | None = None
+    max_length_s: float | None = None
     timestamp: Timestamp | None = None
     lag_s: float = 0.0
     idle_s: float | None = None
@@ -113,7 +118,9 @@ class WindowSpec:
 
     @property
     def longest_hold_s(self) -> float:
-        """How long a tuple is held, if time goes on; 0 where only other tuples release it."""
+        """How long a tuple is held, if time goes on; 0 where only other tuples release it, infinite without a limit."""
+        if self.gap_s is not None:
+            return math.inf if self.max_length_s is None else self.max_length_s + self.lag_s
         return self.length_s + self.lag_s if self.length_s is not None else 0.0
 
 
@@ -155,3 +162,24 @@ class JoinSpec:
             if issubclass(cls, accepted):
                 return side
         return None
+
+
+def holding_text(holding: WindowSpec | JoinSpec) -> str:
+    """What decides which tuples come together. How long to wait for them, and what becomes of late ones, may change.
+
+    A function that gives the time is known by its name only.
+    """
+    timestamp = holding.timestamp
+    named = timestamp if timestamp is None or isinstance(timestamp, str) else timestamp.__qualname__
+    by = "" if named is None else f", timestamp={named}"
+    if isinstance(holding, JoinSpec):
+        return f"join(within_s={holding.within_s:g}{by})"
+    if holding.gap_s is not None:
+        longest = "" if holding.max_length_s is None else f", max_length_s={holding.max_length_s:g}"
+        size = f"gap_s={holding.gap_s:g}{longest}"
+    elif holding.length_s is not None:
+        slide_s = holding.length_s if holding.slide_s is None else holding.slide_s
+        size = f"length_s={holding.length_s:g}, slide_s={slide_s:g}"
+    else:
+        size = f"count={holding.count}, slide_count={holding.slide_count or holding.count}"
+    return f"window({size}{by}, per_key={holding.per_key})"

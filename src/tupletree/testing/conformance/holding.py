@@ -71,6 +71,17 @@ def sliding(window: Window[Reading]) -> Held:
     return held(window)
 
 
+def with_pauses(reading: Reading) -> float:
+    """When a reading was, if nothing happens for half a minute after each nine."""
+    return reading.at + 30.0 * (reading.number // 9)
+
+
+@window_bolt(gap_s=10, timestamp=with_pauses, late="fail", lag_s=LAG_S, per_key=True, extend_timeout=True)
+def between_pauses(window: Window[Reading]) -> Held:
+    """The readings of a sensor until nothing comes for ten seconds."""
+    return held(window)
+
+
 @window_bolt(count=4, extend_timeout=True)
 def by_four(window: Window[Reading]) -> Held:
     """Any four readings."""
@@ -136,6 +147,30 @@ class SlidingWindows(Scenario):
         return tuple(
             one.number for one in readings(self.count) if one.sensor == sensor and start <= one.at < start + 20
         )
+
+
+class SessionWindows(Scenario):
+    """Each session of each key is seen once, with every tuple of it, those of messages that failed at first too."""
+
+    name = "session-windows"
+    needs = frozenset({Need.WINDOWS})
+    count = 45
+
+    def build(self, bench: Bench) -> None:
+        """See `Scenario`."""
+        source = bench.spout("source", Reading, numbered(readings(self.count)))
+        tried = bench.bolt("try", at_second_try, parallelism=2).shuffle(source)
+        bench.sink("out").shuffle(bench.bolt("sessions", between_pauses, parallelism=2).fields(tried, "sensor"))
+
+    def check(self, seen: Observed) -> None:
+        """See `Scenario`."""
+        expected = []
+        for first in range(0, self.count, 9):
+            for sensor in "ab":
+                session = [one for one in readings(self.count)[first : first + 9] if one.sensor == sensor]
+                expected.append((sensor, int(with_pauses(session[0])), tuple(one.number for one in session)))
+        seen.expect_equal(rows_of(seen, "out"), sorted(expected), "sessions")
+        seen.expect_verdicts("source", acked=range(self.count))
 
 
 class CountWindows(Scenario):
@@ -272,4 +307,11 @@ class HeldByHand(Scenario):
         seen.expect_verdicts("source", acked=living, dead=[5])
 
 
-HOLDING: tuple[Scenario, ...] = (SlidingWindows(), CountWindows(), ArrivalWindows(), Join(), HeldByHand())
+HOLDING: tuple[Scenario, ...] = (
+    SlidingWindows(),
+    SessionWindows(),
+    CountWindows(),
+    ArrivalWindows(),
+    Join(),
+    HeldByHand(),
+)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from tupletree.topology.changes.shapes import shape_changes, shape_of
 from tupletree.topology.model import BoltSpec, ComponentSpec, StateSpec, TopologySpec
 from tupletree.topology.streams import spelled
-from tupletree.topology.windows import JoinSpec, WindowSpec
+from tupletree.topology.windows import holding_text
 
 __all__ = ["Difference", "Fingerprint", "differences", "fingerprint", "renamed"]
 
@@ -79,7 +79,7 @@ def _describe(topology: TopologySpec, component: ComponentSpec) -> dict[str, Any
         },
         "state": _state_text(state) if state is not None else None,
         "key": None if key is None else ", ".join(map(spelled, key)),
-        "holding": _holding_text(holding) if holding is not None else None,
+        "holding": holding_text(holding) if holding is not None else None,
         "shapes": {
             "streams": {name: shape_of(stream.schema.cls) for name, stream in component.outputs.items()},
             "state": shape_of(state.value_type) if state is not None else None,
@@ -93,24 +93,6 @@ def _key_types(topology: TopologySpec, component: ComponentSpec) -> list[Any]:
     source = component.inputs[0]
     fields = topology.components[source.component].outputs[source.stream].schema.fields
     return [fields[name] for name in source.grouping.fields]
-
-
-def _holding_text(holding: WindowSpec | JoinSpec) -> str:
-    """What decides which tuples come together. How long to wait for them, and what becomes of late ones, may change.
-
-    A function that gives the time is known by its name only.
-    """
-    timestamp = holding.timestamp
-    named = timestamp if timestamp is None or isinstance(timestamp, str) else timestamp.__qualname__
-    by = "" if named is None else f", timestamp={named}"
-    if isinstance(holding, JoinSpec):
-        return f"join(within_s={holding.within_s:g}{by})"
-    if holding.length_s is not None:
-        slide_s = holding.length_s if holding.slide_s is None else holding.slide_s
-        size = f"length_s={holding.length_s:g}, slide_s={slide_s:g}"
-    else:
-        size = f"count={holding.count}, slide_count={holding.slide_count or holding.count}"
-    return f"window({size}{by}, per_key={holding.per_key})"
 
 
 def _state_text(state: StateSpec) -> str:
