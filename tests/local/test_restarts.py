@@ -155,6 +155,32 @@ def test_a_spout_that_breaks_again_and_again_ends_the_run_with_its_error(
     assert script.life.count("open") == 3
 
 
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+def test_it_is_restarted_as_often_as_the_option_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: int
+) -> None:
+    class AtOnce(Impatient):
+        def __init__(self, *, max_restarts: int = 5) -> None:
+            self.restarts, self.most = 0, max_restarts
+
+        def failed(self, now_s: float) -> float | None:
+            self.restarts += 1
+            return 0.0 if self.restarts <= self.most else None
+
+    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", AtOnce)
+
+    class Broken(Script):
+        def next(self) -> Any:
+            raise OSError("broken pipe")
+
+    script = Broken([])
+    t = Topology("broken")
+    t.bolt("word", word).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
+    with pytest.raises(ConnectorError, match="broken pipe"):
+        begin(t, tmp_path / "state", max_restarts=restarts).wait(HANG_S)
+    assert script.life.count("open") == 1 + restarts
+
+
 def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path) -> None:
     broke = threading.Event()
 

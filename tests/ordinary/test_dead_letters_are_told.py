@@ -14,6 +14,7 @@ import pytest
 from tests.ordinary.conftest import HANG_S
 from tests.spark.counting import QUICK
 from tests.tasks.streams import Line, Word
+from tests.until import until
 from tupletree import (
     ConfigError,
     ConnectorError,
@@ -160,6 +161,44 @@ def test_a_stop_does_not_wait_for_a_sink_beyond_its_drain_and_status_shows_the_o
         Gathering.raises.clear()
         start(runtime, of(Gathering()), tmp_path / "state").wait(HANG_S)
         assert texts_of(gathered()) == Counter(BAD)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_sink_that_is_away_for_longer_than_outages_may_last_ends_no_run(tmp_path: Path, runtime: str) -> None:
+    Gathering.raises += [ConnectorError("away")] * 3  # 0.7 s, with the pauses between them
+    handle = start(runtime, of(Gathering()), tmp_path / "state", options={"outage_limit_s": 0.2})
+    summary = handle.wait(HANG_S)
+    assert (summary.dead, summary.open) == (len(BAD), 0)
+    assert texts_of(gathered()) == Counter(BAD)
+
+
+def test_a_sink_that_is_added_later_gets_the_earlier_letters_on_spark(tmp_path: Path) -> None:
+    assert start("spark", of(None), tmp_path / "state").wait(HANG_S).dead == len(BAD)
+    start("spark", of(Gathering()), tmp_path / "state").wait(HANG_S)
+    assert texts_of(gathered()) == Counter(BAD)
+
+
+def test_letters_that_come_again_with_the_next_start_have_the_batch_id_that_they_had(tmp_path: Path) -> None:
+    class Unsure(Gathering):
+        """Takes a batch, and its answer is lost."""
+
+        def write(self, batch: SinkBatch[DeadLetter]) -> None:
+            self.batches.append(batch)
+            if self.raises:
+                raise self.raises.pop(0)
+
+    Gathering.raises += [ConnectorError("no answer")] * 1_000
+    handle = start("spark", of(Unsure()), tmp_path / "state")
+    until(lambda: Gathering.batches)
+    handle.stop(0.0)
+    handle.wait(HANG_S)
+    earlier = [*Gathering.batches]
+    Gathering.raises.clear()
+    Gathering.batches.clear()
+    start("spark", of(Unsure()), tmp_path / "state").wait(HANG_S)
+    assert texts_of(gathered()) == Counter(BAD)
+    again = {batch.id: texts_of([*batch.rows]) for batch in Gathering.batches}
+    assert again[earlier[0].id] == texts_of([*earlier[0].rows])
 
 
 @pytest.mark.parametrize("point", ["publish.after_dead", "callbacks.before", "settle.after_log"])

@@ -84,6 +84,22 @@ class Service:
         return api_run.run(self.topology(), runtime="local", options=options, state_dir=self.state_dir, durable=True)
 
 
+def test_state_and_position_go_on_at_the_next_start(tmp_path: Path) -> None:
+    @bolt(state=int)
+    def count(number: N, total: KeyedState[int]) -> Counted:
+        total.value += 1
+        return Counted(number.number, total.value)
+
+    rows: list[Counted] = []
+    for so_far in (3, 5):  # of one list, which has grown
+        t = Topology("counted")
+        counted = t.bolt("count", count).fields(t.spout("numbers", items([N(7)] * so_far)), "number")
+        t.sink("out", foreach(lambda batch: rows.extend(batch.rows))).shuffle(counted)
+        handle = api_run.run(t, runtime="local", state_dir=tmp_path / "state", durable=True)
+        assert handle.wait(HANG_S).acked == so_far
+    assert rows == [Counted(7, total) for total in range(1, 6)]
+
+
 def test_what_was_open_at_a_stop_goes_on_at_the_next_start_and_state_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

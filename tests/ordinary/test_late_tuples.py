@@ -79,6 +79,9 @@ def test_late_tuples_are_dropped_and_counted_by_component(
         ended = handle.wait(HANG_S)
     assert (ended.acked, ended.dead, ended.untracked_failed) == (10, 0, 0)
     assert handle.progress().late == {"per_minute": 2}
+    records = handle.recent_progress()
+    assert sum(one.late for one in records) == 2
+    assert max(one.watermarks.get("per_minute", 0.0) for one in records) == 230.0
     assert [row["numbers"] for row in read_rows(tmp_path / "out")] == [[0], [1, 2, 3], [5, 6, 7, 9]]
     assert "came too late and " in caplog.text
     assert "a lag_s above 50 would have waited for it" in caplog.text

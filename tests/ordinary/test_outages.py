@@ -41,7 +41,7 @@ from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.sinks import jsonl, sql
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
 from tupletree.tracking.outages import LONGEST_PAUSE_S
-from tupletree.tracking.outcomes import Failure
+from tupletree.tracking.outcomes import Failure, FailureKind
 
 
 class M(msgspec.Struct, frozen=True):
@@ -616,13 +616,15 @@ def test_a_stop_during_an_outage_says_so_ends_when_its_time_is_up_and_drops_noth
     t = Topology("stopped")
     t.sink("out", Down()).shuffle(t.bolt("same", same).shuffle(t.spout("s", source)))
     handle = begin(t, tmp_path / "state")
-    until(lambda: handle.progress().outages)
+    until(lambda: handle.progress().outages and handle.progress().open == 50)
     began_s = time.monotonic()
     handle.stop(0.5)
     assert 0.4 < time.monotonic() - began_s < 3.0
     summary = handle.wait(5.0)
     assert (summary.acked, summary.dead, summary.open) == (0, 0, 50)
     assert "stopped: stopping, for 0.5 s at most: messages wait for out" in caplog.text
+    assert sorted(message_id for message_id, _ in source.failed) == [*range(50)], "they are failed to their source"
+    assert {failure.kind for _, failure in source.failed} == {FailureKind.STOPPED}
 
 
 @pytest.mark.parametrize("away_s", [2.0, pytest.param(20.0, marks=pytest.mark.nightly)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import pytest
 from tests.local.running import HANG_S, begin
 from tests.ordinary.conftest import begin_in_process
 from tests.tasks.streams import Line, Word
+from tests.until import until
 from tupletree import (
     ConnectorError,
     Emit,
@@ -25,6 +27,7 @@ from tupletree import (
 )
 from tupletree.clock import ManualClock
 from tupletree.errors import TupletreeError
+from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources import items
 from tupletree.topology.components import Sink, SinkBatch
@@ -117,3 +120,56 @@ def test_a_state_directory_that_is_full_for_a_while_costs_no_message_an_attempt_
     assert (summary.acked, summary.failed, summary.open) == (12, 0, 0)
     assert {*Counted.acked} == {*range(12)}
     assert sorted(row["text"] for row in read_rows(tmp_path / "out")) == sorted(map(str, range(12)))
+
+
+IS_AWAY = threading.Event()
+
+
+@bolt
+def asks_a_service(line: Line) -> Word:
+    if IS_AWAY.is_set():
+        raise ConnectorError("the service is away")
+    return Word(line.text)
+
+
+class Called(Sink[Word]):
+    """Its service may be away, too."""
+
+    rows: ClassVar[list[str]] = []
+
+    def write(self, batch: SinkBatch[Word]) -> None:
+        if IS_AWAY.is_set():
+            raise ConnectorError("the service is away")
+        Called.rows += [row.word for row in batch.rows]
+
+
+@bolt
+def as_it_is(line: Line) -> Word:
+    return Word(line.text)
+
+
+@pytest.mark.parametrize("work", [asks_a_service, as_it_is])
+def test_a_stop_during_an_outage_on_spark_ends_when_its_time_is_up_and_its_messages_stay_open(
+    tmp_path: Path, work: Any
+) -> None:
+    def begin_again() -> RunHandle:
+        t = Topology("stopped")
+        t.sink("out", Called()).shuffle(t.bolt("work", work).shuffle(t.spout("lines", Counted())))
+        return begin_in_process(t, tmp_path / "state")
+
+    Counted.acked.clear()
+    Called.rows.clear()
+    IS_AWAY.set()
+    handle = begin_again()
+    until(lambda: handle.progress().outages)
+    began_s = time.monotonic()
+    handle.stop(0.5)
+    summary = handle.wait(HANG_S)
+    assert time.monotonic() - began_s < 5.0
+    assert (Counted.acked, Called.rows) == ([], [])
+    assert (summary.failed, summary.dead, summary.emitted - summary.acked) == (0, 0, summary.open)
+    IS_AWAY.clear()
+    ended = begin_again().wait(HANG_S)
+    assert (ended.acked, ended.dead, ended.open) == (12, 0, 0)
+    assert sorted(Counted.acked) == [*range(12)]
+    assert sorted(Called.rows) == sorted(map(str, range(12)))

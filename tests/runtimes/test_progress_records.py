@@ -16,10 +16,11 @@ import pytest
 from tupletree import Emit, Options, Spout, Topology, bolt, window_bolt
 from tupletree.cli.main import main
 from tupletree.errors import EndOfInput
-from tupletree.runtimes import run
+from tupletree.runtimes import progress, run
 from tupletree.runtimes.api import Summary
 from tupletree.runtimes.progress import ProgressRecord, Reporter
 from tupletree.sinks import foreach
+from tupletree.sources import items
 
 
 def record(number: int) -> ProgressRecord:
@@ -77,6 +78,37 @@ def test_the_last_hundred_records_are_kept() -> None:
 
 class Reading(msgspec.Struct, frozen=True):
     at: float
+
+
+def test_a_local_run_leaves_a_record_each_second_while_its_oldest_message_grows_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert progress.SAMPLE_EVERY_S == 1.0
+    monkeypatch.setattr(progress, "SAMPLE_EVERY_S", 0.01)
+    heard: list[ProgressRecord] = []
+    seen = threading.Event()
+
+    def listen(one: ProgressRecord) -> None:
+        heard.append(one)
+        if sum(one.pending for one in heard) >= 3:
+            seen.set()
+
+    @bolt
+    def waits(reading: Reading) -> None:
+        seen.wait(60.0)
+
+    t = Topology("slow")
+    t.bolt("waits", waits).shuffle(t.spout("in", items([Reading(1.0)])))
+    handle = run.run(t, runtime="local", state_dir=tmp_path / "state")
+    handle.on_progress(listen)
+    assert handle.wait(60.0).acked == 1
+    ages = [one.oldest_s for one in heard if one.pending]
+    assert len(ages) >= 3
+    assert ages == sorted(one for one in ages if one is not None)
+    assert len(set(ages)) == len(ages)
+    for one in heard:  # what only epochs have
+        assert (one.runs, one.step_ms, one.state_rows_read, one.state_rows_written) == (0, {}, 0, 0)
+        assert (one.state_bytes_read, one.state_bytes_written, one.positions) == (0, 0, {})
 
 
 class Readings(Spout[Reading]):

@@ -1,11 +1,14 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
-from tupletree.sinks import files, foreach, jsonl, read_rows
-from tupletree.sinks.files import publish, sweep
+from tupletree.runtimes.spark.settle.publish import final_name
+from tupletree.sinks import files, foreach, jsonl, parquet, read_rows
+from tupletree.sinks.files import FileSink, publish, sweep
 from tupletree.sinks.folders import MARKER_NAME, claim_directory
 from tupletree.topology.components import SinkBatch
 
@@ -185,3 +188,33 @@ def test_a_foreach_sink_calls_its_function_with_the_batch() -> None:
     sink = foreach(batches.append)
     sink.write(SinkBatch("a", [1, 2]))
     assert (sink.promise, batches) == ("at_least_once", [SinkBatch("a", [1, 2])])
+
+
+class Total(msgspec.Struct, frozen=True):
+    key: str
+    total: int
+
+
+def write_locally(sink: FileSink, run: str, total: int, made: int) -> None:
+    sink.write(SinkBatch(f"{run}-out-0000-1", [Total("a", total)], made=[made]))
+
+
+def publish_as_on_spark(sink: FileSink, run: str, total: int, made: int) -> None:
+    candidate = sink.directory / f"_tt-{run}{sink.suffix}"
+    sink.write_candidate(candidate, [Total("a", total)], [made])
+    publish(candidate, sink.directory / final_name(run, 0, "0000", sink.suffix))
+
+
+@pytest.mark.parametrize("write", [write_locally, publish_as_on_spark])
+@pytest.mark.parametrize("make", [jsonl, parquet])
+def test_of_two_runs_in_one_folder_the_one_that_claimed_it_later_has_the_newest_rows_whatever_their_numbers(
+    tmp_path: Path, make: Callable[..., FileSink], write: Callable[..., None]
+) -> None:
+    sink = make(tmp_path, made=True)
+    first, second = "b" * 32, "a" * 32  # the names of the files say nothing of their age
+    for run in (first, second, first):  # a restart of the first one changes nothing
+        claim(tmp_path, run, append=True)
+    write(sink, first, 5, made=900)
+    write(sink, second, 1, made=7)
+    assert list(read_rows(tmp_path, latest_by="key")) == [{"key": "a", "total": 1}]
+    assert [row["total"] for row in read_rows(tmp_path)] == [1, 5], "in the order of the files"

@@ -139,6 +139,21 @@ def test_its_callbacks_are_made_in_order_before_it_is_asked_again(opened: Any) -
     assert source.story == ["open", "activate", "next", "ack a", "fail b: error", "ack c", "next", "ack d"]
 
 
+def test_a_flush_returns_when_the_source_has_heard_everything(opened: Any) -> None:
+    class Slow(Queue):
+        async def ack(self, message_id: MessageId) -> None:
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            await super().ack(message_id)
+
+    source = Slow()
+    spout = opened(source)
+    spout.ack("a")
+    spout.fail("b", FAILED)
+    spout.flush()
+    assert source.story == ["open", "ack a", "fail b: error"]
+
+
 def test_a_source_that_gives_nothing_is_asked_again(opened: Any) -> None:
     source = Queue()
     spout = opened(source)

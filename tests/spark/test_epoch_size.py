@@ -48,3 +48,10 @@ def test_with_a_limit_on_dead_letters_it_begins_small() -> None:
     assert size_of(max_dead=20).limit == 21
     assert size_of(max_dead="1%").limit == 100
     assert size_of(5.0, max_dead=100).limit == 50
+
+
+def test_with_a_limit_on_dead_letters_it_doubles_with_each_epoch_that_settles() -> None:
+    size = size_of(max_dead=20, epoch_max_messages=100)
+    for expected in (42, 84, 100, 100):
+        size.settled(size.limit, 1.0, shrunk=False)
+        assert size.limit == expected

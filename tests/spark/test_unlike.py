@@ -50,7 +50,7 @@ def test_a_session_that_keeps_epochs_apart_is_accepted() -> None:
     refuse_mixing(GOOD.get, "spark://host:7077")
 
 
-@pytest.mark.parametrize("name", [*versions_here()])
+@pytest.mark.parametrize("name", ["Python", "tupletree", "msgspec", "pyarrow", "xxhash"])
 def test_a_worker_with_another_version_refuses_the_program_by_name(tmp_path: Path, name: str) -> None:
     blob = pack_program(Plan.of(lines(tmp_path).build(), Options(), 1), [])
     assert load_program(blob).plan.spec.name == "lines"

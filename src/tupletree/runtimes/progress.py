@@ -54,13 +54,13 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
             `publish` (files, sinks, letters), `callbacks` (of spouts). Steps of different epochs overlap. Empty
             locally.
         state_rows_read, state_rows_written, state_bytes_read, state_bytes_written: of keyed and task state in the run
-            that counts, by tasks that changed some of it. Includes what is merged.
+            that counts, by tasks that changed some of it. Includes what is merged. 0 locally.
         open_trees: messages whose tree is open after it.
         pending: messages without an outcome: in flight, waiting, or awaited from their source.
         oldest_s: how long ago the oldest of them was first emitted; None: there is none.
         late: tuples that came too late for their window or join.
         watermarks: by bolt, how far event time has come in its slowest task, since the Unix epoch.
-        positions: by spout task, its position, shortened.
+        positions: by spout task, its position, shortened. Empty locally.
         outages: what waits for something outside that is not available, the longest wait first.
         holds: what open messages and their tuples wait for, by kind and component.
     """
