@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKED := src tests $(wildcard examples benchmarks)
 
-.PHONY: help setup servers postgresql redis nats demo test tests types format nightly cluster stress bench bench-peers lock audit dist clean
+.PHONY: help setup servers postgresql redis nats rabbitmq demo test tests types format nightly cluster stress bench bench-peers lock audit dist clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -53,7 +53,7 @@ define server
 	$(1)
 endef
 
-servers: postgresql redis nats ## Install the servers that tests need and do not find (Debian, Ubuntu; root or sudo)
+servers: postgresql redis nats rabbitmq ## Install the servers that tests need and do not find (Debian, Ubuntu; root or sudo)
 
 postgresql: setup
 	$(call server,$(BIN)/python -m tests.databases,postgresql)
@@ -63,6 +63,9 @@ redis:
 
 nats:
 	$(call server,command -v nats-server,nats-server)
+
+rabbitmq:
+	$(call server,command -v rabbitmq-server,rabbitmq-server)
 
 demo: setup ## Count words on Spark while some lines fail, and account for every line
 	@$(BIN)/tupletree demo
@@ -105,7 +108,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
     --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
-	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra nats --extra delta --extra metrics --extra routes --extra embed \
+	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra nats --extra rabbitmq --extra delta --extra metrics --extra routes --extra embed \
 	    --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
 	$(COMPILE) --group release --output-file requirements-release.lock $(LOCK_OPTIONS)
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from tests.docs.documents import ROOT, blocks_of
 from tupletree.queues import Broker, Capabilities
 from tupletree.queues.nats import CAPABILITIES as NATS
+from tupletree.queues.rabbitmq import CAPABILITIES as RABBITMQ
 from tupletree.queues.redis import CAPABILITIES as REDIS
 from tupletree.queues.sqlite import CAPABILITIES
 from tupletree.testing.queue_conformance import BrokerUnderTest
@@ -44,6 +45,10 @@ MEANINGS = {
     "durable_acks": "a crash of the broker forgets no ack",
     "ack_anywhere": "any connection may settle a handle",
     "several_hosts": "consumers on several hosts",
+    "lists_queues": "`queues`",
+    "holds_only_leased": "a connection keeps from others only what it leased",
+    "leases_survive": "a lease lasts though its connection is gone",
+    "max_lease_s": "longest lease, in seconds, also when it is extended",
     "max_body_bytes": "largest body, in bytes",
 }
 
@@ -83,6 +88,7 @@ def capabilities_table(folder: Path) -> str:
         "sqlite": CAPABILITIES,
         "redis": REDIS,
         "nats": NATS,
+        "rabbitmq": RABBITMQ,
         "folder": folder_broker(folder).FolderBroker.capabilities,
     }
     rows = [f"| Capability | What it is | {' | '.join(brokers)} |", "|---|---|" + "---|" * len(brokers)]

@@ -44,10 +44,17 @@ class Server:
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def run(self, command: list[str]) -> None:
+    def run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Start it, and return when it answers."""
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        ends_s = time.monotonic() + 20
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        ends_s = time.monotonic() + 60
         while time.monotonic() < ends_s:
             assert self.process.poll() is None, "the server ended at once"
             with socket.socket() as probe:
@@ -115,3 +122,73 @@ def redis_server() -> Iterator[RedisServer]:
             yield server
         finally:
             server.kill()
+
+
+class RabbitServer(Server):
+    """A RabbitMQ server with a port mapper, cookie and database of its own. It can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        found = Path(need("rabbitmq-server", "rabbitmq", "make rabbitmq"))
+        # Debian's program on PATH changes to a user of its own, whose files are those of the machine's server.
+        own = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+        self.program = str(own if own.exists() else found)
+        self.mapper: subprocess.Popen[bytes] | None = None
+        settings = ["loopback_users.guest = true", "disk_free_limit.absolute = 50MB", "log.file.level = warning"]
+        settings += ["raft.wal_max_size_bytes = 33554432", "vm_memory_high_watermark.absolute = 1GB"]
+        (folder / "rabbitmq.conf").write_text("\n".join(settings) + "\n")
+        (folder / "enabled_plugins").write_text("[].\n")
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))},
+            "HOME": str(folder),
+            "ERL_EPMD_PORT": str(free_port()),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"tt{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "logs"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_ALLOW_INPUT": "true",  # the Erlang machine in the place of the script, so that a kill meets it
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput +S 2:2 +sbwt none",
+        }
+
+    @property
+    def url(self) -> str:
+        return f"amqp://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        if self.mapper is None:  # started by the server it would be a daemon that nobody ends
+            command = [shutil.which("epmd") or "epmd", "-port", self.environment["ERL_EPMD_PORT"]]
+            self.mapper = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL)
+        self.run([self.program], self.environment)
+
+    def control(self, *command: str) -> None:
+        """What `rabbitmqctl` does."""
+        program = Path(self.program).with_name("rabbitmqctl")
+        subprocess.run([program, *command], env=self.environment, check=True, capture_output=True)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        super().kill()
+
+    def end(self) -> None:
+        self.kill()
+        if self.mapper is not None:
+            self.mapper.kill()
+            self.mapper.wait()
+
+
+@contextmanager
+def rabbit_server() -> Iterator[RabbitServer]:
+    with tempfile.TemporaryDirectory(prefix="tt-rabbit-", ignore_cleanup_errors=True) as folder:
+        server = RabbitServer(Path(folder))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.end()

@@ -57,7 +57,9 @@ def test_every_line_says_which_of_its_tests_make_test_leaves_out() -> None:
 
 def test_ci_installs_postgresql_and_skips_no_test_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert commands.index("make servers") < commands.index(f"{databases.REQUIRED}=postgresql,redis,nats make test")
+    assert commands.index("make servers") < commands.index(
+        f"{databases.REQUIRED}=postgresql,redis,nats,rabbitmq make test"
+    )
     assert re.search(r"^servers:.*\bpostgresql\b", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.setattr(databases, "_programs", lambda: None)
     monkeypatch.setenv(databases.REQUIRED, "postgresql")

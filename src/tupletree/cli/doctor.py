@@ -31,6 +31,7 @@ _EXTRAS = {
     "cloudevents": (("cloudevents",), "messages of routes as CloudEvents"),
     "redis": (("redis",), "queues on a Redis server"),
     "nats": (("nats-py",), "queues on a NATS server"),
+    "rabbitmq": (("pika",), "queues on a RabbitMQ server"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 

@@ -84,6 +84,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             delivered again.
         ack_anywhere: any connection may settle a handle. False: only the one that leased it.
         several_hosts: consumers on several hosts may share a queue.
+        lists_queues: `queues`.
+        holds_only_leased: a connection keeps from others only what it leased. False: it may hold more for its next
+            lease, no longer than a lease.
+        leases_survive: a lease lasts though the connection that took it is gone. False: its message comes again at
+            once.
+        max_lease_s: no lease lasts longer, however often it is extended.
         max_body_bytes: of one message.
     """
 
@@ -109,6 +115,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     durable_acks: bool = True
     ack_anywhere: bool = False
     several_hosts: bool = False
+    lists_queues: bool = True
+    holds_only_leased: bool = True
+    leases_survive: bool = True
+    max_lease_s: float = 1e9
     max_body_bytes: int = 1_000_000
 
 

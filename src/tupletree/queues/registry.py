@@ -62,12 +62,21 @@ def _open_nats(url: QueueUrl) -> Broker:
     return open_nats(url)
 
 
+def _open_rabbitmq(url: QueueUrl) -> Broker:
+    from tupletree.queues.rabbitmq import open_rabbitmq
+
+    return open_rabbitmq(url)
+
+
+_RABBITMQ = _Scheme(_open_rabbitmq, "rabbitmq")
 _REDIS = _Scheme(_open_redis, "redis")
 _schemes: dict[str, _Scheme] = {
     "sqlite": _Scheme(open_sqlite),
     "redis": _REDIS,
     "rediss": _REDIS,
     "nats": _Scheme(_open_nats, "nats"),
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
 }
 
 

@@ -292,6 +292,8 @@ class BrokerSpout(AsyncSpout[T]):
     def _is_empty(self, queue: Queue) -> bool:
         """Whether nothing will be delivered any more, but for what is out here."""
         depth = queue.depth()
+        if not self._can.counts_open:  # what is out, here or elsewhere, is in no number
+            return depth.open == 0
         if "leased" not in self._can.states:  # what is out here is among the others, until its ack has arrived
             return depth.open <= len(self._out)
         here = len(self._out) + len(self._failures) + len(self._acks) + len(self._letters)

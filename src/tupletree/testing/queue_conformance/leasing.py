@@ -28,10 +28,13 @@ def a_consumer_that_dies_with_ten_gives_all_ten_back(bench: Bench) -> None:
     dying = bench.connect()
     held = bench.lease(10, broker=dying)
     must(len(held) == 10, "it holds ten", held)
+    must(not bench.lease(), "a lease holds")
     dying.close()
-    must(not bench.lease(), "a lease holds though its holder is gone")
-    bench.let_leases_end()
-    again = bench.lease()
+    if bench.can.leases_survive:
+        must(not bench.lease(), "a lease holds though its holder is gone")
+        bench.let_leases_end()
+    again = bench.broker.lease(bench.queue, 10, lease_s=bench.lease_s, wait_s=bench.lease_s * 0.8)
+    again += bench.lease()
     must(sorted(one.message.id for one in again) == sorted(one.message.id for one in held), "all ten come back", again)
     must({one.deliveries for one in again} == {2}, "it is their second delivery", again)
 
@@ -40,7 +43,8 @@ def a_consumer_that_dies_with_ten_gives_all_ten_back(bench: Bench) -> None:
 def of_two_consumers_one_dies_between_work_and_ack(bench: Bench) -> None:
     """The other one gets its message and acks it; then it is gone for good."""
     bench.publish(b"work")
-    [lost] = bench.lease(broker=bench.connect())
+    dying = bench.connect()
+    [lost] = bench.lease(broker=dying)
     bench.let_leases_end()
     [again] = bench.lease()
     must(again.message.id == lost.message.id, "it comes again", again)
@@ -103,6 +107,53 @@ def a_slow_handler_that_extends_its_lease_runs_once(bench: Bench) -> None:
     must(bench.broker.depth(bench.queue).open == 0, "both are done")
 
 
+@scenario()
+def no_lease_lasts_longer_than_the_broker_says(bench: Bench) -> None:
+    """However often it is extended; what the broker grants is what it says."""
+    if not bench.can.extend or bench.can.max_lease_s > bench.lease_s * 20:
+        return
+    bench.publish(b"slow")
+    [slow] = bench.broker.lease(bench.queue, lease_s=bench.can.max_lease_s * 2)
+    must(slow.lease_s <= bench.can.max_lease_s, "the delivery says how long the lease is", slow)
+    bench.advance(bench.can.max_lease_s * 0.6)
+    must(not bench.broker.extend([slow.handle], bench.can.max_lease_s), "an extension within the lease is taken")
+    must(not bench.lease(broker=bench.connect()), "it holds")
+    bench.advance(bench.can.max_lease_s * 0.6)
+    must([*bench.broker.extend([slow.handle])] == [slow.handle], "then it is refused")
+    must(len(bench.lease()) == 1, "and the message comes again")
+
+
+@scenario()
+def what_a_lease_leaves_is_for_others_when_the_broker_says(bench: Bench) -> None:
+    """At once; or, where a connection may hold more, when its lease would be over."""
+    bench.publish(b"small", *(b"x" * 600 for _ in range(4)))
+    [small] = bench.broker.lease(bench.queue, 1, lease_s=bench.lease_s)
+    first = bench.broker.lease(bench.queue, 4, lease_s=bench.lease_s, max_bytes=1000)
+    must(len(first) == 1, "max_bytes bounds a lease", first)
+    other = bench.connect()
+    others = bench.lease(broker=other)
+    if bench.can.holds_only_leased:
+        must(len(others) == 3, "others get the rest at once", others)
+    bench.broker.extend([small.handle, first[0].handle], bench.lease_s * 3) if bench.can.extend else None
+    bench.let_leases_end()
+    come = {one.message.id for one in [*others, *bench.lease(broker=other)]}
+    kept = {small.message.id, first[0].message.id} if bench.can.extend else set()
+    must(len(come - kept) >= 3 and not come & kept, "in the end they are there for others", (come, kept))
+
+
+@scenario()
+def a_handle_is_settled_where_the_broker_says(bench: Bench) -> None:
+    """By any connection; or by the one that leased it alone, and the others refuse it."""
+    bench.publish(b"a")
+    [delivery] = bench.lease()
+    refused = bench.connect().ack([delivery.handle])
+    must([*refused] == ([] if bench.can.ack_anywhere else [delivery.handle]), "another connection's ack", refused)
+    if not bench.can.ack_anywhere:
+        must(not bench.broker.ack([delivery.handle]), "the connection that leased it settles it")
+    bench.let_leases_end()
+    must(not bench.lease(), "it is done")
+
+
 @scenario("ack_anywhere")
 def any_connection_may_settle_a_handle(bench: Bench) -> None:
     """As plain text it goes from the executor that leased to the one that acks."""
@@ -141,6 +192,9 @@ LEASING = (
     the_handle_of_an_old_lease_is_refused,
     a_handle_is_good_for_one_end,
     a_slow_handler_that_extends_its_lease_runs_once,
+    no_lease_lasts_longer_than_the_broker_says,
+    what_a_lease_leaves_is_for_others_when_the_broker_says,
+    a_handle_is_settled_where_the_broker_says,
     any_connection_may_settle_a_handle,
     a_lease_that_waits_takes_what_is_there_at_once,
     a_lease_that_waits_takes_a_message_whose_time_comes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tupletree.errors import ConnectorError
-from tupletree.queues import Message, RefusedMessagesError, UnknownQueueError
+from tupletree.queues import Message, NotCapableError, RefusedMessagesError, UnknownQueueError
 from tupletree.testing.queue_conformance.harness import Bench, must, scenario
 
 __all__ = ["PUBLISHING"]
@@ -58,7 +58,11 @@ def a_queue_that_is_not_declared_is_named(bench: Bench) -> None:
             must(not error.is_outage, "waiting does not help")
         else:
             must(False, f"{name} of a queue that is not declared raises UnknownQueueError")
-    must(bench.queue in bench.broker.queues(), "queues() has those that are declared")
+    try:
+        must(bench.queue in bench.broker.queues(), "queues() has those that are declared")
+        must(bench.can.lists_queues, "a broker that lists its queues says so")
+    except NotCapableError:
+        must(not bench.can.lists_queues, "a broker that does not list its queues says so")
     bench.broker.declare(bench.queue)
     closed = bench.connect()
     closed.close()
@@ -150,7 +154,10 @@ def a_delayed_message_comes_when_its_time_has_come(bench: Bench) -> None:
     later, now = Message(id="later", delay_s=bench.lease_s * 2), Message(id="now")
     bench.broker.publish(bench.queue, [later, now])
     depth = bench.broker.depth(bench.queue)
-    must((depth.ready, depth.delayed) == (1, 1), "it counts as delayed", depth)
+    if "delayed" in bench.can.states:
+        must((depth.ready, depth.delayed) == (1, 1), "it counts as delayed", depth)
+    else:
+        must(depth.open == (2 if bench.can.counts_open else 1), "it counts as the broker says", depth)
     [first] = bench.lease()
     must(first.message.id == "now", "others pass it by", first)
     bench.broker.ack([first.handle])
@@ -187,7 +194,7 @@ def clocks_of_callers_that_are_five_minutes_apart_change_nothing(bench: Bench) -
     [first] = bench.lease(broker=ahead)
     must(first.message.id == "now" and not bench.lease(broker=behind), "a lease holds for one that is behind")
     must(not bench.lease(broker=ahead), "a delay holds for a caller whose clock is ahead")
-    behind.ack([first.handle])
+    (behind if bench.can.ack_anywhere else ahead).ack([first.handle])
     bench.let_leases_end()
     must([one.message.id for one in bench.lease(broker=behind)] == ["later"], "a delay ends for one that is behind")
     bench.let_leases_end()

@@ -1,0 +1,24 @@
+"""Servers that several modules share: one takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.queues.servers import RabbitServer, rabbit_server
+
+
+@pytest.fixture(scope="session")
+def _rabbitmq() -> Iterator[RabbitServer]:
+    with rabbit_server() as started:
+        yield started
+
+
+@pytest.fixture
+def rabbitmq(_rabbitmq: RabbitServer, monkeypatch: pytest.MonkeyPatch) -> RabbitServer:
+    """Tests that use it are of the group `rabbitmq`, which runs in one process."""
+    from tupletree.queues.rabbitmq import client
+
+    monkeypatch.setattr(client, "KEEPING_S", 0.0)  # waited for where the server is killed
+    return _rabbitmq
