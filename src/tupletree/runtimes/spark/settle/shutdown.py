@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import site
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -52,6 +53,13 @@ _FINAL: dict[str, type[TupletreeError]] = {
 
 _IN_WORKER = re.compile(rf"tupletree\.errors\.({'|'.join(_FINAL)}): (.+?)\n((?:  (?:got|expected|next): .*\n?)*)")
 """The text of such an error at the end of Spark's own."""
+
+
+_NO_WORKER = re.compile(r"Error from python worker:\s*\n(.*?)\n\s*PYTHONPATH was:", re.DOTALL)
+"""What the process said that was to become a worker, as Spark tells it."""
+
+_OF_IMPORTS = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError", "SyntaxError", "TypeError")
+"""Errors that it raises again at every start."""
 
 
 class Closing(Exception):  # noqa: N818 - a signal to the settling thread, not an error
@@ -110,6 +118,8 @@ def reason(error: BaseException, state_dir: Path) -> TupletreeError:
 def first_line(error: BaseException) -> str:
     """An error in one line; of an error in a worker only its own text, without Spark's around it."""
     text = str(error).strip()
+    if (found := _NO_WORKER.search(text)) is not None:
+        return found[1].strip().rpartition("\n")[2].strip()[:500]
     if (start := text.find("Traceback (most recent call last)")) >= 0:
         block = text[start:].split("\n\n", 1)[0].splitlines()
         raised = [line for line in block[1:] if line and not line[0].isspace()]
@@ -137,7 +147,7 @@ def _from_worker(text: str) -> TupletreeError | None:
     """The error that a worker raised: it crosses the process boundary as text only."""
     found = _IN_WORKER.search(f"{text}\n")
     if found is None:
-        return None
+        return _no_worker(text)
     where, _, what = found[2].rpartition(": ")
     parts = dict(line.strip().split(": ", 1) for line in found[3].splitlines())
     return _FINAL[found[1]](
@@ -147,3 +157,34 @@ def _from_worker(text: str) -> TupletreeError | None:
         expected=parts.get("expected", ""),
         next_step=parts.get("next", ""),
     )
+
+
+def _no_worker(text: str) -> ConfigError | None:
+    """The error of a worker's Python that ended before any code of a run was there: what it imports first is wrong."""
+    found = _NO_WORKER.search(text)
+    if found is None:
+        return None
+    said = found[1].strip()
+    raised = said.rpartition("\n")[2].strip()
+    if not raised.startswith(_OF_IMPORTS):
+        return None  # such as too little memory: the next one may start
+    hiding = [path for path in _hiding_modules() if str(path) in said]
+    return ConfigError(
+        "Spark's Python workers cannot start",
+        where=", ".join(map(str, hiding)),
+        got=raised,
+        expected="a Python that imports its own modules" if hiding else "a Python that runs `-m pyspark.daemon`",
+        next_step="rename the file: it hides a module of Python's own, for workers look into the current folder first"
+        if hiding
+        else "see what `tupletree doctor` says of the workers' Python, and whether a file in the current folder, or on "
+        "PYTHONPATH, has the name of one that this needs",
+    )
+
+
+def _hiding_modules() -> list[Path]:
+    """What lies in the current folder and has the name of a module of Python's own."""
+    try:
+        folder = Path.cwd()
+        return sorted(path for path in folder.iterdir() if path.name.removesuffix(".py") in sys.stdlib_module_names)
+    except OSError:  # the folder is gone
+        return []
