@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,24 @@ def test_a_missing_file_and_a_pattern_without_a_match_end_the_start(tmp_path: Pa
             run(of(text_lines([path]), words), tmp_path / f"state{number}")
         assert caught.value.exit_code == 1
         assert str(path) in str(caught.value)
+
+
+def test_a_pipe_ends_the_start_and_the_error_says_what_to_do_instead(tmp_path: Path, run: Callable[..., Any]) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"a line\n")
+    os.close(writing)
+    try:
+        for number, path in enumerate(
+            [f"/dev/fd/{reading}", "-"]
+        ):  # as in `… | tupletree run … --set paths=/dev/stdin`
+            with pytest.raises(ConnectorError) as caught:
+                run(of(text_lines([path]), words), tmp_path / f"state{number}")
+            assert caught.value.exit_code == 1
+            assert path in str(caught.value)
+            assert "cannot be read again after a restart" in str(caught.value)
+            assert "append to a file" in str(caught.value)
+    finally:
+        os.close(reading)
 
 
 @pytest.mark.parametrize("kind", [Scripted, AsyncScripted])

@@ -57,6 +57,8 @@ class Found:
         return self.device, self.inode
 
 
+_WRITE_TO_A_FILE = "let what writes to it append to a file, which `follow=True` reads as it grows, or write a spout"
+
 # --- names ------------------------------------------------------------------------------------------------------
 
 
@@ -164,19 +166,27 @@ def found_at(name: str, folders: dict[str, str] | None = None) -> Found | Findin
         path = _resolved(name, {} if folders is None else folders)
         status = os.stat(path)
     except OSError as error:
+        if os.path.exists(name):  # a link to what has no path, as /dev/stdin is to a pipe
+            return _not_ordinary(name)
         return Finding(error.strerror or str(error), where=name, next_step=_hint(name))
     if stat.S_ISDIR(status.st_mode):
         return Finding(
             "is a folder", where=name, expected="a file", next_step=f"give a pattern for the files in it: {name}/*"
         )
     if not stat.S_ISREG(status.st_mode):
-        return Finding("is no ordinary file, so it cannot be read again after a restart", where=name)
+        return _not_ordinary(name)
     if not os.access(path, os.R_OK):
         return Finding("may not be read by this user", where=name)
     unsupported = _unsupported(path)
     if unsupported is not None:
         return unsupported
     return Found(name, path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _not_ordinary(name: str) -> Finding:
+    return Finding(
+        "is no ordinary file, so it cannot be read again after a restart", where=name, next_step=_WRITE_TO_A_FILE
+    )
 
 
 def _resolved(name: str, folders: dict[str, str]) -> str:
@@ -189,7 +199,9 @@ def _resolved(name: str, folders: dict[str, str]) -> str:
 
 
 def _hint(name: str) -> str:
-    """A name that was cut at its comma is there with what follows the comma."""
+    """A name that was cut at its comma is there with what follows the comma; `-` is what others read a pipe by."""
+    if name == "-":
+        return f"standard input cannot be read again after a restart: {_WRITE_TO_A_FILE}"
     folder, base = os.path.split(name)
     try:
         names = os.listdir(folder or ".")
