@@ -12,11 +12,23 @@ from benchmarks.corpus import count_words, ensure_corpus, ensure_keys
 from benchmarks.row import Row, Settings
 from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
 
-__all__ = ["measure_failures", "measure_reliability", "measure_stateful", "measure_throughput", "measure_vectorised"]
+__all__ = [
+    "measure_failures",
+    "measure_large_epochs",
+    "measure_reliability",
+    "measure_small_epochs",
+    "measure_stateful",
+    "measure_throughput",
+    "measure_vectorised",
+]
 
 WORDS_PER_LINE = 10
 KEY_EPOCH_LINES = 10_000
 """Of the counts over many keys: 100,000 rows per epoch, for all jobs."""
+
+SMALL_EPOCH_LINES = 1_000
+LARGE_EPOCH_LINES = 250_000
+"""2.5 million words."""
 
 MakeContenders = Callable[["Checks"], Mapping[str, Contender]]
 
@@ -69,6 +81,18 @@ def throughput(checks: Checks) -> dict[str, Contender]:
             check=checks.both,
         ),
     }
+
+
+def small_epochs(checks: Checks) -> dict[str, Contender]:
+    """What an epoch costs whatever is in it shows where little is."""
+    named = throughput(checks)
+    return {name: one for name, one in named.items() if name != "idiomatic"}
+
+
+def large_epochs(checks: Checks) -> dict[str, Contender]:
+    """What an epoch costs whatever is in it does not count here."""
+    named = vectorised(checks)
+    return {name: named[name] for name in ("plain, vectorised", "tupletree, vectorised")}
 
 
 def vectorised(checks: Checks) -> dict[str, Contender]:
@@ -158,6 +182,20 @@ def _measure(benchmark: str, make: MakeContenders, settings: Settings) -> list[R
         settings.work, words=settings.words, words_per_line=WORDS_PER_LINE, epoch_lines=settings.epoch_lines
     )
     return _rows(benchmark, make, settings, corpus, settings.epoch_lines)
+
+
+def measure_small_epochs(settings: Settings) -> list[Row]:
+    """Epochs of 1,000 lines, a fifth of the words."""
+    words = settings.words // 5
+    corpus = ensure_corpus(settings.work, words=words, words_per_line=WORDS_PER_LINE, epoch_lines=SMALL_EPOCH_LINES)
+    return _rows("small epochs", small_epochs, settings, corpus, SMALL_EPOCH_LINES)
+
+
+def measure_large_epochs(settings: Settings) -> list[Row]:
+    """Epochs of 2.5 million words by columns, at least four of them."""
+    words = max(settings.words, 4 * LARGE_EPOCH_LINES * WORDS_PER_LINE)
+    corpus = ensure_corpus(settings.work, words=words, words_per_line=WORDS_PER_LINE, epoch_lines=LARGE_EPOCH_LINES)
+    return _rows("large epochs, vectorised", large_epochs, settings, corpus, LARGE_EPOCH_LINES)
 
 
 def _rows(benchmark: str, make: MakeContenders, settings: Settings, corpus: Path, epoch_lines: int) -> list[Row]:

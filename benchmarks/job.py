@@ -20,6 +20,9 @@ JOBS = {
     "aggregate": "benchmarks.baseline_aggregate",
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
+    "empty job": "benchmarks.baseline_job",
+    "job cost": "benchmarks.job_cost",
+    "driver scale": "benchmarks.driver_scale",
     "tupletree latency": "benchmarks.tupletree_latency",
     "giants": "benchmarks.giants",
     "local count": "benchmarks.local_count",
@@ -43,7 +46,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         epochs: epochs to measure, for latency jobs.
         variant: which kind of the job, where it has several.
         messages: how many messages to send or to keep open, for jobs that make them.
-        pending: most messages that its spout may have open; 0 is the default.
+        pending: most messages that its spout may have open; 0 is the default. Of `driver scale`: tasks.
     """
 
     master: str

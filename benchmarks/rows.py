@@ -11,9 +11,12 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.corpus import ensure_corpus
+from benchmarks.cost_rows import measure_driver, measure_job_cost
 from benchmarks.counting_rows import (
     measure_failures,
+    measure_large_epochs,
     measure_reliability,
+    measure_small_epochs,
     measure_stateful,
     measure_throughput,
     measure_vectorised,
@@ -31,10 +34,10 @@ __all__ = ["BENCHMARKS", "Row", "Settings"]
 
 HEAVY_MODULES = ("pyspark", "py4j", "pandas", "pyarrow", "numpy")
 LATENCIES = {
-    "": ("tupletree", "three bolts"),
-    "stateful": ("tupletree, stateful", "a bolt, an exchange and a bolt with keyed state"),
+    "": ("tupletree", "three bolts", ""),
+    "stateful": ("tupletree, stateful", "a bolt, an exchange and a bolt with keyed state", "exchange"),
 }
-"""Variant of the latency job → its name in the table, and what its messages go through."""
+"""Variant of the latency job → its name in the table, what its messages go through, and the plain job of its shape."""
 
 
 def measure_latency(settings: Settings) -> list[Row]:
@@ -51,7 +54,20 @@ def measure_latency(settings: Settings) -> list[Row]:
         data={"epoch_ms": result.epoch_ms, "settle_ms": result.settle_ms},
     )
     rows = [row]
-    for variant, (job, path) in LATENCIES.items():
+    for variant, (job, path, shape) in LATENCIES.items():
+        spec = JobSpec(master=settings.master, folder=str(folder), epochs=settings.epochs, variant=shape)
+        plain = run_job("empty job", spec).result
+        shutil.rmtree(folder)
+        rows.append(
+            Row(
+                benchmark="latency",
+                job=f"empty plain job, {shape or 'one stage'}",
+                result=f"{spread(plain.epoch_ms)} ms",
+                ratio="1 (yardstick)",
+                note=f"an RDD of two partitions, {len(plain.epoch_ms)} jobs back to back; p50 / p95",
+                data={"job_ms": plain.epoch_ms},
+            )
+        )
         spec = JobSpec(master=settings.master, folder=str(folder), epochs=settings.epochs, variant=variant)
         own = run_job("tupletree latency", spec).result
         shutil.rmtree(folder)
@@ -60,7 +76,10 @@ def measure_latency(settings: Settings) -> list[Row]:
                 benchmark="latency",
                 job=job,
                 result=f"{spread(own.epoch_ms)} ms emit to ack; first ack {own.seconds:.1f} s after start",
-                ratio=f"{median(own.epoch_ms) / median(result.epoch_ms):.2f} × an empty epoch (p50)",
+                ratio=(
+                    f"{median(own.epoch_ms) / median(plain.epoch_ms):.2f} × that job, "
+                    f"{median(own.epoch_ms) / median(result.epoch_ms):.2f} × an empty epoch (p50)"
+                ),
                 note=f"100 messages/s through {path}, fully tracked, {len(own.epoch_ms)} messages; p50 / p95",
                 data={"ack_ms": own.epoch_ms, "first_ack_s": own.seconds},
             )
@@ -155,11 +174,15 @@ def spread(values_ms: list[float]) -> str:
 
 BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "throughput": measure_throughput,
+    "small-epochs": measure_small_epochs,
     "vectorised": measure_vectorised,
+    "large-epochs": measure_large_epochs,
     "stateful": measure_stateful,
     "failures": measure_failures,
     "reliability": measure_reliability,
     "latency": measure_latency,
+    "job-cost": measure_job_cost,
+    "driver": measure_driver,
     "startup": measure_startup,
     "memory": measure_memory,
     "giants": measure_giants,

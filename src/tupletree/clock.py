@@ -52,6 +52,7 @@ class SteadyClock:
 
     def __init__(self, inner: Clock) -> None:
         self._inner = inner
+        self.monotonic = inner.monotonic  # type: ignore[method-assign]  # the same, without a call on the way
         self._ahead_s = inner.wall() - inner.monotonic()
 
     def not_before(self, wall_s: float) -> None:
