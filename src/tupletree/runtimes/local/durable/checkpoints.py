@@ -188,7 +188,7 @@ class Checkpoints:
             outcomes={place: _outcomes(told) for place, told in self._outcomes.items() if told},
             told=sorted(self._told),
             expired_s=now_s if expires else None,
-            meta=self._meta,
+            meta={**self._meta, "time_s": now_s},
             replays=list(self.replays),
             replayed=list(self.replayed),
         )

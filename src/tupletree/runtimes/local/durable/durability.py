@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
-from tupletree.clock import Clock
+from tupletree.clock import Clock, SteadyClock
 from tupletree.config import Options
 from tupletree.data.payloads import from_jsonable
 from tupletree.errors import CheckpointError, ConfigError, OutageLimitError, ProcessingError
@@ -44,7 +44,7 @@ LAST_S = 5.0
 """How long the last checkpoint may take when the time of a drain is over."""
 
 
-def open_state(request: RunRequest, plan: Plan, clock: Clock) -> tuple[LocalStateDirectory, Durability | None]:
+def open_state(request: RunRequest, plan: Plan, clock: SteadyClock) -> tuple[LocalStateDirectory, Durability | None]:
     """Make the state directory of a run, or open that of a durable one, and claim the folders of its sinks.
 
     Raises:
@@ -92,7 +92,7 @@ class Durability:
         state_dir: of the run; this process has it.
         plan: the topology laid out.
         options: of the run.
-        clock: where time comes from.
+        clock: where time comes from; it is not before the last checkpoint.
 
     Attributes:
         carried_over: what the first life continues from.
@@ -102,7 +102,7 @@ class Durability:
         CheckpointError: the journal is damaged, or cannot be used.
     """
 
-    def __init__(self, state_dir: Path, plan: Plan, options: Options, clock: Clock) -> None:
+    def __init__(self, state_dir: Path, plan: Plan, options: Options, clock: SteadyClock) -> None:
         self._state_dir = state_dir
         self._plan = plan
         self._options = options
@@ -110,6 +110,8 @@ class Durability:
         self._journal = Journal(state_dir / JOURNAL)
         try:
             self._past = Past.of(self._journal)
+            # Else what waits would wait longer, by as much as the machine's clock was set back since.
+            clock.not_before(self._journal.meta().get("time_s", 0.0))
             random = Random(SystemRandom().getrandbits(128))
             self._resumed = resume(self._journal, plan, options, state_dir / "dead", clock, random)
         except BaseException:
