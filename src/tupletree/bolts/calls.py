@@ -19,6 +19,7 @@ from tupletree.bolts.event_time import (
     TimeHold,
     Watermark,
     micros,
+    partition_function,
     seconds,
     shown,
     timestamp_function,
@@ -323,6 +324,7 @@ class TimedHolder(CallingHolder):
             lag_us=micros(spec.lag_s),
             idle_us=micros(spec.idle_s) if spec.idle_s is not None else None,
             hold_us=micros(spec.retry_hold_s),
+            partition_of=partition_function(spec.partition) if spec.partition is not None else None,
         )
         self._stirred = False  # tuples came since the watermark was looked at
         self._over_us = BEFORE_ALL  # time has come this far

@@ -15,7 +15,7 @@ from typing import Any
 
 from tupletree.bolts.failures import safe_text
 from tupletree.errors import ProcessingError
-from tupletree.topology.windows import Timestamp
+from tupletree.topology.windows import Partition, Timestamp
 
 __all__ = [
     "BEFORE_ALL",
@@ -24,6 +24,7 @@ __all__ = [
     "TimeHold",
     "Watermark",
     "micros",
+    "partition_function",
     "seconds",
     "shown",
     "timestamp_function",
@@ -91,6 +92,47 @@ def _no_time(time: object, got: str, next_step: str) -> ProcessingError:
     )
 
 
+def partition_function(partition: Partition) -> Callable[[Any], str]:
+    """A function tuple → name of the partition of its source that it is from; it raises what the user's raises."""
+    get = attrgetter(partition) if isinstance(partition, str) else partition
+    return lambda value: str(get(value))
+
+
+class _Partitions:
+    """How far each partition of one input has come. One that is silent for longer than `idle_us` is forgotten."""
+
+    def __init__(self, idle_us: int, since_us: int) -> None:
+        self._idle_us = idle_us
+        self._since_us = since_us  # when the first was heard of: others have as long to be heard of
+        self._seen: dict[str, tuple[int, int]] = {}  # latest, when it was heard of by the run's clock
+
+    def saw(self, name: str, time_us: int, ran_us: int) -> None:
+        latest, heard_us = self._seen.get(name, (BEFORE_ALL, ran_us))
+        self._seen[name] = max(latest, time_us) if ran_us - heard_us <= self._idle_us else time_us, ran_us
+
+    def least(self, ran_us: int) -> int:
+        """How far the one has come that is farthest behind; the input was heard of just now, so there is one."""
+        if ran_us - self._since_us <= self._idle_us:
+            return BEFORE_ALL
+        for name in [name for name, (_, heard_us) in self._seen.items() if ran_us - heard_us > self._idle_us]:
+            del self._seen[name]
+        return min(latest for latest, _ in self._seen.values())
+
+    def holds_until(self, time_us: int, ran_us: int) -> int | None:
+        """When, by the run's clock, the next that is behind this time is silent for too long; None: none is behind."""
+        if ran_us - self._since_us <= self._idle_us:
+            return self._since_us + self._idle_us + 1
+        ends = [heard_us + self._idle_us + 1 for latest, heard_us in self._seen.values() if latest < time_us]
+        return min((end_us for end_us in ends if end_us > ran_us), default=None)
+
+    def memory(self) -> list[Any]:
+        return [self._since_us, [[name, latest, heard] for name, (latest, heard) in self._seen.items()]]
+
+    def restore(self, memory: Sequence[Any]) -> None:
+        self._since_us, seen = memory
+        self._seen = {name: (latest, heard_us) for name, latest, heard_us in seen}
+
+
 HISTORY_STEP_US = 5_000
 HISTORY_SHARE = 8
 HISTORY_LENGTH = 192
@@ -112,26 +154,45 @@ class Watermark:
         lag_us: how far behind a later one a tuple may come.
         idle_us: how long an input must be silent to go on with the clock; None: it never does.
         hold_us: how long a message in retry holds the watermark back.
+        partition_of: which partition a tuple is from, if they are of any; needs `idle_us`.
 
     Attributes:
         current: the watermark.
     """
 
-    def __init__(self, inputs: Sequence[tuple[str, str]], *, lag_us: int, idle_us: int | None, hold_us: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[tuple[str, str]],
+        *,
+        lag_us: int,
+        idle_us: int | None,
+        hold_us: int,
+        partition_of: Callable[[Any], str] | None = None,
+    ) -> None:
         self.current = BEFORE_ALL
         self._lag_us = lag_us
         self._idle_us = idle_us
         self._hold_us = hold_us
         self._latest = dict.fromkeys(inputs, BEFORE_ALL)
         self._heard_us: dict[tuple[str, str], int] = {}  # by the run's clock
+        self._partition_of = partition_of
+        self._partitions: dict[tuple[str, str], _Partitions] = {}
         self._limit_us: int | None = None
         # (time, watermark that it would have been, the run's clock then), rising in all three
         self._history: list[tuple[int, int, int]] = []
 
-    def saw(self, source: tuple[str, str], time_us: int, ran_us: int) -> None:
+    def partition(self, value: Any) -> str | None:
+        """Which partition a tuple is from; None where there are none. What the user's function raises comes out."""
+        return None if self._partition_of is None else self._partition_of(value)
+
+    def saw(self, source: tuple[str, str], time_us: int, ran_us: int, partition: str | None = None) -> None:
         """A tuple with this timestamp came on this input."""
         self._latest[source] = max(self._latest[source], time_us)
         self._heard_us[source] = ran_us
+        if partition is not None and self._idle_us is not None:
+            if source not in self._partitions:
+                self._partitions[source] = _Partitions(self._idle_us, ran_us)
+            self._partitions[source].saw(partition, time_us, ran_us)
 
     def advance(self, now_us: int, ran_us: int, holds: Sequence[TimeHold] = ()) -> int:
         """Bring it up to date.
@@ -182,6 +243,7 @@ class Watermark:
             self.current,
             [[*source, latest, self._heard_us.get(source)] for source, latest in self._latest.items()],
             [list(entry) for entry in self._history],
+            [[*source, partitions.memory()] for source, partitions in self._partitions.items()],
         ]
 
     def restore(self, memory: Sequence[Any], renamed: Mapping[str, str]) -> None:
@@ -191,7 +253,7 @@ class Watermark:
             memory: as it was given.
             renamed: earlier names of components → their names now.
         """
-        self.current, inputs, history = memory
+        self.current, inputs, history, *later = memory
         self._history = [(time_us, watermark, ran_us) for time_us, watermark, ran_us in history]
         for component, stream, latest, heard in inputs:
             source = renamed.get(component, component), stream
@@ -199,6 +261,11 @@ class Watermark:
                 self._latest[source] = latest
                 if heard is not None:
                     self._heard_us[source] = heard
+        for component, stream, partitions in later[0] if later else ():
+            source = renamed.get(component, component), stream
+            if self._partition_of is not None and source in self._latest and self._idle_us is not None:
+                self._partitions[source] = _Partitions(self._idle_us, 0)
+                self._partitions[source].restore(partitions)
 
     def _free(self, ran_us: int) -> int:
         """What it would be if no message were tried again."""
@@ -212,12 +279,16 @@ class Watermark:
         latest = self._latest[source]
         silent_us = ran_us - self._heard_us.setdefault(source, ran_us)
         if self._idle_us is None or silent_us <= self._idle_us:
-            return latest
+            return self._partitions[source].least(ran_us) if source in self._partitions else latest
         return None if latest == BEFORE_ALL else latest + silent_us - self._idle_us
 
     def _input_reaches(self, source: tuple[str, str], time_us: int, ran_us: int) -> int | None:
         """In how long an input has come to a time by itself; negative if it could have before."""
         latest = self._latest[source]
+        if source in self._partitions:
+            until_us = self._partitions[source].holds_until(time_us, ran_us)
+            if until_us is not None:
+                return until_us - ran_us
         if latest >= time_us:
             return 0
         if self._idle_us is None:

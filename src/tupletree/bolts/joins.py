@@ -79,13 +79,14 @@ class JoinTask(TimedHolder):
             try:
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, self._over_us)
                 (key,) = self._keys[member.source]([member.value])
+                partition = self._watermark.partition(member.value)
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
                 session.refuse(member, error)
                 continue
             if self._time_of is not None:
                 if self._is_ahead(session, member, time_us):
                     continue
-                self._watermark.saw(member.source, time_us, ran_us)
+                self._watermark.saw(member.source, time_us, ran_us, partition)
                 self._stirred = True
             if time_us < self._over_us and not self._place.comes_again(member.root):
                 self._too_late(session, member, time_us, time_us, "what it should match may be gone")

@@ -192,13 +192,14 @@ class TimedWindowCalls(WindowCalls, TimedHolder):
             try:
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
                 key = self._key_of(member)
+                partition = self._watermark.partition(member.value)
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
                 session.refuse(member, error)
                 continue
             if self._time_of is not None:
                 if self._is_ahead(session, member, time_us):
                     continue
-                self._watermark.saw(member.source, time_us, ran_us)
+                self._watermark.saw(member.source, time_us, ran_us, partition)
                 self._stirred = True
             self._place_in_window(session, key, member, time_us)
         self._purge(session)

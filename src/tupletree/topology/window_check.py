@@ -58,6 +58,12 @@ def holding_faults(holding: WindowSpec | JoinSpec, inputs: Sequence[type], outpu
             "no timestamp",
             'name the field: timestamp="at"',
         )
+    if holding.partition is not None and (holding.timestamp is None or holding.idle_s is None):
+        yield (
+            "partition is for event time, and one that has ended would hold the watermark for ever",
+            f"timestamp={holding.timestamp!r}, idle_s={holding.idle_s}",
+            "set timestamp, and how long a partition may be silent: idle_s=60",
+        )
     if holding.late not in ("fail", "drop", "emit"):
         yield "late is not right", repr(holding.late), "say 'fail', 'drop' or 'emit'"
     both = [cls for cls in inputs if cls in outputs]
@@ -152,6 +158,10 @@ def input_faults(component: ComponentSpec, by_name: Mapping[str, ComponentSpec],
         name = holding.timestamp
         if isinstance(name, str) and (fault := stream.schema.time_fault(name)) is not None:
             yield replace(fault, what=f"the timestamp of {source}: {fault.what}", where=where)
+        part = holding.partition
+        if isinstance(part, str) and part not in stream.schema.fields:
+            what = f"the partition of {source}: {stream.schema.cls.__qualname__} has no field {part!r}"
+            yield Finding.unknown(what, where, part, stream.schema.fields)
         if isinstance(holding, JoinSpec) and (side := holding.side_of(stream.schema.cls)) is not None:
             seen.add(side)
     if isinstance(holding, JoinSpec) and seen and len(seen) < 2:

@@ -8,7 +8,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from tupletree.topology.decorators import FunctionBolt, classes_of, decorate
 from tupletree.topology.signatures import BoltSettings
-from tupletree.topology.windows import JoinSpec, Late, Timestamp, WindowSpec
+from tupletree.topology.windows import JoinSpec, Late, Partition, Timestamp, WindowSpec
 
 __all__ = ["join_bolt", "window_bolt"]
 
@@ -28,6 +28,7 @@ def window_bolt(
     timestamp: Timestamp | None = None,
     lag_s: float = 0.0,
     idle_s: float | None = None,
+    partition: Partition | None = None,
     late: Late = "drop",
     max_ahead_s: float | None = None,
     retry_hold_s: float = 600.0,
@@ -62,6 +63,9 @@ def window_bolt(
             or a number of seconds since the Unix epoch; a tuple with anything else fails, datetimes without zone too.
         lag_s: how far behind a later one a tuple may come.
         idle_s: after so many seconds without a tuple on an input, the watermark goes on with the clock. None: it waits.
+        partition: which part of its source a tuple is from, where several are read side by side: a field, or a function
+            of the tuple. The watermark is that of the part which is farthest behind, without those that were silent for
+            `idle_s`, which must be set; and for `idle_s` after the first tuple it stays, until all are heard of.
         late: what happens to a tuple whose windows are all over: by default it is dropped, that is acked, and counted
             and logged as late.
         max_ahead_s: how far ahead of the clock a timestamp may be. A tuple beyond that does not move the watermark, and
@@ -95,6 +99,7 @@ def window_bolt(
         timestamp=timestamp,
         lag_s=lag_s,
         idle_s=idle_s,
+        partition=partition,
         retry_hold_s=retry_hold_s,
         late=late,
         max_ahead_s=max_ahead_s,
@@ -110,6 +115,7 @@ def join_bolt(
     timestamp: Timestamp | None = None,
     lag_s: float = 0.0,
     idle_s: float | None = None,
+    partition: Partition | None = None,
     late: Late = "drop",
     max_ahead_s: float | None = None,
     retry_hold_s: float = 600.0,
@@ -131,6 +137,7 @@ def join_bolt(
         timestamp: as for `window_bolt`.
         lag_s: as for `window_bolt`.
         idle_s: as for `window_bolt`.
+        partition: as for `window_bolt`.
         late: what happens to a tuple that is older than the watermark, because what it should match may have been
             released; as for `window_bolt`.
         max_ahead_s: as for `window_bolt`.
@@ -144,6 +151,7 @@ def join_bolt(
         timestamp=timestamp,
         lag_s=lag_s,
         idle_s=idle_s,
+        partition=partition,
         retry_hold_s=retry_hold_s,
         late=late,
         max_ahead_s=max_ahead_s,

@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-__all__ = ["JoinSpec", "Late", "Timestamp", "Window", "WindowSpec", "holding_text"]
+__all__ = ["JoinSpec", "Late", "Partition", "Timestamp", "Window", "WindowSpec", "holding_text"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 Timestamp: TypeAlias = "str | Callable[[Any], dt.datetime | float]"
 """When a tuple happened: the name of a field, or a function of the tuple. A datetime with a zone, or seconds since the
 Unix epoch."""
+
+Partition: TypeAlias = "str | Callable[[Any], object]"
+"""Which partition of its source a tuple is from, say a file: the name of a field, or a function of the tuple."""
 
 Late: TypeAlias = Literal["fail", "drop", "emit"]
 """What happens to a tuple whose windows are all over: it fails for good, it is acked, counted and logged, or it is
@@ -109,6 +112,7 @@ class WindowSpec:
     timestamp: Timestamp | None = None
     lag_s: float = 0.0
     idle_s: float | None = None
+    partition: Partition | None = None
     retry_hold_s: float = 600.0
     late: Late = "drop"
     max_ahead_s: float | None = None
@@ -138,6 +142,7 @@ class JoinSpec:
     timestamp: Timestamp | None = None
     lag_s: float = 0.0
     idle_s: float | None = None
+    partition: Partition | None = None
     retry_hold_s: float = 600.0
     late: Late = "drop"
     max_ahead_s: float | None = None
