@@ -15,6 +15,7 @@ from benchmarks.verify import check_last_counts, check_rows_per_word, read_rows
 __all__ = [
     "measure_failures",
     "measure_large_epochs",
+    "measure_order",
     "measure_reliability",
     "measure_small_epochs",
     "measure_stateful",
@@ -153,6 +154,27 @@ def failures(_checks: Checks) -> dict[str, Contender]:
     }
 
 
+def order(_checks: Checks) -> dict[str, Contender]:
+    """Inputs grouped by key in any order and in that of the source; each line has one key, its first word."""
+    notes = {
+        "any order": "a bolt, and a running count by the first word of each line",
+        "in order": "the same, its input `ordered=True`",
+        "any order, some fail there": "1 % of the lines fail at the count, once",
+        "in order, some fail there": "the same, its input `ordered=True`",
+        "in order, some fail before": "1 % of the lines fail before the ordered input, once",
+    }
+    return {
+        name: Contender(
+            "tupletree",
+            note,
+            variant=f"one key each: {name}",
+            peer="" if name == "any order" else "any order",
+            with_numbers=True,
+        )
+        for name, note in notes.items()
+    }
+
+
 def stateful(checks: Checks) -> dict[str, Contender]:
     """Counts over many keys against Spark's built-in aggregate."""
     aggregate = "Spark's aggregate"
@@ -209,6 +231,7 @@ measure_throughput = partial(_measure, "throughput", throughput)
 measure_vectorised = partial(_measure, "vectorised", vectorised)
 measure_reliability = partial(_measure, "reliability", reliability)
 measure_failures = partial(_measure, "failures", failures)
+measure_order = partial(_measure, "order", order)
 
 
 def measure_stateful(settings: Settings) -> list[Row]:

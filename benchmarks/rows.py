@@ -15,6 +15,7 @@ from benchmarks.cost_rows import measure_driver, measure_job_cost
 from benchmarks.counting_rows import (
     measure_failures,
     measure_large_epochs,
+    measure_order,
     measure_reliability,
     measure_small_epochs,
     measure_stateful,
@@ -179,6 +180,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "large-epochs": measure_large_epochs,
     "stateful": measure_stateful,
     "failures": measure_failures,
+    "order": measure_order,
     "reliability": measure_reliability,
     "latency": measure_latency,
     "job-cost": measure_job_cost,

@@ -19,8 +19,11 @@ from benchmarks.word_count import (
     Line,
     Word,
     count,
+    count_some,
     fail_at_random,
     fail_some,
+    first_word,
+    first_word_of_some,
     pass_on,
     split,
     split_text,
@@ -32,6 +35,7 @@ from tupletree.runtimes.spark.format.entries import numbered, read_settle
 from tupletree.runtimes.spark.session import open_session
 from tupletree.sinks import parquet
 from tupletree.sources.text import TextLines
+from tupletree.topology.builder import BoltHandle, SpoutHandle
 from tupletree.topology.decorators import FunctionBolt
 from tupletree.topology.splits import Split, SplitSpout
 
@@ -43,6 +47,7 @@ NO_IDS = "no ids"
 ANCHORED = "anchored"
 UNANCHORED = "unanchored"
 FAILING = "failing: "
+ORDER = "one key each: "
 EXECUTORS = "read by executors"
 
 asked: list[tuple[float, int]] = []
@@ -142,10 +147,16 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
         options["state_guarantee"] = "at_least_once"
     elif variant == FAILING + "at random":
         options["max_attempts"] = 100  # none may die, or the job would be smaller
+    elif variant.startswith(ORDER):
+        # What an ordered key waits for most of the time is the pause before the next attempt, one after the other.
+        options |= {"backoff_initial_ms": 10.0, "backoff_max_ms": 10.0}
     topology = Topology("word-count", options=options)
     source = {NO_IDS: AnonymousLines, EXECUTORS: ReadLines}.get(variant, TimedLines)
     splitter, counter = COLUMNS.get(variant) or (SPLITTERS.get(variant) or bolt(split), bolt(state=int)(count))
     lines = topology.spout("lines", source(paths, message_type=Line))
+    if variant.startswith(ORDER):
+        topology.sink("out", parquet(out, compression="snappy")).shuffle(_one_key_each(topology, lines, variant))
+        return topology
     words = topology.bolt("split", splitter, parallelism=2).shuffle(lines)
     counts = topology.bolt("count", counter, parallelism=2).fields(words.stream(Word), "word")
     if variant.startswith(FAILING):
@@ -153,6 +164,15 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
         counts = topology.bolt("behind", bolt(behind), parallelism=2).shuffle(counts.stream(Count))
     topology.sink("out", parquet(out, compression="snappy")).shuffle(counts)
     return topology
+
+
+def _one_key_each(topology: Topology, lines: SpoutHandle, variant: str) -> BoltHandle:
+    """Count the first words of lines: as they come, or in the order of the lines; 1 % of the lines may fail once."""
+    parse = first_word_of_some if variant.endswith("fail before") else first_word
+    counter = bolt(state=int)(count_some if variant.endswith("fail there") else count)
+    words = topology.bolt("parse", bolt(parse), parallelism=2).shuffle(lines)
+    is_ordered = not variant.startswith(ORDER + "any order")
+    return topology.bolt("count", counter, parallelism=2).fields(words, "word", ordered=is_ordered)
 
 
 def state_numbers(state_dir: Path) -> dict[str, float]:
@@ -202,7 +222,7 @@ def run(spec: JobSpec) -> JobResult:
     numbers = state_numbers(spec.checkpoint)
     if spec.variant in {TRACKED, EXECUTORS}:
         numbers |= costs_per_message()
-    if spec.variant.startswith(FAILING):
+    if spec.variant.startswith((FAILING, ORDER)):
         numbers = {"attempts that failed, per 100 messages": 100 * summary.failed / summary.emitted, **numbers}
     durable = [*spec.checkpoint.glob("settles/*.settle"), *spec.out.glob("*.parquet")]
     return JobResult(seconds=max(path.stat().st_ctime for path in durable) - asked[0][0], numbers=numbers)

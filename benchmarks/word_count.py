@@ -10,7 +10,20 @@ import msgspec
 from tupletree.routing.hashing import stable_hash
 from tupletree.topology.components import KeyedState, TaskContext
 
-__all__ = ["Count", "Line", "Word", "count", "fail_at_random", "fail_some", "pass_on", "split", "split_text"]
+__all__ = [
+    "Count",
+    "Line",
+    "Word",
+    "count",
+    "count_some",
+    "fail_at_random",
+    "fail_some",
+    "first_word",
+    "first_word_of_some",
+    "pass_on",
+    "split",
+    "split_text",
+]
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -42,6 +55,29 @@ def count(word: Word, total: KeyedState[int]) -> Count:
     """Add one to the word's total and emit it."""
     total.value += 1
     return Count(word.word, total.value)
+
+
+def first_word(line: Line, context: TaskContext) -> Word:  # noqa: ARG001 - as `first_word_of_some`
+    """The first word of a line: a message with one key."""
+    return Word(line.text.split(maxsplit=1)[0])
+
+
+def first_word_of_some(line: Line, context: TaskContext) -> Word:
+    """The same; one message in a hundred fails once."""
+    if _fails_once(context):
+        raise ValueError("not accepted")
+    return first_word(line, context)
+
+
+def count_some(word: Word, total: KeyedState[int], context: TaskContext) -> Count:
+    """As `count`; one message in a hundred fails once."""
+    if _fails_once(context):
+        raise ValueError("not accepted")
+    return count(word, total)
+
+
+def _fails_once(context: TaskContext) -> bool:
+    return context.attempt == 1 and stable_hash(str(context.message_id)) % 100 == 2
 
 
 def fail_some(counted: Count, context: TaskContext) -> Count:

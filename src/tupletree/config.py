@@ -249,7 +249,8 @@ class Options:
         "exactly_once",
         "guarantee",
         "on Spark: exactly_once runs an epoch again without a message that failed after it touched state; "
-        "at_least_once lets what it did stay, as the local runtime does, and saves that run",
+        "at_least_once lets what it did stay, as the local runtime does, and saves that run, except where an input is "
+        "ordered",
     )
     tick_interval_s: float | None = _option(
         None,

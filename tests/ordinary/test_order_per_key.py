@@ -30,7 +30,6 @@ from tupletree.config import Options
 from tupletree.data.frames import Frame
 from tupletree.errors import EndOfInput, TopologyError
 from tupletree.routing.plan import Plan
-from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.sinks import foreach, jsonl
 from tupletree.sources import items
 from tupletree.state.keys import ordered_keys
@@ -443,11 +442,6 @@ def test_the_order_holds_under_faults(seed: int, is_async: bool) -> None:
     """Everything arrives in any order, is lost, repeated and late; tasks die; messages fail."""
     tries = faulty(lambda tries: two_steps(tries, is_async=is_async), seed, replace(Faults(), crash=0.0))
     assert in_order(tries), tries.worked
-
-
-def test_spark_refuses_it_before_the_start() -> None:
-    with pytest.raises(TopologyError, match="is ordered, which the Spark runtime cannot keep yet"):
-        refuse_unsupported(ordered(Tries({})).build())
 
 
 def test_what_stands_in_its_way_is_said_before_the_run() -> None:

@@ -18,7 +18,7 @@ from tupletree.errors import InternalError
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrames
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
-from tupletree.runtimes.spark.format.epoch_messages import NOT_LOGGED, EpochMessages
+from tupletree.runtimes.spark.format.epoch_messages import ELSEWHERE, NOT_LOGGED, EpochMessages
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.split_messages import SplitMessages
 from tupletree.topology.splits import Split
@@ -47,6 +47,7 @@ def logged() -> LoggedMessages:
         roots=array("Q", roots).tobytes(),
         attempts=array("I", [1, 1, 2, 1, 1]).tobytes(),
         first_emitted_s=array("d", [5.0] * 5).tobytes(),
+        made=array("q", [31, 32, 7, 33, 34]).tobytes(),
     )
     frames = EpochFrames()
     for edge, at in ((100, (0, 1)), (200, (2, 3))):
@@ -137,3 +138,22 @@ def test_a_piece_that_was_not_read_is_noticed() -> None:
     with pytest.raises(InternalError, match="not read"):
         messages.check_read({0})
     assert np.count_nonzero(messages.openings[1]) == 0
+
+
+def test_the_place_of_each_message_is_that_of_its_task_and_of_its_number_which_it_keeps(
+    messages: EpochMessages,
+) -> None:
+    roots = [*messages.roots.tolist(), 99]
+    tasks, numbers = messages.places_of(np.array(roots, dtype=np.uint64))
+    assert [*zip(tasks.tolist(), numbers.tolist(), strict=True)] == [
+        *((one.task, one.made) for one in messages),
+        (ELSEWHERE, 0),
+    ]
+    assert all(len(one) == 0 for one in messages.places_of(np.empty(0, np.uint64)))
+
+
+def test_rows_of_pieces_are_numbered_in_their_order_however_many_pieces_there_are() -> None:
+    splits = [wire.PlannedSplit("n", 9, 0, 1000 + at, Split(1, at, "n"), at) for at in range(5000)]
+    made = [one.made for one in SplitMessages(splits, epoch=3)]
+    assert made == [wire.first_number(3) + at for at in range(5000)]
+    assert made[-1] < wire.first_number(4)

@@ -16,6 +16,7 @@ from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_bolt import AsyncBoltMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import Outbox
@@ -24,6 +25,7 @@ from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine, SpoutSurrou
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
+from tupletree.topology.ordering import ordered_inputs
 from tupletree.tracking.records import Died
 
 
@@ -65,8 +67,11 @@ class Driver:
         self.incarnations = dict.fromkeys(self._tasks_of_kind("sink"), 1)
         self.machines: dict[int, Machine] = {task.task_id: self.make(task) for task in self.plan.tasks}
         self.retry_status = RetryStatus.of(self.plan, self.options)
+        # Where order counts, those who wait must hear of an attempt that failed before the acker does.
+        is_ordered = any(map(ordered_inputs, self.plan.spec.components.values()))
+        live = LiveRoots(self.options.message_timeout_s) if is_ordered else None
         for machine in self.machines.values():
-            machine.retry_status = self.retry_status
+            machine.retry_status, machine.live = self.retry_status, live
             machine.start(self.now, self.out)
 
     def make(self, task: Task, spout_checkpoint: SpoutCheckpoint | None = None) -> Machine:

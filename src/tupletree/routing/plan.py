@@ -166,15 +166,8 @@ class Plan:
         return tuple(dict.fromkeys(stream.schema.cls for stream in streams))
 
     def upstream_of(self, component: str) -> frozenset[str]:
-        """Every component that something of it may come from, by whatever way."""
-        met: set[str] = set()
-        waiting = [component]
-        while waiting:
-            for one in self.spec.components[waiting.pop()].inputs:
-                if one.component not in met:
-                    met.add(one.component)
-                    waiting.append(one.component)
-        return frozenset(met)
+        """See `TopologySpec.upstream_of`."""
+        return self.spec.upstream_of(component)
 
     def placement(self, task_id: int) -> int:
         """The partition of a task: its index modulo the partitions, so that each component spreads."""

@@ -138,8 +138,8 @@ class _Consumer:
             source: where the tuples come from.
             fields: the key.
             ordered: what comes later for a key waits for what is tried again before it, so that the tuples of a key are
-                worked in the order in which the source emitted their messages. False: a message that is tried again
-                comes later than others.
+                worked in the order in which the source emitted their messages; on Spark, what is committed is in that
+                order. False: a message that is tried again comes later than others.
         """
         return self._add(source, Grouping("fields", fields, ordered=ordered))
 

@@ -230,3 +230,14 @@ class TopologySpec:
             for subscription in consumer.inputs
             if subscription.component == component and subscription.stream == stream
         )
+
+    def upstream_of(self, component: str) -> frozenset[str]:
+        """Every component that something of it may come from, by whatever way."""
+        met: set[str] = set()
+        waiting = [component]
+        while waiting:
+            for one in self.components[waiting.pop()].inputs:
+                if one.component not in met:
+                    met.add(one.component)
+                    waiting.append(one.component)
+        return frozenset(met)

@@ -253,7 +253,11 @@ class Pending:
 
     def is_last_attempt(self, root: int, failure: Failure) -> bool:
         """Whether `fail` would make a dead letter of this root's message, which is in flight."""
-        return failure.permanent or self._policy.exhausted(self._in_flight[root].attempt, failure.retry)
+        return self.is_final(self._in_flight[root].attempt, failure)
+
+    def is_final(self, attempt: int, failure: Failure) -> bool:
+        """Whether nothing comes after an attempt, by its number, that failed so."""
+        return failure.permanent or self._policy.exhausted(attempt, failure.retry)
 
     def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
         """The attempt failed: the runtime or the source will try again, or the message is dead.
@@ -476,6 +480,11 @@ class Pending:
         task = self._tasks[spout_task]
         waiting = [message for message in task.messages.values() if message.waits]
         return [message.made for message in (*waiting, *task.awaiting.values()) if message.made]
+
+    def waiting_numbers_due(self, spout_task: int) -> list[tuple[int, float]]:
+        """(number, due time) of messages that the runtime is to try again, of those that have a number."""
+        messages = self._tasks[spout_task].messages.values()
+        return [(message.made, message.due_s) for message in messages if message.waits and message.made]
 
     def awaited_numbers(self, spout_task: int) -> list[int]:
         """The numbers of those that their source is to emit again."""

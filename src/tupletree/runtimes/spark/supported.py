@@ -10,9 +10,9 @@ import msgspec
 
 from tupletree.data.payloads import registry_of
 from tupletree.errors import ConfigError, Finding, TopologyError
+from tupletree.routing.gates import Gates
 from tupletree.texts import encodable, is_encodable
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
-from tupletree.topology.ordering import ordered_inputs
 
 __all__ = ["refuse_unnameable", "refuse_unsupported"]
 
@@ -20,6 +20,7 @@ __all__ = ["refuse_unnameable", "refuse_unsupported"]
 def refuse_unsupported(spec: TopologySpec) -> None:
     """Raise TopologyError with every finding if the Spark runtime cannot run this topology yet."""
     findings = [finding for component in spec.components.values() for finding in _component(component)]
+    findings += _out_of_order(spec)
     if findings:
         raise TopologyError("the Spark runtime does not support everything in this topology yet", findings=findings)
 
@@ -35,13 +36,42 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
             f"the structure {cls.__qualname__} is defined in {place}, where Spark's workers cannot import it",
             "put it in a module and import it, use a dataclass or NamedTuple, or start it with `tupletree run FILE`",
         )
-    for source, stream in sorted(ordered_inputs(component)):
-        yield finding(
-            f"the input from {source}.{stream} is ordered, which the Spark runtime cannot keep yet",
-            "run it locally, or leave out ordered=True: then a message that is tried again comes later than others",
-        )
     if isinstance(component.body, BoltSpec):
         yield from _bolt(component.body, finding)
+
+
+def _out_of_order(spec: TopologySpec) -> Iterator[Finding]:
+    """What stands in the way of ordered inputs here, beside what `topology.ordering` refuses on every runtime."""
+    gates = Gates.of(spec)
+    if gates is None:
+        return
+    for name, above in gates.above.items():
+        for one in sorted(above):
+            component = spec.components[one]
+            where = f"{component.kind} {one!r} ({component.where})"
+            if component.kind == "spout" and component.replay == "source":
+                yield Finding(
+                    f"the source emits failed messages again by itself, and an input of {name!r} behind it is ordered",
+                    where,
+                    expected="a spout whose messages the runtime tries again",
+                    next_step='leave out replay="source", or run it locally',
+                )
+            if one in spec.upstream_of(one):
+                yield Finding(
+                    f"it is part of a cycle, and an input of {name!r} behind it is ordered",
+                    where,
+                    next_step="move the ordered input before the cycle, or run it locally",
+                )
+        for one in sorted(gates.below[name] - {name}):
+            component = spec.components[one]
+            body = component.body
+            if isinstance(body, BoltSpec) and not (body.auto_ack and body.auto_fail):
+                yield Finding(
+                    f"it acks or fails by hand, and an input of {name!r} before it is ordered",
+                    f"{component.kind} {one!r} ({component.where})",
+                    expected="a bolt that settles each tuple with its call, or a window, join, batch or HoldingBolt",
+                    next_step="leave out auto_ack=False and auto_fail=False, or run it locally",
+                )
 
 
 def _out_of_reach(component: ComponentSpec) -> dict[type, str]:

@@ -14,6 +14,7 @@ from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.builder import BoltHandle, Source
 from tupletree.topology.components import Collector, Resource, TaskContext
 from tupletree.topology.decorators import bolt
+from tupletree.topology.states import ListState
 
 __all__ = ["GROUPINGS"]
 
@@ -115,6 +116,51 @@ class DirectGrouping(Scenario):
         seen.expect_equal(seen.tally("seen", "task_index", "number"), expected, "deliveries")
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """The place of a message among those of its key, as a bolt with state has met them."""
+
+    key: int
+    number: int
+    place: int
+
+
+@bolt
+def stumble_before(item: Item, context: TaskContext) -> Item:
+    """Fail the first attempts of some messages, before they have a key anywhere."""
+    if item.number % 13 == 6 and context.attempt < 3:
+        raise ValueError("before the ordered input")
+    return Item(item.number, item.key, "bolt")
+
+
+@bolt
+def place(item: Item, met: ListState[int], context: TaskContext) -> Placed:
+    """Fail the first attempt of some messages; note the others in the order in which they come."""
+    if item.number % 11 == 4 and context.attempt == 1:
+        raise ValueError("at the ordered input")
+    met.append(item.number)
+    return Placed(item.key, item.number, len(met))
+
+
+class OrderedGrouping(Scenario):
+    """What comes later for a key waits for what is tried again before it, at the ordered input and before it."""
+
+    name = "grouping-fields-ordered"
+
+    def build(self, bench: Bench) -> None:
+        """See `Scenario`."""
+        items = [Item(number, number % KEYS, "spout") for number in range(COUNT)]
+        source = bench.spout("source", Item, numbered(items))
+        before = bench.bolt("before", stumble_before, parallelism=2).shuffle(source)
+        placed = bench.bolt("place", place, parallelism=WIDTH).fields(before, "key", ordered=True)
+        bench.sink("placed").shuffle(placed)
+
+    def check(self, seen: Observed) -> None:
+        """See `Scenario`."""
+        seen.expect_verdicts("source", acked=range(COUNT))
+        expected = Counter((number % KEYS, number, number // KEYS + 1) for number in range(COUNT))
+        seen.expect_equal(seen.tally("placed", "key", "number", "place"), expected, "places of messages")
+
+
 _ONCE = Counter((number, via) for number in range(COUNT) for via in ("spout", "bolt"))
 
 
@@ -165,4 +211,5 @@ GROUPINGS: tuple[Scenario, ...] = (
     EachGrouping("global", BoltHandle.global_, _first_task),
     EachGrouping("custom", lambda seer, source: seer.custom(source, choose), _as_chosen),
     DirectGrouping(),
+    OrderedGrouping(),
 )

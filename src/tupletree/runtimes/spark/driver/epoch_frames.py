@@ -74,6 +74,15 @@ class SpoutTask:
         if self.number < 0:
             self.number = self.task.task_id
 
+    def sort(self) -> None:
+        """Put the messages in the order of their numbers: those that are tried again are among later ones."""
+        order = sorted(range(len(self.made)), key=self.made.__getitem__)
+        self.ids = [self.ids[at] for at in order]
+        self.roots = [self.roots[at] for at in order]
+        self.values = [self.values[at] for at in order]
+        self.attempts = [self.attempts[at] for at in order]
+        self.made = [self.made[at] for at in order]
+
     @property
     def buffered(self) -> int:
         """Messages without an epoch."""
@@ -186,7 +195,7 @@ class EpochFrameMaker:
         values, roots = self._of_class(spout, values, roots, failures)
         ends = list(range(1, len(values) + 1))
         made: Sequence[int] | None = None
-        if spout.made:
+        if spout.made and self.plan.carries_order(spout.name, spout.stream):
             made_of, others = dict(zip(spout.roots, spout.made)), iter(spout.made[len(spout.roots) :])
             made = [made_of[cast("int", root)] if root else next(others) for root in roots]
         batches, refused = self._routers[spout.number].route(values, roots, ends, made)

@@ -29,6 +29,7 @@ from tupletree.runtimes.spark.format.inputs import inputs_of
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.epoch_order import KeyTable
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.tasks.orders import Numbers
@@ -37,6 +38,7 @@ from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.splits import SplitSpout
 from tupletree.topology.window_limits import max_pending
+from tupletree.tracking.key_lines import ANY
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import AlreadySettled, Emission
@@ -79,6 +81,8 @@ class Intake:
         self._split_planner = SplitPlanner(frame_maker.plan, options, accounts)
         self.size = EpochSize(frame_maker.plan.spec, options)
         self._delivered: set[tuple[int, Hashable]] = set()
+        self._ordering = accounts.ordering
+        self._held_up: tuple[KeyTable, set[int]] = {}, set()
 
     @property
     def buffered(self) -> int:
@@ -155,7 +159,7 @@ class Intake:
         """Ask each spout for messages once, as far as the limits allow; whether any came."""
         came = False
         for task_id, spout in self._spouts.items():
-            if spout.ended or self.is_full or self._room(task_id) <= 0:
+            if spout.ended or self.is_full or self._room(task_id) <= 0 or self._is_held_up(task_id):
                 continue
             if not self._outages.is_due(spout.name):
                 continue
@@ -193,6 +197,19 @@ class Intake:
                 self._take(spout, batch)
                 came = True
         return came
+
+    def _is_held_up(self, spout_task: int) -> bool:
+        """Whether a message waits that may have any key at a gate: nothing later of its spout task could count."""
+        if self._ordering is None:
+            return False
+        with self._accounts.lock:
+            table = self._accounts.key_table
+        if table is not self._held_up[0]:
+            self._held_up = (
+                table,
+                {task for (task, _), one in table.items() if any(ANY in keys for keys in one.keys.values())},
+            )
+        return spout_task in self._held_up[1]
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
         ids: list[MessageId] = []
@@ -258,8 +275,10 @@ class Intake:
 
     def add_due(self, now_s: float) -> int:
         """Move retries that are due into the buffer; returns how many."""
+        # What is buffered came later than what waits. Where order counts, it is not to fill the epoch alone.
+        room = self.size.messages - (self.buffered if self._ordering is None else 0)
         with self._accounts.lock:
-            due = self._accounts.pending.due(now_s, max(0, self.size.messages - self.buffered))
+            due = self._accounts.pending.due(now_s, max(0, room))
         for emission in due:
             self._append(self._spouts[emission.spout_task], emission)
             if emission.attempt == 1:
@@ -299,9 +318,12 @@ class Intake:
             header.untracked += len(spout.untracked)
             header.fresh += spout.fresh
             is_ordered = self._frame_maker.plan.carries_order(spout.name, spout.stream)
-            if is_ordered:
+            is_gated = self._ordering is not None and task_id in self._ordering.tasks
+            if is_ordered or is_gated:
                 with self._accounts.lock:
                     spout.made = self._accounts.pending.number(spout.roots, numbers.take)
+            if is_gated:
+                spout.sort()
             columns.add(spout, self._accounts)
             if is_ordered:
                 spout.made += numbers.take(len(spout.untracked))

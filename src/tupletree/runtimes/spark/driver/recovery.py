@@ -205,6 +205,8 @@ def _fold(
         changes.append(entry.pending)
     changes = of_spouts(changes, accounts.spout_of)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
+    if accounts.ordering is not None:
+        accounts.key_table = accounts.ordering.restored(accounts.pending.waiting_numbers_due)
     is_changed = last.generation < directory.upgrades.generation
     if is_changed:
         forgotten = of_dropped_spouts(directory, trees.values(), accounts.spout_of)

@@ -17,9 +17,13 @@ from tupletree.topology.components import MessageId
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.pending_decision import Adoption
 
-__all__ = ["NOT_LOGGED", "EpochMessage", "EpochMessages", "StoredPayload"]
+__all__ = ["ELSEWHERE", "NOT_LOGGED", "EpochMessage", "EpochMessages", "StoredPayload", "places_in"]
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
+I64 = np.ndarray[Any, np.dtype[np.int64]]
+
+ELSEWHERE = -1
+"""In the place of a spout task: the root is not one here."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,13 @@ class EpochMessages(ABC):
         """What its source calls the message of a root; None: the root is not one here."""
 
     @abstractmethod
+    def places_of(self, roots: U64) -> tuple[I64, I64]:
+        """The number of the spout task of each root, `ELSEWHERE` if it is not one here; and that of its message.
+
+        A message has one number from its first emission on, 0 if nothing asks for it (`EpochMessage.made`).
+        """
+
+    @abstractmethod
     def find(self, roots: Collection[int]) -> list[tuple[EpochMessage, Any]]:
         """Messages of roots that are here, with their values; reads these from where they are.
 
@@ -150,3 +161,12 @@ class EpochMessages(ABC):
             Adoption(one.root, one.task, one.message_id, value, one.first_emitted_s, one.made)
             for one, value in self.find(self.among({*left_over}))
         ]
+
+
+def places_in(inputs: Iterable[EpochMessages], roots: U64) -> tuple[I64, I64]:
+    """See `EpochMessages.places_of`, of all inputs of an epoch."""
+    tasks, numbers = np.full(len(roots), ELSEWHERE, np.int64), np.zeros(len(roots), np.int64)
+    for one in inputs:
+        theirs, made = one.places_of(roots)
+        tasks, numbers = np.maximum(tasks, theirs), np.maximum(numbers, made)
+    return tasks, numbers

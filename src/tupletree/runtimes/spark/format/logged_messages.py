@@ -15,7 +15,15 @@ from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import roots_of
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages, id_from_msgpack
-from tupletree.runtimes.spark.format.epoch_messages import NOT_LOGGED, EpochMessage, EpochMessages, StoredPayload
+from tupletree.runtimes.spark.format.epoch_messages import (
+    ELSEWHERE,
+    I64,
+    NOT_LOGGED,
+    U64,
+    EpochMessage,
+    EpochMessages,
+    StoredPayload,
+)
 from tupletree.topology.components import MessageId
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.message_ids import id_from_plain
@@ -53,6 +61,7 @@ class LoggedMessages(EpochMessages):
         self._frames = frames
         self._id_from = id_from_plain if columns.ids_are_plain else id_from_msgpack
         self._stored_ids: dict[int, Any] | None = None
+        self._by_root: np.ndarray[Any, np.dtype[np.intp]] | None = None
 
     @classmethod
     def of_log(cls, header: EpochHeader, body: memoryview, codecs: Codecs) -> LoggedMessages:
@@ -122,6 +131,20 @@ class LoggedMessages(EpochMessages):
         if self._stored_ids is None:
             self._stored_ids = dict(zip(self.roots.tolist(), self._columns.ids, strict=True))
         return self._id_from(self._stored_ids[root]) if root in self._stored_ids else None
+
+    def places_of(self, roots: U64) -> tuple[I64, I64]:
+        """See `EpochMessages`."""
+        tasks, numbers = np.full(len(roots), ELSEWHERE, np.int64), np.zeros(len(roots), np.int64)
+        if len(self.roots):
+            if self._by_root is None:
+                self._by_root = np.argsort(self.roots, kind="stable")
+            order = self._by_root
+            at = np.minimum(np.searchsorted(self.roots, roots, sorter=order), len(order) - 1)
+            found = self.roots[order[at]] == roots
+            tasks[found] = np.frombuffer(self._columns.tasks, dtype=np.uint32)[order[at[found]]]
+            if self._columns.made:
+                numbers[found] = np.frombuffer(self._columns.made, dtype=np.int64)[order[at[found]]]
+        return tasks, numbers
 
     def find(self, roots: Collection[int]) -> list[tuple[EpochMessage, Any]]:
         """See `EpochMessages`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from tupletree.durable import read_header
 from tupletree.errors import CheckpointError
 from tupletree.runtimes.spark.format.entries import EpochHeader, epoch_path, numbered
-from tupletree.runtimes.spark.format.epoch_messages import EpochMessages
+from tupletree.runtimes.spark.format.epoch_messages import I64, U64, EpochMessages, places_in
 from tupletree.runtimes.spark.format.inputs import unread_inputs
 from tupletree.topology.components import MessageId
 
@@ -38,6 +38,10 @@ class MessageNames:
         """The message ids of these roots, in their order, without those that no log names."""
         found = (self._found(root) for root in roots)
         return tuple(message_id for message_id in found if message_id is not None)
+
+    def places_of(self, roots: U64) -> tuple[I64, I64]:
+        """See `epoch_messages.places_in`, of the epoch."""
+        return places_in(self._logs[0] if self._logs else self._next_log() or [], roots)
 
     def _found(self, root: int) -> MessageId | None:
         for inputs in chain(self._logs, iter(self._next_log, None)):

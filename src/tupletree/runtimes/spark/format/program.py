@@ -71,6 +71,8 @@ class EpochControl(msgspec.Struct, kw_only=True):
         call_max_bytes: what one call of a bolt may emit.
         message_max_bytes: of the longest tuple that goes to another stage.
         epochs_directory: where the epoch logs are, which name messages.
+        first_key: the first key of the rows of splits.
+        held: gate → what waits there: see `worker.gate`.
         renamed: earlier names of components, which kept frames may have → their names now.
     """
 
@@ -110,6 +112,8 @@ class EpochControl(msgspec.Struct, kw_only=True):
     message_max_bytes: int = 64 * 2**20
     epochs_directory: str = ""
     renamed: dict[str, str] = {}
+    first_key: int = 0
+    held: dict[str, list[tuple[int, int, int]]] = {}
 
     def needs(self, component: str, task_index: int) -> bool:
         """Whether a task has something to do although no frame of this epoch is addressed to it."""

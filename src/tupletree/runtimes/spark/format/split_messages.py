@@ -17,7 +17,7 @@ import numpy as np
 
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.runtimes.spark.format.entries import EpochHeader
-from tupletree.runtimes.spark.format.epoch_messages import EpochMessage, EpochMessages
+from tupletree.runtimes.spark.format.epoch_messages import ELSEWHERE, I64, U64, EpochMessage, EpochMessages
 from tupletree.runtimes.spark.format.rows import keys_of, root_ids
 from tupletree.runtimes.spark.format.wire import PlannedSplit, first_number
 from tupletree.topology.components import MessageId, Reject
@@ -122,6 +122,19 @@ class SplitMessages(EpochMessages):
         planned, index = self._place_of(root)
         return planned.split.message_id(index)
 
+    def places_of(self, roots: U64) -> tuple[I64, I64]:
+        """See `EpochMessages`."""
+        tasks, numbers = np.full(len(roots), ELSEWHERE, np.int64), np.zeros(len(roots), np.int64)
+        if not self.keys or not len(roots):
+            return tasks, numbers
+        keys = keys_of(roots)
+        here = (keys >= np.uint64(self.keys.start)) & (keys < np.uint64(self.keys.stop))
+        starts = np.array(self._starts, dtype=np.uint64)
+        at = np.searchsorted(starts, keys[here], side="right") - 1
+        tasks[here] = np.array([one.task for one in self._splits], dtype=np.int64)[at]
+        numbers[here] = first_number(self._epoch) + (keys[here] - np.uint64(self.keys.start)).astype(np.int64)
+        return tasks, numbers
+
     def find(self, roots: Collection[int]) -> list[tuple[EpochMessage, Any]]:
         """See `EpochMessages`. Of a row that the source rejects the value is its payload."""
         assert self._reader_of is not None or not roots, "made without a way to read"
@@ -147,7 +160,7 @@ class SplitMessages(EpochMessages):
             self._reader_of(component)
 
     def _message(self, planned: PlannedSplit, index: int, root: int) -> EpochMessage:
-        made = first_number(self._epoch, planned.ordinal) + index
+        made = first_number(self._epoch) + planned.key - self.keys.start + index
         return EpochMessage(planned.task, planned.split.message_id(index), root, 1, self._time_s, made)
 
     def _place_of(self, root: int) -> tuple[PlannedSplit, int]:

@@ -27,6 +27,8 @@ from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.work_done import WorkDone
 
 __all__ = [
+    "ARRIVED",
+    "BEHIND",
     "FAILURES",
     "FRAME",
     "KEPT",
@@ -40,6 +42,7 @@ __all__ = [
     "UNREADABLE",
     "UNSTORABLE",
     "WAKE",
+    "Arrivals",
     "FailRoot",
     "FailureReport",
     "FrameHead",
@@ -82,6 +85,8 @@ WAKE: Final = 8  # says to each stage which place its partition is; carries noth
 SPLIT: Final = 10  # a piece of a source that this partition is to read
 UNREADABLE: Final = 11  # why a piece could not be read
 UNSTORABLE: Final = 9  # a component whose state cannot be stored as this run left it
+BEHIND: Final = 13  # roots that such a component did not work on, because they are behind something that waits
+ARRIVED: Final = 12  # which messages had which keys at a component with an ordered input
 
 FRAME_BYTES = 16 * 1024 * 1024
 """A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""
@@ -99,6 +104,8 @@ SPLIT_BITS = 20
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 NO_ROOTS: U64 = np.empty(0, np.uint64)
+Arrivals = tuple[U64, U64]
+"""(root, hash of a key) of each message and key that came to an ordered input, as two arrays."""
 Row = tuple[int, int, Any, Any]
 """(place, kind, head, body); head and body are bytes or buffers."""
 
@@ -365,7 +372,7 @@ def _unpack_made(made: bytes, count: int) -> Sequence[int] | None:
 
 
 def first_number(epoch: int, ordinal: int = 0) -> int:
-    """The first number of an epoch: each has 2**31, of which each piece of a source that is read has 2**20.
+    """The first number of an epoch: each has 2**31, of which each piece of a source without message ids has 2**20.
 
     A number says when a value was made by the run that counts: in which epoch, and where in its task's work there. So
     all that one epoch makes is newer than what any earlier one made, in any task.

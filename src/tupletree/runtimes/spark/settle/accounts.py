@@ -23,6 +23,7 @@ from tupletree.runtimes.spark.format.carryover import CarryOver
 from tupletree.runtimes.spark.format.entries import Counters
 from tupletree.runtimes.spark.format.epoch_messages import EpochMessages, StoredPayload
 from tupletree.runtimes.spark.format.rows import KEY_BITS, keys_of
+from tupletree.runtimes.spark.settle.epoch_order import KeyTable, Ordering
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingRows
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import TopologySpec
@@ -73,6 +74,8 @@ class Accounts:
             their messages.
         dropped: what was kept by, and the state of, components which a user has dropped, by component: the last settle
             entry names its files, so they stay until the next one is written.
+        ordering: where the topology has gates, what is the same for all epochs; else None.
+        key_table: then what waits for another attempt, and which keys it holds.
         given_up_s: spout task → windows wait no longer for what its source is to emit again, if it failed by then
             (monotonic).
     """
@@ -101,6 +104,8 @@ class Accounts:
     epoch_time_s: float = 0.0
     released: list[int] = field(default_factory=list)
     dropped: Dropped = field(default_factory=Dropped)
+    ordering: Ordering | None = None
+    key_table: KeyTable = field(default_factory=dict)
     given_up_s: dict[int, float] = field(default_factory=dict)
     random_bits: RandomBits = system_random_bits
     lock: threading.RLock = field(default_factory=threading.RLock)

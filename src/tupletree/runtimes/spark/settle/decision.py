@@ -15,10 +15,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from tupletree.config import Options
+from tupletree.routing.gates import Gates
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.spark.format.carryover import carryover_after
 from tupletree.runtimes.spark.format.entries import AckedTree, Base, Counters, DeadEntry, FailedAttempt, SettleEntry
 from tupletree.runtimes.spark.settle.accounts import Accounts, Dropped
+from tupletree.runtimes.spark.settle.epoch_order import KeyTable
 from tupletree.runtimes.spark.settle.epoch_runs import CountedRun
 from tupletree.runtimes.spark.settle.open_trees import TreeChanges, WaitingChanges
 from tupletree.runtimes.spark.settle.publish import letter_of
@@ -79,7 +81,7 @@ class EpochDecision:
         verdicts: the callbacks that follow.
         pending: what becomes of messages.
         trees: what changes among the trees of earlier epochs.
-        since_base: see `Accounts`, afterwards.
+        since_base, key_table: see `Accounts`, afterwards.
     """
 
     counted: CountedRun = field(compare=False)
@@ -88,6 +90,7 @@ class EpochDecision:
     pending: PendingDecision
     trees: TreeChanges
     since_base: tuple[int, int]
+    key_table: KeyTable
 
     @property
     def rows(self) -> WaitingChanges:
@@ -113,6 +116,7 @@ class EpochDecision:
         accounts.replays.update(entry.replays)
         accounts.accepted = []
         accounts.since_base = self.since_base
+        accounts.key_table = self.key_table
 
 
 class EpochDecider:
@@ -131,7 +135,8 @@ class EpochDecider:
         self._redact = redact
         self._timeout_s = options.message_timeout_s
         has_state = any(getattr(one.body, "state", None) for one in spec.components.values())
-        verb = "does not" if options.state_guarantee == "exactly_once" else "may"
+        is_exact = options.state_guarantee == "exactly_once" or Gates.of(spec) is not None
+        verb = "does not" if is_exact else "may"
         self._note = f"keyed state {verb} hold this message" if has_state else ""
 
     def decide(self, accounts: Accounts, counted: CountedRun, times: Times) -> EpochDecision:
@@ -159,7 +164,7 @@ class _Deciding:
             rows=sum(len(one.roots) for one in settlement.record.inputs if one.is_counted) - len(counted.adoptions),
             rows_latency_s=accounts.ran_s(times.now_s) - settlement.record.header.ran_s,
             drained=settlement.drains,
-            shrunk=not settlement.away.keys() >= set(settlement.put_back),
+            shrunk=not (settlement.away.keys() | settlement.behind) >= set(settlement.put_back),
             runs=settlement.runs,
             reports=counted.reports,
         )
@@ -173,13 +178,20 @@ class _Deciding:
         acked_trees = self._ack()
         expired = [(tree.root, roots.timeout) for tree in roots.expired]
         failures = [*settlement.failures.items(), *expired]
-        for root, failure in failures:
-            self._fail(root, failure)
+        effects = {root: self._fail(root, failure) for root, failure in failures}
+        retries = {root: effect.due_s for root, effect in effects.items() if effect is not None}
         self._remember_unconfirmed()
-        for root in settlement.put_back:
-            if self._trees.get(root) is None:
-                due_s = self._times.now_s + counted.pause_s if root in settlement.away else -math.inf
-                self._pending.put_back(root, due_s)
+        put_back = {
+            root: self._times.now_s + counted.pause_s if root in settlement.away else -math.inf
+            for root in settlement.put_back
+            if self._trees.get(root) is None
+        }
+        key_table = accounts.key_table
+        if settlement.order is not None:
+            key_table, later = settlement.order.after({**retries, **put_back}, put_back)
+            put_back = {root: later.get(root, put_back[root]) for root in settlement.order.sorted(put_back)}
+        for root, due_s in put_back.items():
+            self._pending.put_back(root, due_s)
         verdicts = self._verdicts
         base, changes, since_base = self._base_or_changes()
         entry = SettleEntry(
@@ -211,7 +223,7 @@ class _Deciding:
             pending=changes,
             base=base,
         )
-        return EpochDecision(counted, entry, verdicts, self._pending.decision, self._trees, since_base)
+        return EpochDecision(counted, entry, verdicts, self._pending.decision, self._trees, since_base, key_table)
 
     def _ack(self) -> list[AckedTree]:
         """What completes, what is given up, and which trees go on; returns the earlier trees that end well."""
@@ -250,8 +262,12 @@ class _Deciding:
                 named.append(AckedTree(root, acked.spout_task, plain_id(acked.message_id)))
         return named
 
-    def _fail(self, root: int, failure: Failure) -> None:
-        """Fail an attempt. What is committed of it stays, and its next attempt starts from its kept frames."""
+    def _fail(self, root: int, failure: Failure) -> Retry | None:
+        """Fail an attempt. What is committed of it stays, and its next attempt starts from its kept frames.
+
+        Returns:
+            When its message goes out anew; None: it does not.
+        """
         tree = self._trees.get(root)
         in_place = tree is not None and tree.is_committed
         effect = self._pending.fail(root, failure, in_place=in_place)
@@ -266,6 +282,7 @@ class _Deciding:
             self._verdicts.died.append(effect)
         elif isinstance(effect, SourceRetry):
             self._verdicts.source_retries.append(effect)
+        return effect if isinstance(effect, Retry) and not in_place else None
 
     def _remember_unconfirmed(self) -> None:
         """Remember settled messages of sources without a position: they may deliver one again until it is confirmed."""

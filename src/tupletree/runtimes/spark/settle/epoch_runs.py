@@ -19,6 +19,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import epoch_path
 from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, slices_of
+from tupletree.runtimes.spark.settle.epoch_order import EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
@@ -105,12 +106,14 @@ class EpochRuns:
     def run(self, record: EpochRecord) -> CountedRun:
         """Run an epoch until a run counts. Raises what makes the run fail."""
         accounts = self._accounts
-        exact_state = self._options.state_guarantee == "exactly_once"
-        settlement = Settlement.start(record, accounts.trees, exact_state=exact_state)
+        order = None if accounts.ordering is None else EpochOrder(accounts.ordering, record, accounts.key_table)
+        # What is behind something must leave no trace, so with gates state is always exact.
+        exact_state = order is not None or self._options.state_guarantee == "exactly_once"
+        settlement = Settlement.start(record, accounts.trees, exact_state=exact_state, order=order)
         dropped: list[Path] = []
         slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
-            reports = Reports.of(self._execute_surely(record, settlement, slices))
+            reports = Reports.of(self._execute_surely(record, settlement, slices), has_gates=order is not None)
             if accounts.released:
                 complete = np.array(sorted({*accounts.released} - settlement.left_out), dtype=np.uint64)
                 reports.deltas.append((complete, np.zeros(len(complete), dtype=np.uint64)))
@@ -226,6 +229,8 @@ class EpochRuns:
             one_host=self._runner.one_host,
             epochs_directory=str(self._directory.epochs),
             renamed=dict(self._directory.upgrades.names),
+            first_key=min((one.keys.start for one in record.inputs if one.keys), default=0),
+            held={} if settlement.order is None else settlement.order.held(settlement.failures),
         )
         if not (settlement.has_work or control.has_needs):
             return []

@@ -19,6 +19,7 @@ from tupletree.errors import InternalError
 from tupletree.ids import hex_id
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOverReport
+from tupletree.runtimes.spark.settle.epoch_order import Arrived, EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.tracking.ledger import Entries, Judgement, judge
@@ -52,7 +53,7 @@ _kept = msgspec.msgpack.Decoder(list[CarryOverReport])
 
 @dataclass
 class Reports:
-    """What one run of an epoch reported."""
+    """What one run of an epoch reported; `arrived` is filled where a topology has gates."""
 
     deltas: list[Entries] = field(default_factory=list)
     touched: list[U64] = field(default_factory=list)
@@ -64,12 +65,15 @@ class Reports:
     kept: list[CarryOverReport] = field(default_factory=list)
     carryover_edges: list[Entries] = field(default_factory=list)
     unreadable: list[wire.Unreadable] = field(default_factory=list)
+    arrived: Arrived = field(default_factory=Arrived)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[int, bytes, bytes]]) -> Reports:
+    def of(cls, rows: Iterable[tuple[int, bytes, bytes]], *, has_gates: bool = False) -> Reports:
         """Read (kind, head, body) rows. Raises InternalError for a frame that no stage took."""
         reports = cls()
         for kind, head, body in rows:
+            if has_gates:
+                reports.arrived.note(kind, head, body)
             if kind == wire.LEDGER:
                 reports.deltas.append(wire.unpack_entries(body))
             elif kind == wire.TOUCHED:
@@ -91,7 +95,7 @@ class Reports:
                 reports.carryover_edges.append(wire.unpack_entries(body))
             elif kind == wire.UNREADABLE:
                 reports.unreadable.append(_unreadable.decode(head))
-            elif kind == wire.WAKE:
+            elif kind in (wire.WAKE, wire.ARRIVED, wire.BEHIND):
                 pass
             else:
                 raise InternalError("a frame left the last stage", got=f"row of kind {kind}")
@@ -103,8 +107,8 @@ class Reports:
 class Settlement:
     """What all runs of an epoch so far say of its messages.
 
-    `failures`, `open`, `put_back` and `away` only grow; the first three are what the next run leaves out. A root of an
-    earlier epoch that is left out stays unchanged.
+    `failures`, `open`, `put_back`, `away` and `behind` only grow; the first three are what the next run leaves out. A
+    root of an earlier epoch that is left out stays unchanged.
 
     Attributes:
         trees: the trees of earlier epochs.
@@ -113,6 +117,7 @@ class Settlement:
         extended: roots whose timeout a bolt renewed.
         put_back: roots that go to a later epoch because this one did not finish them.
         away: those of `put_back` that a component could not work on because of an outage → the component.
+        behind: those of `put_back` that wait for something earlier for a key of theirs, at a gate.
         outages: component → what its last call raised.
         runs: how many runs reported.
         carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
@@ -121,15 +126,18 @@ class Settlement:
         exact_state: what a failed root did to state is undone.
         checked: components whose values are checked after each tuple from now on: one of them could not be stored, and
             a run without these checks does not know which message did it.
+        order: where the topology has gates.
     """
 
     record: EpochRecord
     trees: OpenTrees
     failures: dict[int, Failure]
+    order: EpochOrder | None = None
     open: set[int] = field(default_factory=set)
     extended: set[int] = field(default_factory=set)
     put_back: list[int] = field(default_factory=list)
     away: dict[int, str] = field(default_factory=dict)
+    behind: set[int] = field(default_factory=set)
     outages: dict[str, str] = field(default_factory=dict)
     runs: int = 0
     carried: dict[int, int] = field(default_factory=dict)
@@ -139,9 +147,11 @@ class Settlement:
     checked: set[str] = field(default_factory=set)
 
     @classmethod
-    def start(cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True) -> Settlement:
+    def start(
+        cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True, order: EpochOrder | None = None
+    ) -> Settlement:
         """Start before the first run, with the failures at the spout."""
-        return cls(record, trees, dict(record.failures), exact_state=exact_state)
+        return cls(record, trees, dict(record.failures), order, exact_state=exact_state)
 
     @property
     def calls(self) -> int:
@@ -178,7 +188,8 @@ class Settlement:
         earlier = self._earlier(reports, before)
         openings = _joined(_without(self.record.openings, before), earlier)
         away = self._away(reports, {*before, *failed})
-        judgement = judge(openings, reports.deltas, np.array([*failed, *away], dtype=np.uint64))
+        behind = self._behind(reports, before, failed, away)
+        judgement = judge(openings, reports.deltas, np.array([*failed, *away, *behind], dtype=np.uint64))
         self._check(judgement.unknown)
         lost = _by_hand(judgement, reports.carryover_edges, earlier) if len(judgement.open_) else set()
         left = zip(judgement.open_.tolist(), judgement.open_xor.tolist(), strict=True)
@@ -189,10 +200,12 @@ class Settlement:
         for stats in reports.stats:
             self.extended.update(stats.extended)
         self.away.update(away)
-        self.put_back.extend(away)
-        bad = failed.keys() | lost | away.keys()
+        self.put_back.extend([*away, *behind])
+        bad = failed.keys() | lost | away.keys() | behind
         # What holders let go of at the end of the input would be missing when what failed comes again.
-        if not reports.unstorable and not (bad and (drained or self._taints(bad, reports, read_sidecar))):
+        counts = not reports.unstorable and not (bad and (drained or self._taints(bad, reports, read_sidecar)))
+        if counts:
+            self._leave_out(before)
             return True
         self.checked.update(reports.unstorable)
         if not reports.unstorable and self.runs >= FULL_RUNS + bool(self.checked):
@@ -201,7 +214,22 @@ class Settlement:
             remaining = [root for one in self.record.inputs for root in one.worked(left_out)]
             remaining += [root for root in earlier[0].tolist() if root not in bad]
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
+        self._leave_out(before)
         return False
+
+    def _behind(self, reports: Reports, before: set[int], failed: dict[int, Failure], away: dict[int, str]) -> set[int]:
+        """Roots that are behind something at a gate; a failure of one of them counts for nothing, and is removed."""
+        if self.order is None:
+            return set()
+        behind = self.order.behind(reports.arrived, before, self.failures, failed, away)
+        for root in behind:
+            failed.pop(root, None)
+        self.behind |= behind
+        return behind
+
+    def _leave_out(self, before: set[int]) -> None:
+        if self.order is not None and (gone := self.left_out - before):
+            self.order.leave_out(gone, self.failures)
 
     def _away(self, reports: Reports, others: Collection[int]) -> dict[int, str]:
         """Roots that a component could not work on because of an outage."""

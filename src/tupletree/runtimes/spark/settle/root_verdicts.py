@@ -57,7 +57,7 @@ class RootVerdicts:
         failing = [(tree.root, timeout) for tree in expired if tree.is_committed]
         failing += [(root, failure) for root, failure in settlement.failures.items() if root in trees]
         dead = {root for root, failure in failing if is_last_attempt(root, failure)}
-        bad = {*settlement.failures, *settlement.open, *settlement.away}
+        bad = {*settlement.failures, *settlement.open, *settlement.away, *settlement.behind}
         return cls(settlement, expired, timeout, dead, set(settlement.completed), bad)
 
     @property

@@ -55,6 +55,13 @@ class QueuedFrames:
         for arrival in self._queued:
             yield self._frame(arrival)
 
+    def __len__(self) -> int:
+        return len(self.first) + len(self._queued)
+
+    def at(self, index: int) -> Frame:
+        """One of them."""
+        return self.first[index] if index < len(self.first) else self._frame(self._queued[index - len(self.first)])
+
     def release(self) -> None:
         """They are not needed any more."""
         for arrival in self._queued:

@@ -24,7 +24,7 @@ import numpy as np
 from tupletree.bolts.calls import CallingHolder
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
-from tupletree.bolts.failures import FailureMaker, late_text, rule_of, safe_text
+from tupletree.bolts.failures import BEHIND, FailureMaker, late_text, rule_of, safe_text
 from tupletree.bolts.forks import leave_if_forked
 from tupletree.bolts.held import HeldFrame, Holder
 from tupletree.bolts.plain import BoltTask
@@ -40,6 +40,7 @@ from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.runtimes.spark.worker.crash_markers import Blame, CrashingWorkError, CrashMarker, MarkedPlace
 from tupletree.runtimes.spark.worker.edges import Edges
+from tupletree.runtimes.spark.worker.gate import Gate
 from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, QueuedFrame, QueuedFrames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.sender import Destinations, Sender
@@ -151,6 +152,7 @@ class StageRun:
         self._gone = set(wire.unpack_roots(control.gone).tolist())
         self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
         self._crash_marker = marker
+        self._gate: Gate | None = None
         self._names = MessageNames(Path(control.epochs_directory), control.epoch)
         self._skip.update(marker.crash_history.roots)
         self._destinations = Destinations(
@@ -208,13 +210,19 @@ class StageRun:
             fail = FailureMaker(component.name, task.task_id)
             try:
                 for worked in rows_of(planned, component, fail, self._left_out):
-                    sender.ordering.number_rows(worked, wire.first_number(self._control.epoch, planned.ordinal))
+                    sender.ordering.number_rows(worked, self._first_number(planned))
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.take()
             except TupletreeError as error:
                 self._put(wire.UNREADABLE, wire.encode_report(wire.Unreadable.of(error, component.name)))
                 return
             self._stats.read.append(planned.ordinal)
+
+    def _first_number(self, planned: wire.PlannedSplit) -> int:
+        """The number of the first row of a piece: as `SplitMessages` has it, if the row is tracked."""
+        if planned.key:
+            return wire.first_number(self._control.epoch) + planned.key - self._control.first_key
+        return wire.first_number(self._control.epoch, planned.ordinal)
 
     def work(self) -> Iterator[wire.Row]:
         """Run every component that has frames, producers first; yields frames for later stages and the reports."""
@@ -313,11 +321,14 @@ class StageRun:
         bolt = holder or task_of(self._plan, component, place, state, self._control.processing_timeout_s)
         fail = FailureMaker(component.name, task.task_id, component.retry)
         keep, held, arrivals.first = self._carryover_for(component, task, needed=holder is not None)
+        in_order = self._lined_up(component, task, arrivals)
+        if self._gate is not None and isinstance(bolt, BoltTask):
+            bolt.put_behind(self._gate.behind)
         try:
             with self._crash_marker.other_work(task.task_id, "open"):
                 bolt.open()
         except BaseException as error:  # noqa: BLE001 - SystemExit, too, is a fault of the user's code here
-            for frame in arrivals:
+            for frame in in_order:
                 if place.takes_as_outage(error):
                     self._put_off(component.name, frame.roots, error)
                     continue
@@ -332,7 +343,7 @@ class StageRun:
             elif keep is not None:
                 self._record(keep.update(held, None, keep.version.due_s, partial(self._fail, fail)))
             return
-        frames = self._fail_crashing(task, arrivals, held, fail)
+        frames = self._fail_crashing(task, in_order, held, fail)
         try:
             if holder is not None and keep is not None:
                 keep.restore(holder, held, self._parked, self._gone)
@@ -347,6 +358,19 @@ class StageRun:
             self._keep(keep, holder, holder.due_s, fail)
         elif keep is not None:
             self._record(keep.update([], None, None, partial(self._fail, fail)))
+
+    def _lined_up(self, component: ComponentSpec, task: Task, arrivals: QueuedFrames) -> Iterable[Frame]:
+        """What came to a task, in the order in which it is worked; where an input is ordered, the keys are reported."""
+        place = self._control.epoch, self._control.run, self._stage.index, -2, task.task_id
+        spec, held = self._plan.spec, self._control.held
+        self._gate = gate = Gate.of(spec, component, self._names.places_of, held, self._left_out, place)
+        if gate is None:
+            return arrivals
+        lined_up = gate.line_up(arrivals, self._skip, self._edges)
+        arrived = gate.arrivals()
+        if arrived is not None:
+            self._put(wire.ARRIVED, component.name.encode(), wire.pack_entries(arrived))
+        return arrivals if lined_up is None else lined_up
 
     def _tick(self, bolt: BoltWork | Holder, task: Task) -> Worked:
         try:
@@ -381,6 +405,9 @@ class StageRun:
         outage: BaseException | None = None
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
+            if self._gate is not None and (behind := self._gate.admit(kept)):
+                self._put_behind(behind, component)
+                kept = without(kept, behind)
             if not kept.size:
                 continue
             if outage is not None and holder is None:
@@ -498,6 +525,10 @@ class StageRun:
 
     def _carry_out(self, worked: Worked, component: ComponentSpec, sender: Sender) -> None:
         sender.ordering.settle(worked)
+        if self._gate is not None:
+            behind = {root for root, failure in worked.failures.items() if failure is BEHIND}
+            self._put_behind(behind, component)
+            worked.failures = {root: one for root, one in worked.failures.items() if root not in behind}
         self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts
@@ -510,6 +541,12 @@ class StageRun:
         for frame_id, roots in worked.done:
             self._edges.ended(frame_id, roots)
         sender.send(worked.outputs)
+
+    def _put_behind(self, roots: set[int], component: ComponentSpec) -> None:
+        """These wait for something earlier for a key of theirs: they are not worked on any more."""
+        if roots:
+            self._put(wire.BEHIND, component.name.encode(), wire.pack_roots(roots))
+            self._skip.update(roots)
 
     def _carry(self, target: Task, row: wire.Row, frame_id: int, roots: wire.U64) -> None:
         """Carry a frame over to the next epoch."""

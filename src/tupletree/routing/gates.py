@@ -1,0 +1,39 @@
+"""Gates: bolts with an input that is grouped by `fields(…, ordered=True)`, and what is before and behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tupletree.topology.model import TopologySpec
+from tupletree.topology.ordering import ordered_inputs
+
+__all__ = ["Gates"]
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Those of a topology.
+
+    Attributes:
+        below: gate → itself, and every component that something of it comes to.
+        above: gate → every component that something of it comes from.
+        spouts: the spouts among these.
+    """
+
+    below: Mapping[str, frozenset[str]]
+    above: Mapping[str, frozenset[str]]
+    spouts: frozenset[str]
+
+    @classmethod
+    def of(cls, spec: TopologySpec) -> Gates | None:
+        """Those of a topology; None if it has none."""
+        components = spec.components
+        names = [name for name, component in components.items() if ordered_inputs(component)]
+        if not names:
+            return None
+        upstream = {name: spec.upstream_of(name) for name in components}
+        above = {name: upstream[name] for name in names}
+        below = {name: frozenset({name, *(one for one in components if name in upstream[one])}) for name in names}
+        every = frozenset().union(*above.values())
+        return cls(below, above, frozenset(one for one in every if components[one].kind == "spout"))

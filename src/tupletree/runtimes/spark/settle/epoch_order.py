@@ -1,0 +1,286 @@
+"""The order of an epoch: which of its messages must not count yet, because something earlier for a key of theirs waits.
+
+Made for topologies with gates only. It says what each run of an epoch did in terms of `tracking.key_lines`, remembers
+the keys of what is left out, and tells at the end what waits from then on. That table is part of the accounts. Nothing
+of it is stored: after a restart, all that waits may have any key until it has been worked again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tupletree.routing.gates import Gates
+from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.epoch_messages import places_in
+from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.tracking.key_lines import ANY, Behaviour, Keys, Waiting, behind, due_times, keys_known, remembered
+from tupletree.tracking.outcomes import Failure, FailureKind
+
+__all__ = ["Arrived", "EpochOrder", "KeyTable", "Ordering", "Place"]
+
+Place = tuple[int, int]
+"""(number of the spout task, number of the message)"""
+
+KeyTable = Mapping[Place, Waiting]
+"""All messages that wait for another attempt, of spouts that something comes from to a gate."""
+
+_failures = msgspec.msgpack.Decoder(list[wire.FailureReport])
+_stats = msgspec.msgpack.Decoder(wire.StatsReport)
+
+_Keys = dict[str, set[int]]
+"""Gate → hashes."""
+
+
+@dataclass
+class Arrived:
+    """What a run told of gates, and where each root failed.
+
+    Attributes:
+        parts: gate → (roots, hashes of keys), once for each task.
+        failed_at: root → every component that failed it, or did not work on it: because of an outage, or because it was
+            behind something there.
+        behind: those of the last kind.
+    """
+
+    parts: list[tuple[str, wire.Arrivals]] = field(default_factory=list)
+    failed_at: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    behind: set[int] = field(default_factory=set)
+
+    def note(self, kind: int, head: bytes, body: bytes) -> None:
+        """A row of a run's report, of any kind."""
+        if kind == wire.ARRIVED:
+            self.parts.append((bytes(head).decode(), wire.unpack_entries(body)))
+        elif kind == wire.BEHIND:
+            roots = wire.unpack_roots(body).tolist()
+            self.behind.update(roots)
+            self._missed(bytes(head).decode(), roots)
+        elif kind == wire.FAILURES:
+            for report in _failures.decode(body):
+                self._missed(report.failure.component, report.roots)
+        elif kind == wire.STATS:
+            for component, (roots, _) in _stats.decode(head).outages.items():
+                self._missed(component, roots)
+
+    def _missed(self, component: str, roots: Iterable[int]) -> None:
+        for root in roots:
+            self.failed_at[root].add(component)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """What the orders of all epochs of a run have in common.
+
+    Attributes:
+        gates: of the topology.
+        tasks: numbers of the spout tasks that something comes from to a gate.
+        dies: (attempt, failure) → whether there is no further attempt.
+    """
+
+    gates: Gates
+    tasks: frozenset[int]
+    dies: Callable[[int, Failure], bool]
+
+    @property
+    def unknown(self) -> Keys:
+        """The keys of a message of which nothing is known."""
+        return dict.fromkeys(self.gates.below, frozenset({ANY}))
+
+    def restored(self, waiting: Callable[[int], Iterable[tuple[int, float]]]) -> KeyTable:
+        """The table after a restart; `waiting` gives what waits of a spout task: (number, due time)."""
+        unknown = self.unknown
+        return {(task, number): Waiting(unknown, due_s) for task in self.tasks for number, due_s in waiting(task)}
+
+
+class EpochOrder:
+    """See the module docstring.
+
+    Args:
+        ordering: of the run.
+        record: the epoch.
+        table: what waits, with those of this epoch that had waited before.
+    """
+
+    def __init__(self, ordering: Ordering, record: EpochRecord, table: KeyTable) -> None:
+        self._ordering = ordering
+        self._record = record
+        self._place_of: dict[int, Place] = {}
+        self._keys: dict[int, Keys] = {}  # of roots that are left out
+        self._arrived = Arrived()  # of the last run
+        self._find([*record.attempts, *record.header.again])
+        here = {*self._place_of.values()}
+        self._elsewhere = {place: one for place, one in table.items() if place not in here}
+
+    def held(self, failures: Mapping[int, Failure]) -> dict[str, list[tuple[int, int, int]]]:
+        """What waits at each gate, for the next run: see `worker.gate`. `failures` are those of what is left out."""
+        first: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
+        waiting = [(place, one.keys) for place, one in self._elsewhere.items()]
+        waiting += [
+            (self._place_of[root], keys)
+            for root, keys in self._keys.items()
+            if not (root in failures and self._is_final(root, failures[root]))
+        ]
+        for (task, number), keys in waiting:
+            for gate, hashes in keys.items():
+                for one in hashes:
+                    known = first[gate].setdefault((task, one), number)
+                    first[gate][task, one] = min(known, number)
+        return {gate: [(*line, number) for line, number in lines.items()] for gate, lines in first.items()}
+
+    def behind(
+        self,
+        arrived: Arrived,
+        left_out: Collection[int],
+        failures: Mapping[int, Failure],
+        failed: Mapping[int, Failure],
+        away: Collection[int],
+    ) -> set[int]:
+        """The roots that a run worked on and that must not count now, although nothing else speaks against them.
+
+        Args:
+            arrived: what the run told.
+            left_out: roots that it did not touch.
+            failures: of those of them that failed.
+            failed: those that failed in it.
+            away: those that it could not work on because of an outage.
+        """
+        self._arrived = arrived
+        if not (left_out or failed or away or arrived.behind or self._elsewhere):
+            return set()
+        self._find([*left_out, *failed, *away, *arrived.behind])
+        found: dict[int, dict[int, Behaviour]] = defaultdict(dict)
+        for (task, number), waiting in self._elsewhere.items():
+            found[task][number] = Behaviour(number, waiting.keys, waits=True)
+        for root in left_out:
+            if not (root in failures and self._is_final(root, failures[root])):
+                self._add(found, root, self._keys.get(root, self._ordering.unknown), waits=True)
+        mine = self._mine(failed.keys() | {*away} | arrived.behind)
+        seen = self._seen(mine.keys())
+        for root in mine:
+            self._add_bad(found, root, failed.get(root), seen.get(root, {}))
+        first = {task: min(messages) for task, messages in found.items() if messages}
+        later = self._later(first)
+        for root, keys in later.items():
+            task, number = self._place_of[root]
+            if number not in found[task]:
+                self._add(found, root, keys_known(keys, ()))
+        roots = {self._place_of[root]: root for root in (*mine, *later)}
+        below = self._ordering.gates.below
+        behind_here = {roots[task, number] for task, ones in found.items() for number in behind(ones.values(), below)}
+        return behind_here | (arrived.behind - failed.keys() - {*away})
+
+    def leave_out(self, roots: Collection[int], failed: Mapping[int, Failure]) -> None:
+        """Roots fell out in the last run: remember their keys, as far as it has shown them."""
+        self._find(roots)
+        seen = self._seen(self._mine(roots).keys())
+        for root in self._mine(roots):
+            self._keys[root] = remembered(keys_known(seen.get(root, {}), self._missing(root, failed.get(root))))
+
+    def after(self, due_s: Mapping[int, float], put_back: Collection[int]) -> tuple[KeyTable, dict[int, float]]:
+        """What waits when the epoch is settled, and when what is put back goes out.
+
+        Args:
+            due_s: root → when its next attempt goes out, of all that are to be tried again.
+            put_back: those of them that go out later if what they wait for does.
+        """
+        table = dict(self._elsewhere)
+        mine = self._mine(due_s)
+        for root, place in mine.items():
+            table[place] = Waiting(self._keys.get(root, self._ordering.unknown), due_s[root])
+        lines: dict[int, dict[int, Waiting]] = defaultdict(dict)
+        late: dict[int, set[int]] = defaultdict(set)
+        for (task, number), waiting in table.items():
+            lines[task][number] = waiting
+        for root in self._mine(put_back):
+            late[mine[root][0]].add(mine[root][1])
+        final: dict[int, float] = {}
+        roots = {place: root for root, place in mine.items()}
+        for task, numbers in late.items():
+            for number, due in due_times(lines[task], numbers).items():
+                final[roots[task, number]] = due
+                table[task, number] = table[task, number]._replace(due_s=due)
+        return table, final
+
+    def sorted(self, roots: Iterable[int]) -> list[int]:
+        """These roots in the order of their messages."""
+        return sorted(roots, key=lambda root: self._place_of.get(root, (-1, 0))[1])
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _find(self, roots: Collection[int]) -> None:
+        """Find the places of these roots, of those that have one."""
+        unknown = np.array([root for root in roots if root not in self._place_of], dtype=np.uint64)
+        tasks, numbers = places_in(self._record.inputs, unknown)
+        for root, task, number in zip(unknown.tolist(), tasks.tolist(), numbers.tolist(), strict=True):
+            if task in self._ordering.tasks:
+                self._place_of[root] = task, number
+
+    def _mine(self, roots: Iterable[int]) -> dict[int, Place]:
+        return {root: self._place_of[root] for root in roots if root in self._place_of}
+
+    def _add(self, found: dict[int, dict[int, Behaviour]], root: int, keys: Keys, *, waits: bool = False) -> None:
+        place = self._place_of.get(root)
+        if place is not None:
+            found[place[0]][place[1]] = Behaviour(place[1], keys, waits=waits)
+
+    def _add_bad(self, found: dict[int, dict[int, Behaviour]], root: int, failure: Failure | None, seen: _Keys) -> None:
+        """Of a root that failed, or that was not worked on."""
+        task, number = self._place_of[root]
+        keys = keys_known(seen, self._missing(root, failure))
+        if failure is None:
+            found[task][number] = Behaviour(number, keys, waits=True)
+            return
+        found[task][number] = Behaviour(
+            number,
+            keys,
+            failed_at=frozenset(self._arrived.failed_at[root]) or frozenset({failure.component}),
+            dies=self._is_final(root, failure),
+            crashed=failure.kind is FailureKind.POISON,
+        )
+
+    def _is_final(self, root: int, failure: Failure) -> bool:
+        return self._ordering.dies(self._record.attempts.get(root, 1), failure)
+
+    def _missing(self, root: int, failure: Failure | None) -> list[str]:
+        """The gates that may not have seen all that a root has there.
+
+        Where all that failed it is at the gate or behind it, the gate has: within a stage producers are worked first,
+        and stages one after the other.
+        """
+        places = self._arrived.failed_at.get(root, set())
+        below = self._ordering.gates.below
+        if failure is not None and failure.kind is FailureKind.POISON:
+            return [*below]
+        return [gate for gate, components in below.items() if not places <= components]
+
+    def _seen(self, roots: Collection[int]) -> dict[int, _Keys]:
+        """The keys with which these roots came to gates."""
+        wanted = np.array([*roots], dtype=np.uint64)
+        return self._picked(lambda there: np.isin(there, wanted)) if len(wanted) else {}
+
+    def _later(self, first: Mapping[int, int]) -> dict[int, _Keys]:
+        """The keys of what came to gates with the number that is the first one for its spout task, or a later one."""
+
+        def is_later(there: wire.U64) -> Any:
+            tasks, numbers = places_in(self._record.inputs, there)
+            found = np.zeros(len(there), np.bool_)
+            for task, number in first.items():
+                found |= (tasks == task) & (numbers >= number)
+            return found
+
+        later = self._picked(is_later)
+        self._find(later)
+        return later
+
+    def _picked(self, is_wanted: Callable[[wire.U64], Any]) -> dict[int, _Keys]:
+        found: dict[int, _Keys] = {}
+        for gate, (roots, hashes) in self._arrived.parts:
+            chosen = is_wanted(roots)
+            for root, one in zip(roots[chosen].tolist(), hashes[chosen].tolist(), strict=True):
+                found.setdefault(root, {}).setdefault(gate, set()).add(one)
+        return found
