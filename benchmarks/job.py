@@ -30,6 +30,7 @@ JOBS = {
     "local memory": "benchmarks.local_memory",
     "embedded queue": "benchmarks.queue_embedded",
     "redis queue": "benchmarks.queue_redis",
+    "rabbitmq queue": "benchmarks.queue_rabbitmq",
     "routes": "benchmarks.routes_job",
 }
 """Job name → module with a function `run(spec) -> JobResult`."""

@@ -27,6 +27,7 @@ from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environme
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
 from benchmarks.queue_embedded import measure_queue
+from benchmarks.queue_rabbitmq import measure_rabbitmq_queue
 from benchmarks.queue_redis import measure_redis_queue
 from benchmarks.routes_rows import measure_routes
 from benchmarks.row import Row, Settings
@@ -191,6 +192,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     **LOCAL_BENCHMARKS,
     "queue": measure_queue,
     "redis": measure_redis_queue,
+    "rabbitmq": measure_rabbitmq_queue,
     "routes": measure_routes,
 }
 """Name on the command line → what runs it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples.queue_pipeline import PRICES, publish, topology
-from tests.queues.servers import nats_server, redis_server
+from tests.queues.servers import nats_server, rabbit_server, redis_server
 from tupletree.queues import open_queue, url_of
 from tupletree.runtimes.run import run
 
@@ -24,7 +24,10 @@ GOOD = {f"order-{number}" for number in range(ORDERS) if number % 100 != 99}
 
 
 def check(place: Path, broker: str, good: set[str]) -> None:
-    """Every good order is sold once in the table and the queue, and the others are dead letters."""
+    """Every good order is sold once in the table and the queue, and the others are dead letters.
+
+    A broker that does not know an id again may have it twice, in a queue and among dead letters.
+    """
     with sqlite3.connect(place / "sales.db") as table:
         rows = table.execute("SELECT id, cents FROM sales").fetchall()
     assert Counter(one for one, _ in rows) == Counter(good)
@@ -36,11 +39,13 @@ def check(place: Path, broker: str, good: set[str]) -> None:
         sold: Counter[str] = Counter()
         while leased := sales.lease(1000, lease_s=3600):
             sold.update(one.message.id for one in leased)
-        assert sold == Counter(good)
+        knows_ids = sales.broker.capabilities.idempotent_publish
+        assert (sold == Counter(good)) if knows_ids else ({*sold} == good)
     with open_queue(url_of(broker, "orders")) as orders:
         assert orders.depth().open == 0
         dead = orders.peek("dead", 1_000_000)
-        assert len(dead) == len(good) // 99
+        assert len({one.message.id for one in dead}) == len(good) // 99
+        assert len(dead) == len(good) // 99 or not knows_ids
         assert {one.message.body for one in dead} == {b"no order"}
 
 
@@ -52,7 +57,7 @@ def test_every_good_order_is_sold_once_and_the_others_are_dead_letters_of_the_qu
     check(tmp_path, f"sqlite:///{tmp_path}/shop.db", GOOD)
 
 
-@pytest.fixture(params=["sqlite", "redis", "nats"])
+@pytest.fixture(params=["sqlite", "redis", "nats", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Its URL."""
     if request.param == "sqlite":
@@ -60,9 +65,12 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     elif request.param == "redis":
         with redis_server() as server:
             yield server.url
-    else:
+    elif request.param == "nats":
         with nats_server() as server:
             yield f"{server.url}?lease_s=5"  # what a killed driver had comes back so soon
+    else:
+        with rabbit_server() as server:
+            yield server.url
 
 
 @pytest.mark.nightly

@@ -7,15 +7,21 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.queues.servers import RabbitServer
+from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
 from tests.until import until
+from tupletree import Topology
 from tupletree.errors import ConnectorError
-from tupletree.queues import Broker, Failure, Letter, Message, UnknownQueueError, connect, open_queue
+from tupletree.queues import Broker, Failure, Letter, Message, UnknownQueueError, connect, open_queue, url_of
 from tupletree.queues.contract import RefusedConnectionError
+from tupletree.sinks import queue_sink
+from tupletree.sources import queue as queue_source
 
 pika = pytest.importorskip("pika")
 from tupletree.queues.rabbitmq import RabbitBroker, client  # noqa: E402
@@ -264,3 +270,75 @@ def test_a_server_that_takes_no_messages_for_want_of_memory_is_an_outage_that_sa
             return False
 
         until(is_taken)
+
+
+def _pricing(url: str) -> Topology:
+    t = Topology("pricing")
+    orders = t.spout("orders", queue_source(url_of(url, "to-price"), Order, follow=False))
+    t.sink("invoices", queue_sink(url_of(url, "priced"), id="order")).shuffle(t.bolt("price", price).shuffle(orders))
+    return t
+
+
+def _priced(url: str, tmp_path: Path, runner: Runner, count: int, trouble: Callable[[Broker], None]) -> None:
+    """All good orders are priced, at least once, and the others dead, though there is trouble in the middle of it."""
+    good = {number for number in range(count) if number % 100 != 7}
+    with open_queue(url_of(url, "to-price")) as orders, open_queue(url_of(url, "priced")) as invoices:
+        orders.publish(
+            [Message(id=f"m{n}", body=b'{"number":%d,"pears":%d}' % (n, n if n in good else -1)) for n in range(count)]
+        )
+        troubling = threading.Thread(target=trouble, args=[invoices.broker])
+        troubling.start()
+        runner(_pricing(url), tmp_path)
+        troubling.join()
+        while orders.depth().ready:  # came back when the input had ended
+            runner(_pricing(url), tmp_path)
+        priced: Counter[int] = Counter()
+        while leased := invoices.lease(1000, lease_s=3600, wait_s=1.0):
+            priced.update(msgspec.json.decode(one.message.body)["order"] for one in leased)
+        assert {*priced} == good
+        assert {one.message.id for one in orders.peek("dead", count)} == {f"m{n}" for n in range(count)} - {
+            f"m{n}" for n in good
+        }
+        assert orders.depth().open == 0
+
+
+@pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
+def test_a_run_whose_connections_drop_three_times_goes_on(
+    rabbitmq: RabbitServer, tmp_path: Path, runner: Runner
+) -> None:
+    def trouble(broker: Broker) -> None:
+        for number in range(1, 4):
+            until(lambda: _count(broker) >= 100 * number)  # noqa: B023 - called before the next number
+            rabbitmq.control("close_all_connections", "as by a network that fails")
+
+    _priced(_place(rabbitmq, runner), tmp_path, runner, 1500, trouble)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
+def test_a_run_whose_server_is_killed_goes_on(
+    rabbitmq: RabbitServer, tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "KEEPING_S", 2.0)
+
+    def trouble(broker: Broker) -> None:
+        for number in range(1, 3):
+            until(lambda: _count(broker) >= 500 * number)  # noqa: B023 - called before the next number
+            rabbitmq.kill()
+            rabbitmq.start()
+
+    _priced(_place(rabbitmq, runner), tmp_path, runner, 6000, trouble)
+
+
+def _place(server: RabbitServer, runner: Runner) -> str:
+    """A virtual host of its own."""
+    name = f"{runner.__name__}-{time.monotonic_ns()}"
+    server.control("add_vhost", name)
+    server.control("set_permissions", "--vhost", name, "guest", ".*", ".*", ".*")
+    return f"{server.url}/{name}"
+
+
+def _count(broker: Broker) -> int:
+    with contextlib.suppress(ConnectorError):
+        return broker.depth("priced").ready
+    return 0
