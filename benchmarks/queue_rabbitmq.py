@@ -43,10 +43,9 @@ def run_bare(url: str) -> float:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=2 * BATCH)
     decoder = msgspec.json.Decoder(Order)
-    started_s, done = time.perf_counter(), 0
-    for method, _, data in channel.consume(ready_queue_of("orders")):
+    started_s = time.perf_counter()
+    for done, (method, _, data) in enumerate(channel.consume(ready_queue_of("orders")), 1):
         Priced(decoder.decode(data).number * 40)
-        done += 1
         if done % BATCH == 0:
             channel.basic_ack(method.delivery_tag, multiple=True)
         if done == MESSAGES:

@@ -207,6 +207,23 @@ def test_what_comes_after_its_consumer_was_cancelled_is_for_the_next_lease(rabbi
         assert not queue.ack([early.handle])
 
 
+def test_what_was_sent_ahead_of_a_consumer_that_stops_is_soon_with_others(rabbitmq: RabbitServer) -> None:
+    with open_queue(f"{rabbitmq.url}?queue=ahead") as queue, connect(rabbitmq.url) as other:
+        assert isinstance(queue.broker, RabbitBroker)
+        queue.publish([Message(id=str(number)) for number in range(400)])
+        mine = [*queue.lease(50, lease_s=600), *queue.lease(50, lease_s=600)]
+        link = queue.broker._client._link
+        assert link is not None
+        assert link.consuming[ready_queue_of("ahead")].spare == 150
+        theirs: list[str] = []
+        while len(theirs) < 300:
+            leased = other.lease("ahead", 50, lease_s=600, wait_s=20)
+            assert leased
+            theirs += [one.message.id for one in leased]
+        assert Counter([one.message.id for one in mine] + theirs) == Counter(map(str, range(400)))
+        assert not queue.ack([one.handle for one in mine])
+
+
 def test_many_consumers_of_one_queue_share_its_messages(rabbitmq: RabbitServer) -> None:
     ids = [f"m{number}" for number in range(2000)]
     with open_queue(f"{rabbitmq.url}?queue=many") as queue:

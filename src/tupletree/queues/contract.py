@@ -86,7 +86,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         several_hosts: consumers on several hosts may share a queue.
         lists_queues: `queues`.
         holds_only_leased: a connection keeps from others only what it leased. False: it may hold more for its next
-            lease, no longer than a lease.
+            lease, no longer than a lease. What of it goes back, or is lost with it, may count as delivered.
         leases_survive: a lease lasts though the connection that took it is gone. False: its message comes again at
             once.
         max_lease_s: no lease lasts longer, however often it is extended.

@@ -409,7 +409,7 @@ class _Letters:
 
     async def __aenter__(self) -> Self:
         requests = Requests(await opened(self._link.connection))
-        self.channel = QueueChannel(requests, self._queue, self._client.clock, 1e9)
+        self.channel = QueueChannel(requests, self._queue, self._client.clock, 1e9, lambda _: None)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -202,7 +202,7 @@ class RabbitClient:
             channel = link.consuming.get(queue)
             if channel is None:
                 requests = Requests(await opened(link.connection))
-                channel = link.consuming[queue] = QueueChannel(requests, queue, self.clock, self._longest_s)
+                channel = link.consuming[queue] = QueueChannel(requests, queue, self.clock, self._longest_s, self.watch)
                 requests.on_end(partial(link.forget, queue))
             return channel
 

@@ -3,15 +3,17 @@
 Owns which deliveries of a channel are out and until when. Everything here runs on the connection's event loop.
 
 AMQP pushes: it has no request for n messages. For each call a consumer is made whose window is what is asked for, and
-cancelled when they are here; so a connection holds what it leased, and in two cases more, for its next lease: what
-exceeded `max_bytes`, and what was under way when the consumer was cancelled. A delivery that nobody acked goes back to
-the queue when its lease is over, by this connection, or when the channel closes, by the server.
+cancelled when they are here; so a connection holds what it leased, and in three cases more, for its next lease: what
+exceeded `max_bytes`, what was under way when the consumer was cancelled, and what a caller that is quick has sent
+ahead. A delivery that nobody acked goes back to the queue when its lease is over, by this connection, or when the
+channel closes, by the server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,6 +29,16 @@ UNKNOWN_WINDOW = 32
 """Messages asked for at first, while nobody knows how large they are."""
 
 WIDEST_WINDOW = 10_000
+
+AHEAD, LEAST_AHEAD, QUICK_S = 4, 50, 0.25
+"""Who leases this many, finds them, and comes again so soon, has as many batches sent at a time: a consumer costs the
+server two writes to its disk."""
+
+KEPT_S = 2.0
+"""How long what was sent beyond a lease waits here for the next one."""
+
+GRACE_S = 0.005
+"""How long deliveries are waited for before the queue is asked whether there are more."""
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -57,18 +69,28 @@ class QueueChannel:
         queue: the server's name of the queue.
         clock: monotonic seconds.
         longest_s: that a lease may last, however often it is extended.
+        watch: is told until when something is held, so that `end_leases` is called then.
     """
 
-    def __init__(self, requests: Requests, queue: str, clock: Callable[[], float], longest_s: float) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        queue: str,
+        clock: Callable[[], float],
+        longest_s: float,
+        watch: Callable[[float], None],
+    ) -> None:
         self.requests = requests
         self.queue = queue
         self._clock = clock
         self._longest_s = longest_s
+        self._watch = watch
         self._names = itertools.count()
         self._arriving: dict[str, _Arrivals] = {}
         self._unsettled: dict[int, Lease] = {}  # in the order of their tags
         self._spare: deque[Lease] = deque()
         self._kept_s = 0.0
+        self._quick_until_s = 0.0
         self._window = 0
         self._largest = 0
         self._is_idle = False
@@ -94,22 +116,25 @@ class QueueChannel:
 
     async def take(self, limit: int, max_bytes: int, lease_s: float, wait_s: float = 0.0) -> list[Lease]:
         """Lease up to `limit` messages; wait so long for the first."""
-        self._kept_s = lease_s
+        self._kept_s = min(lease_s, KEPT_S)
+        ahead = AHEAD if limit >= LEAST_AHEAD and time.monotonic() < self._quick_until_s else 1
         taken = self._take_spare(limit, max_bytes, lease_s)
         room = max_bytes - sum(len(one.body) for one in taken)
         is_empty = False
         while len(taken) < limit and room > 0 and not is_empty:
-            window = self._window_for(limit - len(taken), room)
+            wanted = limit - len(taken)
+            window = self._window_for(wanted * ahead, room)
             if not taken and wait_s > 0:
                 window = 1
             elif await self._is_known_empty():
                 break
             await self._consume(window, 0.0 if taken else wait_s)
             more = self._take_spare(limit - len(taken), room, lease_s, is_first=not taken)
-            is_empty = len(more) < window
+            is_empty = len(more) < min(window, wanted)
             taken += more
             room -= sum(len(one.body) for one in more)
         self._is_idle = not taken
+        self._quick_until_s = time.monotonic() + QUICK_S if len(taken) == limit else 0.0
         return taken
 
     async def _is_known_empty(self) -> bool:
@@ -139,6 +164,8 @@ class QueueChannel:
             if not arrivals.count and wait_s > 0:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(arrivals.all_here), wait_s)
+            if arrivals.count < window:
+                await asyncio.wait([arrivals.all_here], timeout=GRACE_S if arrivals.count or wait_s <= 0 else 0.0)
             if arrivals.count < window:
                 # The queue answers after it has sent what there is. Cancelled earlier, the server would give that back.
                 counted = self.requests.send("queue_declare", self.queue, passive=True)
@@ -183,6 +210,7 @@ class QueueChannel:
         lease = Lease(method.delivery_tag, body, header.properties, now_s, now_s + self._kept_s)
         self._unsettled[lease.tag] = lease
         self._spare.append(lease)
+        self._watch(lease.ends_s)
         arrivals = self._arriving.get(method.consumer_tag)
         if arrivals is not None:
             arrivals.add(len(body))
