@@ -14,6 +14,7 @@ from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.errors import ConnectorError, TupletreeError
 from tupletree.sinks import foreach
 from tupletree.topology.components import MessageId
+from tupletree.tracking.retry import RestartPolicy
 
 
 @bolt
@@ -181,7 +182,8 @@ def test_it_is_restarted_as_often_as_the_option_says(
     assert script.life.count("open") == 1 + restarts
 
 
-def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path) -> None:
+def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RestartPolicy, "failed", lambda _self, _now_s: 3_600.0)
     broke = threading.Event()
 
     class Broken(Script):

@@ -151,6 +151,23 @@ def test_workers_log_as_the_environment_says(said: str) -> None:
         assert lines[0].endswith("WARNING user: careful")
 
 
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_from_python_it_is_one_call(style: str) -> None:
+    program = (
+        f"import logging\nfrom tupletree.logs import log_to_stderr\nlog_to_stderr(logging.INFO, {style!r})\n"
+        "logging.getLogger('user').info('so and so'); logging.getLogger('user').debug('nothing')\n"
+        f"import os; print(os.environ[{VARIABLE!r}])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    (line,) = ran.stderr.splitlines()
+    if style == "json":
+        assert json.loads(line)["message"] == "so and so"
+    else:
+        assert line.endswith("INFO user: so and so")
+    assert ran.stdout.strip() == f"INFO:{style}", "for workers that are started later"
+
+
 def test_handlers_that_are_there_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = list(logging.getLogger().handlers)
     assert before, "pytest has its own"

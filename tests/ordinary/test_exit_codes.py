@@ -237,6 +237,29 @@ def test_with_json_logs_every_line_on_stderr_is_an_object(tmp_path: Path, write_
     assert any("messages are open" in message for message in messages)
 
 
+def test_with_json_logs_a_summary_and_an_error_are_objects_and_a_summary_stays_text_if_asked(
+    tmp_path: Path, write_target: WriteTarget
+) -> None:
+    target = write_target(TARGET)
+
+    def run(folder: str, *more: str) -> subprocess.CompletedProcess[str]:
+        line = [
+            sys.executable, "-m", "tupletree", "run", str(target), "--runtime", "local", "--log-format", "json",
+            "--set", f"out={tmp_path / folder}", "--set", "what=bad", "--set", "count=2",
+            "--state-dir", str(tmp_path / f"state-of-{folder}"), *more,
+        ]  # fmt: skip
+        return subprocess.run(line, capture_output=True, text=True, check=False)
+
+    assert json.loads(run("object").stdout)["dead"] == 2
+    as_text = run("text", "--summary", "text").stdout
+    assert "  dead              2\n" in as_text
+    (tmp_path / "file").write_text("in the place of a folder")
+    wrong = run("file")
+    assert wrong.returncode == 2
+    errors = [json.loads(line) for line in wrong.stderr.splitlines()]
+    assert [one["level"] for one in errors if "not a folder" in one["message"]] == ["ERROR"]
+
+
 @pytest.mark.spark
 def test_on_spark_too_status_is_a_health_check_and_json_logs_are_objects(
     tmp_path: Path, write_target: WriteTarget

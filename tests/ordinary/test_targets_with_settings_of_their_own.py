@@ -39,8 +39,9 @@ def ran(file: Path, folder: Path, *options: str) -> Ran:
     )
 
 
+@pytest.mark.parametrize("options", [(), ("--log-format", "json")])
 def test_its_logging_is_left_and_its_signal_handlers_too_and_the_run_says_so(
-    tmp_path: Path, write_target: WriteTarget
+    tmp_path: Path, write_target: WriteTarget, options: tuple[str, ...]
 ) -> None:
     setup = """
 logging.basicConfig(level="INFO", format="MINE %(name)s %(message)s")
@@ -48,7 +49,7 @@ logging.getLogger("mine").info("imported")
 def on_term(number, frame): pass
 signal.signal(signal.SIGTERM, on_term)
 """
-    said = ran(write_target(TARGET.format(setup=setup)), tmp_path)
+    said = ran(write_target(TARGET.format(setup=setup)), tmp_path, *options)
     assert said.returncode == 0, said.stderr
     lines = said.stderr.splitlines()
     assert "MINE mine imported" in lines

@@ -15,6 +15,7 @@ from tests.local.running import begin
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
 from tests.tasks.streams import Line, Word
+from tests.until import until
 from tupletree import Emit, EndOfInput, Retry, RetryAfter, Spout, TaskContext, Topology, bolt, testing
 from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.local.history import FILES, LocalHistory, stored_facts
@@ -259,8 +260,7 @@ def test_a_stop_names_what_it_leaves_open(tmp_path: Path) -> None:
     slow = t.spout("lines", items([Line("flaky")], ids=["flaky"]))
     t.sink("out", foreach(lambda _: None)).shuffle(t.bolt("meet", meet, retry=Retry(backoff_s=60.0)).shuffle(slow))
     handle = begin(t, tmp_path / "state")
-    while not handle.progress().failed:
-        pass
+    until(lambda: "failed" in [one.what for one in why(tmp_path / "state", "flaky")])  # while it runs
     handle.stop(0.0)
     assert handle.wait(10).open == 1
     assert [one.what for one in why(tmp_path / "state", "flaky")] == ["failed", "open"]

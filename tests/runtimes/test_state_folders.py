@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.docs.sentences import ROOT
 from tests.local.running import HANG_S
 from tests.ordinary.conftest import begin_in_process
 from tests.tasks.streams import Line, Script, Word, lines
-from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, batch_bolt, bolt
+from tests.until import until
+from tupletree import Emit, EndOfInput, PermanentError, Spout, TaskContext, Topology, batch_bolt, bolt
 from tupletree.config import Options
 from tupletree.runtimes import deadletters
 from tupletree.runtimes import run as api_run
+from tupletree.runtimes.run import why
 from tupletree.runtimes.spark.settle import decision
 from tupletree.sinks import foreach
-from tupletree.sources import text_lines
+from tupletree.sources import items, text_lines
 
 
 class Ones(Spout[Line]):
@@ -95,3 +100,56 @@ def test_a_record_that_its_source_rejected_cannot_be_replayed(tmp_path: Path, ca
         assert begin_in_process(t, tmp_path / "state").wait(HANG_S).dead == 1
     assert "cannot be replayed" in caplog.text
     assert len(deadletters.read(tmp_path / "state")) == 1
+
+
+def table_of_names() -> set[str]:
+    """The names that docs/operations.md has for what is in a state directory."""
+    section = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").split("## State directory")[1]
+    rows = [line.split("|")[1] for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+ASKED = threading.Event()
+
+
+@bolt(blocking=True)
+def refuses(line: Line) -> Word:
+    if line.text == "bad":
+        raise PermanentError("never")
+    assert ASKED.wait(HANG_S)
+    return Word(line.text)
+
+
+@pytest.mark.parametrize("runtime", ["local", "durable", "spark"])
+def test_the_documents_name_all_that_is_in_a_state_directory(tmp_path: Path, runtime: str) -> None:
+    ASKED.clear()
+    t = Topology("whole")
+    refused = t.bolt("refuses", refuses).shuffle(
+        t.spout("lines", items([Line("held"), Line("bad")], ids=["held", "bad"]))
+    )
+    t.sink("called", foreach(lambda _: None)).shuffle(refused)
+    state = tmp_path / "state"
+    if runtime == "spark":
+        handle = begin_in_process(t, state)
+    else:
+        handle = api_run.run(t, runtime="local", state_dir=state, durable=runtime == "durable")
+    until(lambda: runtime == "spark" or handle.progress().emitted)
+    why(state, "held")  # it asks the run
+    ASKED.set()
+    assert handle.wait(HANG_S).dead == 1
+    if runtime != "local":
+        deadletters.request_replay(state, None)
+        assert len([*(state / "inbox").iterdir()]) == 1
+    there = {f"{path.name}/" if path.is_dir() else path.name for path in state.iterdir()}
+    assert there <= table_of_names()
+    wanted = {"tupletree.json", "status.json", "dead/"}
+    if runtime != "spark":
+        wanted.add("answers/")
+    if runtime == "durable":
+        wanted |= {"lock", "journal.sqlite", "inbox/"}
+    if runtime == "spark":
+        wanted |= {"lock", "generations/", "epochs/", "settles/", "spools/", "spouts.json", "started_in.json", "inbox/"}
+        assert {path.suffix for path in (state / "epochs").iterdir()} == {".epoch"}
+        assert {path.suffix for path in (state / "settles").iterdir()} == {".settle"}
+    assert wanted <= there
+    assert [path.suffix for path in (state / "dead").iterdir()] == [".jsonl"]

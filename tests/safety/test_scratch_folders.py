@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,7 @@ def test_another_user_cannot_look_into_it(shared: Path) -> None:
 def test_it_lies_where_spark_was_told_to_keep_such_files(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("# spark.local.dir /no\nspark.local.dir   /data/1,/data/2 \n")
     conf = {"SPARK_CONF_DIR": str(tmp_path)}
+    assert configured_parents({}, {}) == [Path(tempfile.gettempdir())]
     assert configured_parents({}, conf) == [Path("/data/1"), Path("/data/2")]
     assert configured_parents({"spark.local.dir": "/set"}, conf) == [Path("/set")]
     assert configured_parents({"spark.local.dir": "/set"}, {"SPARK_LOCAL_DIRS": "/env", **conf}) == [Path("/env")]

@@ -186,6 +186,8 @@ def test_a_driver_that_was_only_suspended_stops_when_another_has_committed(
         end(sleeper)
     assert sleeper.returncode == 1
     assert "another start of this run has taken over; this one stops" in said(folder)
+    assert "epoch 2 is settled already" in said(folder), "before it changes anything"
+    assert read_settle(folder / "state" / "settles", 2).generation == 2
     # What it had written stays hidden, and goes with the next start.
     check_ended(folder, resume(folder, run_topology))
 

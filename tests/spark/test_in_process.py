@@ -5,8 +5,10 @@ A crash is an exception at a crash point: what was begun is not undone, and the 
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,8 @@ from tupletree.config import resolve_options
 from tupletree.errors import TupletreeError
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunRequest, Summary
-from tupletree.testing.in_process import start_in_process
+from tupletree.runtimes.spark.driver.intake import Intake
+from tupletree.testing.in_process import InProcessPlanRunner, start_in_process
 
 HANG_S = 30.0
 LINES = 34
@@ -76,3 +79,49 @@ def test_after_a_crash_at_any_point_every_row_is_there_once(
     assert {number for what, number in told if what == "acked"} == {
         number for number, text in enumerate((tmp_path / "text").read_text().splitlines(), 1) if "poison" not in text
     }
+
+
+def test_no_message_is_pulled_before_the_warm_up_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, pulled = InProcessPlanRunner.run, Intake.pull
+    story: list[str] = []
+    first_pull = threading.Event()
+
+    def run(self: Any, slices: Any, control: Any) -> Any:
+        if control.epoch < 0:
+            first_pull.wait(0.2)  # it does not come
+        reports = ran(self, slices, control)
+        story.append("warm-up" if control.epoch < 0 else "epoch")
+        return reports
+
+    def pull(self: Intake) -> bool:
+        story.append("pull")
+        first_pull.set()
+        return pulled(self)
+
+    monkeypatch.setattr(InProcessPlanRunner, "run", run)
+    monkeypatch.setattr(Intake, "pull", pull)
+    write_text(tmp_path, LINES)
+    assert count(tmp_path).open == 0
+    assert story[:2] == ["warm-up", "pull"]
+    assert story.count("warm-up") == 1
+
+
+def test_an_epoch_is_not_committed_before_the_source_has_heard_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story: list[str] = []
+    committing = threading.Event()
+
+    def reach(point: str) -> None:
+        if point == "callbacks.before" and "callbacks.after" not in story:
+            committing.clear()
+            committing.wait(0.2)  # the next epoch was logged ahead and runs, and could be committed now
+        if point in {"settle.before_log", "callbacks.after"}:
+            story.append(point)
+            committing.set()
+
+    monkeypatch.setattr(crash_points, "on_reached", reach)
+    write_text(tmp_path, LINES)
+    assert count(tmp_path, epoch_max_messages=5).open == 0
+    assert len(story) > 6
+    assert story == ["settle.before_log", "callbacks.after"] * (len(story) // 2)

@@ -119,6 +119,37 @@ def test_outputs_wait_for_the_trees_they_are_anchored_to_and_so_do_acks(
     assert told == {1: ["open", "acked"], 2: ["open", "acked"], 3: ["acked"]}
 
 
+@bolt(outputs=(Item, Part))
+def ones_in_two(item: Item) -> Iterator[Item | Part]:
+    yield item
+    if item.number == 1:
+        yield Part(item.number)
+
+
+@batch_bolt(size=3, max_age_s=600.0)
+def together(parts: list[Part]) -> list[Part]:
+    return parts
+
+
+def test_a_message_that_is_complete_is_not_acked_while_an_output_of_it_waits_for_another_message(
+    tmp_path: Path, start_topology: StartTopology
+) -> None:
+    source = tank("withheld", 3, allowed=2)
+    t = Topology("withheld")
+    parts = t.bolt("parts", ones_in_two).shuffle(t.bolt("items", item_of).shuffle(t.spout("tap", Tap("withheld"))))
+    t.sink("pairs", jsonl(tmp_path / "pairs")).shuffle(t.bolt("by_two", by_two).global_(parts.stream(Item)))
+    t.sink("ones", jsonl(tmp_path / "ones")).shuffle(t.bolt("together", together).global_(parts.stream(Part)))
+    handle = start_topology(t, tmp_path / "state", **ONE_BY_ONE)
+    # The first one has nothing but its place in the pair, which was made in epoch 1; a part of the other is held.
+    progress = wait_until(handle, lambda progress: progress.epoch >= 1)
+    assert (progress.acked, progress.open) == (0, 2)
+    assert rows_of(tmp_path / "pairs") == []
+    source.open_all()
+    assert handle.wait(HANG_S).acked == 3
+    assert sorted(map(sorted, rows_of(tmp_path / "pairs"))) == [[0, 1], [2]]
+    assert source.acked == Counter(range(1, 4))
+
+
 def test_a_stop_leaves_what_is_held_to_the_next_start(
     tmp_path: Path, start_topology: StartTopology, run_topology: RunTopology
 ) -> None:
