@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,17 @@ def window(lines: list[Line]) -> list[Held]:
     return [Held(line.number, len(lines)) for line in lines]
 
 
+@window_bolt(gap_s=SOME_HOURS_S, timestamp="number", lag_s=0, per_key=True, extend_timeout=True)
+def session(lines: list[Line]) -> list[Held]:
+    return [Held(line.number, len(lines)) for line in lines]
+
+
 @join_bolt(within_s=SOME_HOURS_S, timestamp="number", lag_s=0, extend_timeout=True)
 def join(line: Line, mark: Mark | None) -> Held:
     return Held(line.number, 1 if mark is None else 2)
 
 
-HOLDERS: Mapping[str, Any] = {"batch": batch, "full": full, "window": window, "join": join}
+HOLDERS: Mapping[str, Any] = {"batch": batch, "full": full, "window": window, "session": session, "join": join}
 
 
 @dataclass
@@ -115,7 +121,7 @@ class World:
                 t.sink("copies", jsonl(self.place / "copies")).shuffle(feed)
         hold = t.bolt("hold", HOLDERS[self.holder])
         for source in (lines, feed) if self.has_input else (lines,):
-            hold.fields(source, "key") if self.holder in {"window", "join"} else hold.shuffle(source)
+            hold.fields(source, "key") if self.holder in {"window", "session", "join"} else hold.shuffle(source)
         if self.holder == "join":
             hold.fields(t.spout("marks", Feed(lambda number: Mark(LATER + number), 2, waits=waits)), "key")
         t.sink("held", jsonl(self.place / "held")).shuffle(hold)
@@ -142,9 +148,9 @@ POINTS = ("generation.claimed", "upgrade.written", "settle.before_log", "settle.
 
 def of_all_kinds() -> list[Any]:
     """Every holder with every producer, which stays or goes; some of them at night only."""
-    kinds = [(holder, feed, stays) for holder in ("batch", "window", "join") for feed in ("spout", "bolt", "same")
-             for stays in (True, False) if stays or feed != "spout"]  # fmt: skip
-    quick = [("batch", "spout", True), ("window", "bolt", False), ("window", "same", True), ("join", "same", False)]
+    holders, feeds = ("batch", "window", "session", "join"), ("spout", "bolt", "same")
+    kinds = [*product(holders, feeds, (True,)), *product(holders, feeds[1:], (False,))]
+    quick = [("batch", "spout", True), ("window", "bolt", False), ("session", "same", True), ("join", "same", False)]
     return [pytest.param(*kind, marks=[] if kind in quick else [pytest.mark.nightly]) for kind in kinds]
 
 

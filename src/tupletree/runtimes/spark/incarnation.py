@@ -180,7 +180,7 @@ class Incarnation:
         self._recovered = recover(directory, accounts, codecs, settings.sinks, clock, rescaler)
         adopt_open_trees(directory, accounts, codecs, clock)
         self.parts = RunParts(plan, options, directory, accounts, settings.sinks, clock, settings.outages)
-        self._replays = Replays(directory.path, accounts, clock, directory.upgrades.today)
+        self._replays = Replays(directory.path, accounts, clock, directory.upgrades)
         retry_policy = RetryPolicy.from_options(options)
         calls = surroundings.sink_calls(options.processing_timeout_s)
         self._called = SinkDelivery(

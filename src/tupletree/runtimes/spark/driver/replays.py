@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.errors import ProcessingError
 from tupletree.runtimes.deadletters import ReplayableLetters, Request, carried_out, inbox_of
+from tupletree.runtimes.spark.format.upgrades import NO_UPGRADES, Upgrades
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter
@@ -26,14 +26,12 @@ class Replays:
     """Reads the inbox from time to time.
 
     A request is part of the accounts once accepted, and leaves the inbox once a settled
-    epoch names it: after a kill in between it is read again, and then its messages are known already. `today` gives the
-    present name of a component: letters have that of their time.
+    epoch names it: after a kill in between it is read again, and then its messages are known already. `upgrades` knows
+    the present names of components: letters have those of their time.
     """
 
-    def __init__(
-        self, state_dir: Path, accounts: Accounts, clock: Clock, today: Callable[[str], str] = lambda name: name
-    ) -> None:
-        self._today = today
+    def __init__(self, state_dir: Path, accounts: Accounts, clock: Clock, upgrades: Upgrades = NO_UPGRADES) -> None:
+        self._upgrades = upgrades
         self._state_dir = state_dir
         self._inbox = inbox_of(state_dir)
         self._accounts = accounts
@@ -84,8 +82,10 @@ class Replays:
         # It may be forgotten: if it came again, its letters would not be dead letters any more.
         self._accounts.replays.discard(request.id)
 
-    def _read(self, _letter_id: str, letter: DeadLetter) -> tuple[int, Any]:
-        spout = self._today(letter.spout)
+    def _read(self, letter_id: str, letter: DeadLetter) -> tuple[int, Any]:
+        if self._upgrades.is_of_dropped(letter.spout, letter_id):
+            raise ProcessingError(f"its spout {letter.spout!r} was dropped")
+        spout = self._upgrades.today(letter.spout)
         task = next((task for task, name in self._accounts.spout_of.items() if name == spout), None)
         if task is None:
             raise ProcessingError(f"there is no spout {letter.spout!r}")

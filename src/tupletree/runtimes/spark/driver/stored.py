@@ -76,8 +76,9 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
     for task in _open_messages(path, entries, settled, upgrades):
         if task in spouts:
             found.of(spouts[task]).open += 1
-    for letter in letters_of(path, lambda _: None).values():
-        found.of(upgrades.today(letter.spout)).letters += 1
+    for letter_id, letter in letters_of(path, lambda _: None).items():
+        if not upgrades.is_of_dropped(letter.spout, letter_id):
+            found.of(upgrades.today(letter.spout)).letters += 1
     epochs = numbered(path / "epochs", ".epoch")
     if epochs:
         header = read_epoch_header(path / "epochs", epochs[-1], upgrades)

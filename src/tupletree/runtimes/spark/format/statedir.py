@@ -21,6 +21,7 @@ import xxhash
 from tupletree.durable import DECODE_ERRORS, damaged, missing, private_folder, read_file, replace_file, write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash_points import crash_point
+from tupletree.runtimes.spark.format.entries import numbered
 from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
 from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, take_lock, unusable
 from tupletree.topology.changes.fingerprint import Fingerprint
@@ -295,6 +296,7 @@ def _written(path: Path, plan: UpgradePlan, generation: int, fingerprint: Finger
     spouts = upgrades.spouts(spout_tasks(file)) if file.exists() else {}
     dropped = [number for number, name in spouts.items() if plan.renames.get(name, name) in plan.drops]
     upgrade = Upgrade(generation, msgspec.to_builtins(fingerprint), plan.renames, plan.drops, plan.resets, dropped)
+    upgrade.settled = max(numbered(path / "settles", ".settle"), default=-1) + 1
     write_upgrade(path, upgrade)
     crash_point("upgrade.written")
     return Upgrades([*upgrades.all, upgrade])

@@ -39,6 +39,7 @@ class Upgrade(msgspec.Struct):
         resets: components whose holders began without what they had remembered.
         dropped_spouts: the numbers of the tasks of spouts among `drops`.
         state: component → segments that were imported: newer than what earlier starts wrote.
+        settled: the number of the epoch after the last one that was settled then.
     """
 
     generation: int
@@ -48,6 +49,7 @@ class Upgrade(msgspec.Struct):
     resets: list[str] = []
     dropped_spouts: list[int] = []
     state: dict[str, list[StateFile]] = {}
+    settled: int = 0
 
 
 class Upgrades:
@@ -107,6 +109,11 @@ class Upgrades:
     def dropped_after(self, generation: int) -> set[str]:
         """Components, by their names now, of which what this start wrote counts no more."""
         return {self.today(name) for one in self.all if one.generation > generation for name in one.drops}
+
+    def is_of_dropped(self, spout: str, letter_id: str) -> bool:
+        """Whether a dead letter is of a spout that was dropped since, also where another one has its name now."""
+        epoch, name = int(letter_id.partition("-")[0]), self.today(spout)
+        return any(epoch < one.settled and name in map(self.today, one.drops) for one in self.all)
 
     def state_after(self, generation: int, state: Mapping[str, list[StateFile]]) -> dict[str, list[StateFile]]:
         """What counts of the state that this start left, with what was dropped and imported since."""
