@@ -73,8 +73,31 @@ def windowed(t: Topology, source: Any) -> Any:
     return t.bolt("three", three).fields(t.bolt("good", good).shuffle(source), "key")
 
 
+def in_sessions(t: Topology, source: Any) -> Any:
+    """Numbers of a key, four apart, up to two that are nine apart or more: where a bad one is missing, or every 20."""
+
+    @bolt
+    def good(number: Number) -> Number:
+        if number.number in BAD:
+            raise PermanentError("bad")
+        return number
+
+    @window_bolt(
+        gap_s=9,
+        per_key=True,
+        timestamp=lambda one: one.number + 10.0 * (one.number // 20),
+        lag_s=100.0,
+        late="fail",
+        extend_timeout=True,
+    )
+    def together(numbers: list[Number]) -> Summed:
+        return Summed(numbers[0].key, len(numbers), [one.number for one in numbers])
+
+    return t.bolt("together", together, parallelism=2).fields(t.bolt("good", good).shuffle(source), "key")
+
+
 @pytest.mark.parametrize("kind", ["seeks", "redelivers"])
-@pytest.mark.parametrize("make", [counting, listing, batching, windowed])
+@pytest.mark.parametrize("make", [counting, listing, batching, windowed, in_sessions])
 def test_killed_at_any_step_a_durable_run_loses_nothing(
     make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path
 ) -> None:
@@ -83,7 +106,7 @@ def test_killed_at_any_step_a_durable_run_loses_nothing(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["seeks", "redelivers"])
-@pytest.mark.parametrize("make", [counting, listing, batching, windowed])
+@pytest.mark.parametrize("make", [counting, listing, batching, windowed, in_sessions])
 def test_killed_at_any_of_more_steps_a_durable_run_loses_nothing(
     make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path
 ) -> None:
@@ -95,7 +118,8 @@ def run_killed(make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path, 
     rejects = frozenset({15}) if kind == "seeks" else frozenset()
     for seed in seeds:
         outside = Outside(kind, 60, rejects)
-        world = World(make, outside, tmp_path / str(seed), seed, kills=seed % 6, full=0.2 * (seed % 3 == 1))
+        room = {"max_spout_pending": 100} if make is in_sessions else {}  # what is open must not fill the limit
+        world = World(make, outside, tmp_path / str(seed), seed, kills=seed % 6, full=0.2 * (seed % 3 == 1), **room)
         world.to_the_end()
         has_state = make in {counting, listing}
         newest = {row.key: row.count for row in outside.rows} if has_state else None

@@ -106,3 +106,15 @@ def test_a_failed_attempt_is_under_way_until_its_spout_task_knows() -> None:
     del in_flight[1]
     under_way.judged([1, 2])
     assert under_way.oldest_s("window") is None
+
+
+def test_what_failed_of_a_spout_task_that_was_lost_is_not_under_way_any_more() -> None:
+    under_way, live = fresh(), LiveRoots(None)
+    in_flight, others = {1: 3.0}, {2: 4.0}
+    live.register(0, in_flight, first_s=in_flight.get)
+    live.register(1, others, first_s=others.get)
+    under_way.failed([1, 2], live)
+    afresh = {3: 5.0}
+    live.register(0, afresh, first_s=afresh.get)
+    under_way.judge_over(live)
+    assert under_way.oldest_s("window") == 4.0, "the other one's task is there"

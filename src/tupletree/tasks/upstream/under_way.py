@@ -188,6 +188,10 @@ class UnderWay:
                 if since_s is not None:
                     self._failed.remove(since_s)
 
+    def judge_over(self, live: LiveRoots) -> None:
+        """A spout task was lost: those of its attempts that failed are over, and nobody will say so."""
+        self.judged([root for root in [*self._failing] if live.first_s(root) is None])
+
     def oldest_s(self, component: str) -> float | None:
         """When the oldest message went out that may still bring a window or join something; None: nothing may.
 

@@ -92,12 +92,15 @@ class MachineSet:
 
     def replace(self, task_id: int, now: Now, out: Outbox, spout_checkpoint: SpoutCheckpoint | None = None) -> Machine:
         """Make and open a machine for a task, in the place of the one that was there."""
-        if self._retry_status is not None and self._retry_status.under_way is not None:
-            self._retry_status.under_way.lost(task_id)
+        under_way = None if self._retry_status is None else self._retry_status.under_way
+        if under_way is not None:
+            under_way.lost(task_id)
         machine = self.machines[task_id] = self._make(self._plan.tasks[task_id], now, spout_checkpoint)
         machine.retry_status, machine.live = self._retry_status, self.live
         machine.number_from(self._numbers)
         machine.start(now, out)
+        if under_way is not None and self.live is not None and isinstance(machine, SpoutMachine):
+            under_way.judge_over(self.live)
         return machine
 
     def spouts(self) -> list[SpoutMachine]:
