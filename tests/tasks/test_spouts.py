@@ -83,6 +83,31 @@ def test_a_redelivery_of_an_open_message_joins_it() -> None:
     assert len(driver.died) == 1
 
 
+def named(letters: str) -> list[Emit[Line]]:
+    return [Emit(Line(letter), letter) for letter in letters]
+
+
+def test_a_spout_that_had_nothing_more_or_is_at_its_limit_has_emitted_all_for_now() -> None:
+    script = Script([named("ab"), None, named("cd"), named("efg")], ends=False)
+    driver = driver_of(script, Options(max_spout_pending=6))
+    spout = driver.spouts[0]
+    for asked, emitted in ((2, 2), (4, 6)):  # the limit ends the second poll, `None` the first
+        assert spout.poll(driver.now, driver.out)
+        assert spout.has_emitted_all
+        assert (script.asked, spout.pending.counters.emitted) == (asked, emitted)
+    driver.carry_out()
+    driver.settle()
+    assert len(script.acked) >= 6
+
+
+def test_a_spout_that_gives_one_by_one_may_have_more() -> None:
+    script = Script(lines(*(f"w{number}" for number in range(100))), ends=False)
+    driver = driver_of(script)
+    spout = driver.spouts[0]
+    assert spout.poll(driver.now, driver.out)
+    assert not spout.has_emitted_all
+
+
 def test_a_drain_emits_what_was_given_asks_for_nothing_and_starts_no_retry() -> None:
     script = Script([lines("bad", *(f"w{number}" for number in range(9)))], ends=False)
     driver = driver_of(script, Options(max_spout_pending=2, backoff_initial_ms=1.0))
