@@ -10,6 +10,7 @@ import pytest
 
 from tests.local.running import HANG_S, begin, run
 from tests.tasks.streams import Gathering, Line, Script, Word, lines
+from tests.until import until
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.errors import ConnectorError, TupletreeError
 from tupletree.sinks import foreach
@@ -199,6 +200,7 @@ def test_a_stop_while_a_restart_is_waited_for_is_final(tmp_path: Path, monkeypat
     t.bolt("word", word).shuffle(t.spout("lines", script)).stream(Word, unconsumed=True)
     handle = begin(t, tmp_path / "state")
     assert broke.wait(HANG_S)
+    until(lambda: handle.progress().state == "restarting")
     handle.stop()
     handle.wait(HANG_S)
     assert script.life.count("open") == 1

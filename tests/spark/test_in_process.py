@@ -110,15 +110,18 @@ def test_an_epoch_is_not_committed_before_the_source_has_heard_of_the_one_before
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story: list[str] = []
-    committing = threading.Event()
+    next_has_run, next_commits = threading.Event(), threading.Event()
 
     def reach(point: str) -> None:
         if point == "callbacks.before" and "callbacks.after" not in story:
-            committing.clear()
-            committing.wait(0.2)  # the next epoch was logged ahead and runs, and could be committed now
+            assert next_has_run.wait(HANG_S), "it is logged already"
+            next_commits.wait(0.3)  # it could be committed now
+        if point == "settle.after_run" and story:
+            next_has_run.set()
         if point in {"settle.before_log", "callbacks.after"}:
+            if story:
+                next_commits.set()
             story.append(point)
-            committing.set()
 
     monkeypatch.setattr(crash_points, "on_reached", reach)
     write_text(tmp_path, LINES)
