@@ -96,6 +96,40 @@ def test_killed_three_times_on_spark_every_good_order_of_10_000_is_sold_exactly_
     check(tmp_path, broker, {f"order-{number}" for number in range(count) if number % 100 != 99})
 
 
+@pytest.mark.nightly
+def test_killed_three_times_locally_every_good_order_of_10_000_is_sold(tmp_path: Path, broker: str) -> None:
+    """At least once: by their keys the table has one row of each, and by their ids consumers of the queue know them."""
+    count = 10_000
+    publish(broker, count)
+    command = [sys.executable, "-m", "tupletree", "run", "examples/queue_pipeline.py", "--runtime", "local"]
+    command += ["--set", f"queue={broker}", "--set", f"table=sqlite:///{tmp_path}/sales.db"]
+    for kills in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        wanted = count - (kills + 1) * 2000
+        while _left(broker) > wanted and process.poll() is None:
+            time.sleep(0.02)  # a process of its own, of which nobody is told
+        assert process.poll() is None, process.communicate()[1].decode()[-2000:]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    while True:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert ended.returncode in {0, 3}, ended.stderr[-2000:]
+        if not _left(broker):
+            break
+    good = {f"order-{number}" for number in range(count) if number % 100 != 99}
+    with sqlite3.connect(tmp_path / "sales.db") as table:
+        rows = table.execute("SELECT id FROM sales").fetchall()
+    assert Counter(one for (one,) in rows) == Counter(good)
+    with open_queue(url_of(broker, "sales")) as sales:
+        sold: set[str] = set()
+        while leased := sales.lease(1000, lease_s=3600):
+            sold.update(one.message.id for one in leased)
+        assert sold == good
+    with open_queue(url_of(broker, "orders")) as orders:
+        assert orders.depth().open == 0
+        assert len({one.message.id for one in orders.peek("dead", count)}) == count // 100
+
+
 def _left(broker: str) -> int:
     with open_queue(url_of(broker, "orders")) as orders:
         return orders.depth().open

@@ -160,6 +160,24 @@ class RabbitServer(Server):
     def url(self) -> str:
         return f"amqp://127.0.0.1:{self.port}"
 
+    def encrypt(self) -> Path:
+        """Listen with TLS alone, with a certificate of its own; returns that."""
+        certificate, key = self.folder / "certificate.pem", self.folder / "key.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(command, check=True, capture_output=True)
+        settings = [
+            "listeners.tcp = none",
+            f"listeners.ssl.1 = 127.0.0.1:{self.port}",
+            "ssl_options.verify = verify_none",
+        ]
+        settings += [f"ssl_options.cacertfile = {certificate}", f"ssl_options.certfile = {certificate}"]
+        settings += [f"ssl_options.keyfile = {key}"]
+        with (self.folder / "rabbitmq.conf").open("a") as configuration:
+            configuration.write("\n".join(settings) + "\n")
+        del self.environment["RABBITMQ_NODE_PORT"], self.environment["RABBITMQ_NODE_IP_ADDRESS"]
+        return certificate
+
     def start(self) -> None:
         if self.mapper is None:  # started by the server it would be a daemon that nobody ends
             command = [shutil.which("epmd") or "epmd", "-port", self.environment["ERL_EPMD_PORT"]]
@@ -184,10 +202,12 @@ class RabbitServer(Server):
 
 
 @contextmanager
-def rabbit_server() -> Iterator[RabbitServer]:
+def rabbit_server(*, is_encrypted: bool = False) -> Iterator[RabbitServer]:
     with tempfile.TemporaryDirectory(prefix="tt-rabbit-", ignore_cleanup_errors=True) as folder:
         server = RabbitServer(Path(folder))
         try:
+            if is_encrypted:
+                server.encrypt()
             server.start()
             yield server
         finally:

@@ -89,11 +89,50 @@ def test_texts_that_do_not_fit_where_others_look_for_them_arrive_as_they_were(ra
         Message(id="name", headers={"n" * 300: "long", "x-death": "a word of the server's", "tupletree": "ours"}),
         Message(id="type", content_type="t" * 300),
         Message(id="none", content_type="", headers={"": "no name"}),
-        Message(id="large", headers={"text": "ž" * 50_000}),
+        Message(id="large", headers={"text": "ž" * 49_000}),
     ]
     with open_queue(f"{rabbitmq.url}?queue=texts") as queue:
         queue.publish(published)
         assert [one.message for one in queue.lease(10)] == published
+
+
+def test_headers_that_fit_no_frame_are_refused_and_a_reason_that_does_not_is_cut(rabbitmq: RabbitServer) -> None:
+    largest = Message(id="largest", body=b"x", headers={"text": "ž" * 49_500})
+    with (
+        open_queue(f"{rabbitmq.url}?queue=frames") as queue,
+        pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as theirs,
+    ):
+        with pytest.raises(RefusedMessagesError, match="at most 100,000 fit") as refused:
+            queue.publish([largest, Message(id="larger", headers={"text": "ž" * 51_000})])
+        assert [one.position for one in refused.value.refused] == [1]
+        assert queue.depth().ready == 0
+        queue.publish([largest])
+        channel = theirs.channel()
+        channel.confirm_delivery()
+        beyond = pika.BasicProperties(message_id="theirs", headers={"text": "x" * 130_000})  # what a frame can hold
+        channel.basic_publish("", ready_queue_of("frames"), b"y", beyond)
+        leased = queue.lease(10)
+        assert {one.message.id for one in leased} == {"largest", "theirs"}
+        queue.fail([Failure(handle=one.handle, delay_s=0.01, reason="«é»" * 300_000) for one in leased])
+        leased = queue.lease(1, wait_s=20) + queue.lease(1, wait_s=20)
+        assert {one.deliveries for one in leased} == {2}
+        assert not queue.dead_letter([Letter(handle=one.handle, reason="«é»" * 300_000) for one in leased])
+        letters = {one.message.id: one for one in queue.peek("dead")}
+        assert letters["largest"].message == largest
+        assert letters["largest"].reason.startswith("«é»" * 1000)
+        assert letters["theirs"].message.headers == {"text": "x" * 130_000}
+
+
+def test_urls_of_rabbitmq_are_taken_apart_and_wrong_ones_named() -> None:
+    for text, expected in (
+        ("amqp://127.0.0.1?timeout=3", "did you mean timeout_s?"),
+        ("amqp://127.0.0.1?max_lease_s=0", "wrong value for max_lease_s"),
+        ("amqps://me:hunter2@127.0.0.1?heartbeat_s=soon", "a number"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            connect(text)
+        assert expected in str(raised.value)
+        assert "hunter" not in str(raised.value)
 
 
 def test_other_programs_read_and_write_messages_as_they_are_used_to(rabbitmq: RabbitServer) -> None:

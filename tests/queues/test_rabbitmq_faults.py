@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.queues.servers import RabbitServer
+from tests.queues.servers import RabbitServer, need, rabbit_server
 from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
 from tests.until import until
 from tupletree import Topology
@@ -226,7 +226,11 @@ def test_a_password_with_every_sign_is_taken_and_a_wrong_one_refused_and_neither
 
 
 def test_a_server_that_is_not_there_is_an_outage() -> None:
-    for url in ("amqp://127.0.0.1:1?timeout_s=5", "amqps://127.0.0.1:1?timeout_s=5"):
+    for url in (
+        "amqp://127.0.0.1:1?timeout_s=5",
+        "amqps://127.0.0.1:1?timeout_s=5",
+        "amqp://no-such-host.invalid?timeout_s=5",
+    ):
         with pytest.raises(ConnectorError) as away:
             connect(url)
         assert away.value.is_outage
@@ -239,6 +243,18 @@ def test_a_message_that_is_larger_than_the_server_takes_is_no_outage(rabbitmq: R
         assert not refused.value.is_outage
         assert queue.publish([Message(id="small")]) == 1
         assert [one.message.id for one in queue.lease(5)] == ["small"]
+
+
+@pytest.mark.nightly
+def test_a_connection_is_encrypted_and_a_certificate_that_nobody_vouches_for_is_not_taken() -> None:
+    need("openssl", "rabbitmq", "apt-get install openssl")
+    with rabbit_server(is_encrypted=True) as server:
+        url = f"amqps://localhost:{server.port}?queue=q"
+        with open_queue(f"{url}&ca_file={server.folder / 'certificate.pem'}") as queue:
+            queue.publish([Message(id="1", body=b"x" * 3_000_000)])
+            assert [len(one.message.body) for one in queue.lease()] == [3_000_000]
+        with pytest.raises(RefusedConnectionError, match=r"(?i)certificate"):
+            open_queue(url)
 
 
 @pytest.mark.nightly

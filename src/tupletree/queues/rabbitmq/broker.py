@@ -15,7 +15,14 @@ from typing import Any, Self
 import msgspec
 
 from tupletree.errors import ConfigError
-from tupletree.queues.contract import Broker, Capabilities, RefusedMessagesError, check_messages, check_name
+from tupletree.queues.contract import (
+    Broker,
+    Capabilities,
+    NotCapableError,
+    RefusedMessagesError,
+    check_messages,
+    check_name,
+)
 from tupletree.queues.messages import (
     DEFAULT_LEASE_S,
     DEFAULT_MAX_BYTES,
@@ -33,11 +40,14 @@ from tupletree.queues.rabbitmq.client import Link, RabbitClient, Server
 from tupletree.queues.rabbitmq.consuming import Lease, QueueChannel
 from tupletree.queues.rabbitmq.wire import (
     LONGEST_DELAY_S,
+    MOST_HEAD_BYTES,
+    REASON_BYTES,
     Handle,
     Parcel,
     dead_queue_of,
     delay_step_ms,
     deliveries_of,
+    head_bytes,
     message_of,
     parcel_of,
     published_s_of,
@@ -167,7 +177,9 @@ class RabbitBroker(Broker):
 
     def queues(self) -> Sequence[str]:
         """The protocol has no request for it."""
-        raise self.not_capable("list its queues")
+        raise NotCapableError(
+            "this broker cannot list its queues", where=self.where, next_step="name one in the URL: ?queue=orders"
+        )
 
     def depth(self, queue: str) -> Depth:
         """See `Broker.depth`. What this connection holds for its next lease is ready."""
@@ -186,9 +198,9 @@ class RabbitBroker(Broker):
     def publish(self, queue: str, messages: Sequence[Message]) -> int:
         """See `Broker.publish`. In parts where there are many."""
         check_messages(messages, self.capabilities, self.where)
-        if late := [at for at, one in enumerate(messages) if one.delay_s > LONGEST_DELAY_S]:
-            reason = f"a delay of more than {LONGEST_DELAY_S:,.0f} s cannot be kept by this broker"
-            raise RefusedMessagesError([RefusedMessage(at, messages[at].id, reason) for at in late], where=self.where)
+        refused = [RefusedMessage(at, one.id, fault) for at, one in enumerate(messages) if (fault := _fault_of(one))]
+        if refused:
+            raise RefusedMessagesError(refused, where=self.where)
         now_s = time.time()
         ready = ready_queue_of(queue)
         parcels = [parcel_of(ready, one, published_s=now_s, delay_s=one.delay_s) for one in messages]
@@ -434,6 +446,16 @@ class _Letters:
     def stored(self, one: Lease) -> Stored:
         """As `peek` shows it."""
         return stored_of(one.body, one.properties, f"{self._link.name}.{one.tag}", "dead")
+
+
+def _fault_of(message: Message) -> str:
+    """Why this broker cannot store it; empty if it can."""
+    if message.delay_s > LONGEST_DELAY_S:
+        return f"a delay of more than {LONGEST_DELAY_S:,.0f} s cannot be kept by this broker"
+    most = MOST_HEAD_BYTES - REASON_BYTES
+    if (size := head_bytes(message)) > most:
+        return f"id, content type, key and headers have {size:,} bytes, at most {most:,} fit"
+    return ""
 
 
 def _delivery(link: Link, channel: QueueChannel, lease: Lease, lease_s: float) -> Delivery:

@@ -90,8 +90,8 @@ class Requests:
         return answer
 
     def tell(self, method: str, *arguments: Any, **named: Any) -> None:
-        """Send what is not answered, such as `basic_ack`."""
-        if self.closed is None:
+        """Send what is not answered, such as `basic_ack`; nothing, if the channel is closing."""
+        if self.channel.is_open:
             getattr(self.channel, method)(*arguments, **named)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 from pika import ConnectionParameters, PlainCredentials, SSLOptions
 from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import (
     AMQPError,
     AuthenticationError,
@@ -43,6 +44,13 @@ T = TypeVar("T")
 NOT_FOUND, PRECONDITION_FAILED = 404, 406
 REFUSALS = frozenset({403, 405, 530})
 """No right to it, locked by another connection, no such virtual host."""
+
+LOGIN_ERRORS = (
+    AuthenticationError,
+    ProbableAuthenticationError,
+    ProbableAccessDeniedError,
+    ssl.SSLCertVerificationError,
+)
 
 LEAST_VERSION = (3, 10)
 """Since it, quorum queues have times to live, and dead-letter without loss."""
@@ -276,7 +284,7 @@ class RabbitClient:
             async with asyncio.timeout(self.server.timeout_s * 2 + wait_s):
                 link = await self._connected()
                 return await work(link)
-        except (AMQPError, OSError, TimeoutError) as error:
+        except (AMQPError, AMQPConnectorException, OSError, TimeoutError) as error:
             if self._is_closed:
                 raise ConnectorError(f"the connection to {self.server.where} was closed") from error
             raise self._fault(error, queue) from error
@@ -375,13 +383,13 @@ class RabbitClient:
                 return RefusedConnectionError(
                     f"{where} refuses it: {text}", next_step="name its limit in the URL: max_body_bytes="
                 )
-            if code in REFUSALS or isinstance(
-                one, AuthenticationError | ProbableAuthenticationError | ProbableAccessDeniedError
-            ):
+            if code in REFUSALS or isinstance(one, LOGIN_ERRORS):
                 return RefusedConnectionError(f"{where} refuses it: {text}")
         return ConnectorError(f"{where} cannot be reached: {text}")
 
     def _text(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and not str(error):
+            return "it did not answer in time"
         texts = [str(one) or type(one).__name__ for one in _causes(error)]
         return without_secrets(texts[-1] if texts else "", self.server.password)
 

@@ -18,12 +18,15 @@ from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message, State, Stor
 
 __all__ = [
     "LONGEST_DELAY_S",
+    "MOST_HEAD_BYTES",
+    "REASON_BYTES",
     "Handle",
     "Parcel",
     "dead_queue_of",
     "delay_name",
     "delay_step_ms",
     "deliveries_of",
+    "head_bytes",
     "message_of",
     "parcel_of",
     "published_s_of",
@@ -44,6 +47,12 @@ _PACKED = msgspec.msgpack.Decoder(tuple[str, str, str, dict[str, str]])
 
 _STEPS = (10, 12, 15, 20, 25, 30, 40, 50, 60, 80)
 """Of delays, in every power of ten: a delay is rounded up to the next one."""
+
+MOST_HEAD_BYTES = 120_000
+"""Of id, content type, key, headers and reason together: they must fit a frame, of 128 KiB unless it is configured."""
+
+REASON_BYTES = 20_000
+"""Of these, so much is left for the reason of a failure."""
 
 LONGEST_DELAY_S = 4_000_000.0
 """46 days: the longest step below the server's own limit, 2³² ms."""
@@ -142,7 +151,7 @@ def parcel_of(
     if deliveries:
         headers[_DELIVERIES] = deliveries
     if reason:
-        headers[_REASON] = reason
+        headers[_REASON] = _cut(reason, MOST_HEAD_BYTES - head_bytes(message))
     properties = BasicProperties(
         content_type=content_type,
         headers=headers or None,
@@ -152,6 +161,17 @@ def parcel_of(
     )
     exchange = delay_name(delay_step_ms(delay_s)) if delay_s > 0 else ""
     return Parcel(exchange, queue, message.body, properties)
+
+
+def head_bytes(message: Message) -> int:
+    """Bytes of all that is no body, at most; with what the protocol adds."""
+    texts = [message.id, message.content_type, message.key, *message.headers, *message.headers.values()]
+    return 200 + sum(len(one.encode()) + 8 for one in texts)
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Its beginning, in so many bytes."""
+    return text.encode(errors="replace")[: max(1, most_bytes)].decode(errors="ignore") or "…"
 
 
 def _fits(message: Message) -> bool:
