@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tests.spark.helpers_semantics import Feed
-from tupletree import Emit, KeyedState, Topology, bolt
+from tupletree import Emit, KeyedState, TaskContext, Topology, bolt
 from tupletree.sinks import jsonl
 
 
@@ -98,4 +98,34 @@ def killing(name: str, folder: Path, deeds: dict[int, str], messages: int) -> To
     worked = t.bolt("work", work, parallelism=2).shuffle(source)
     counted = t.bolt("count", count, parallelism=2).fields(worked, "number")
     t.sink("out", jsonl(folder / "out")).shuffle(counted)
+    return t
+
+
+class Keyed(msgspec.Struct, frozen=True):
+    number: int
+    key: int
+
+
+@bolt
+def work_by_key(task: Task) -> Keyed:
+    if task.deed:
+        DEEDS[task.deed]()
+    return Keyed(task.number, task.number % 3)
+
+
+@bolt(state=int)
+def place(keyed: Keyed, met: KeyedState[int], context: TaskContext) -> Done:
+    if keyed.number % 20 == 11 and context.attempt == 1:
+        raise ValueError("once")
+    met.value += 1
+    return Done(keyed.number, met.value)
+
+
+def killing_in_order(name: str, folder: Path, deeds: dict[int, str], messages: int) -> Topology:
+    """The same, with three keys; each row says which place its message had among those of its key."""
+    t = Topology(name)
+    tasks = [Emit(Task(number, deeds.get(number, "")), number) for number in range(messages)]
+    worked = t.bolt("work", work_by_key, parallelism=2).shuffle(t.spout("source", Feed(name, Task, tasks)))
+    placed = t.bolt("place", place, parallelism=2).fields(worked, "key", ordered=True)
+    t.sink("out", jsonl(folder / "out")).shuffle(placed)
     return t

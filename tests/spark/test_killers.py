@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import HEARD, finish
-from tests.spark.killing import killing
+from tests.spark.killing import killing, killing_in_order
 from tupletree.tracking.outcomes import FailureKind
 
 pytestmark = pytest.mark.spark
@@ -62,3 +62,17 @@ def test_more_crashing_messages_in_one_partition_than_spark_has_attempts_run_the
     assert result.tally("out", "number", "times") == dict.fromkeys(
         ((number, 1) for number in range(60) if number not in deeds), 1
     )
+
+
+def test_a_message_that_crashes_its_workers_before_an_ordered_input_takes_no_other_out_of_order(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
+    killer, messages = 43, 300
+    topology = killing_in_order("kill-in-order", tmp_path, {killer: "exit"}, messages)
+    result = finish(run_topology, topology, tmp_path, max_attempts=2)
+    assert (result.summary.acked, result.summary.dead) == (messages - 1, 1)
+    expected: dict[tuple[int, int], int] = {}
+    for key in range(3):
+        mine = [number for number in range(key, messages, 3) if number != killer]
+        expected |= {(number, place): 1 for place, number in enumerate(mine, 1)}
+    assert result.tally("out", "number", "times") == expected
