@@ -238,6 +238,22 @@ def test_a_write_to_a_table_that_another_transaction_holds_is_given_up_as_the_da
     assert rows("SELECT word FROM counts") == [("a",)]
 
 
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_after_a_failure_a_new_session_is_made_for_the_old_one_may_be_wrong_for_ever(url: str, rows: Rows) -> None:
+    with opened(sql(url, "counts")) as sink:
+        try:
+            # As after a failover: the session is that of a server which only reads now, and it answers.
+            rows("ALTER ROLE CURRENT_USER SET default_transaction_read_only = on")
+            rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            for _ in range(2):
+                with pytest.raises(ConnectorError, match="read-only"):
+                    sink.write(batch(1, Count("a", 1)))
+        finally:
+            rows("SET TRANSACTION READ WRITE; ALTER ROLE CURRENT_USER RESET default_transaction_read_only")
+        sink.write(batch(1, Count("a", 1)))
+    assert rows("SELECT word FROM counts") == [("a",)]
+
+
 def made(number: int, *rows: tuple[Any, int], run: str = "first") -> SinkBatch[Any]:
     numbers = [one for _, one in rows]
     return SinkBatch(f"{run}-{number:08d}", [row for row, _ in rows], f"{run}-out-0000", number, run, numbers)

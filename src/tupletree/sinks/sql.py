@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
@@ -104,6 +105,8 @@ class SqlSink(Sink[Any]):
         self._engine: Engine | None = None
         self._target: Target | None = None
         self._base: int | None = None
+        self._file: Path | None = None
+        self._identity: tuple[int, int] | None = None
 
     @property
     def ordered(self) -> bool:  # type: ignore[override]  # it depends on the key
@@ -147,6 +150,8 @@ class SqlSink(Sink[Any]):
             engine.dispose()
             raise
         self._engine = engine
+        self._file = _file_of(engine)
+        self._identity = _identity(self._file)
 
     def write(self, batch: SinkBatch[Any]) -> None:
         """Write a batch in one transaction, unless it is there.
@@ -161,6 +166,7 @@ class SqlSink(Sink[Any]):
         assert self._target is not None, "write comes after open"
         parameters, faults = self._target.parameters(batch.rows)
         base = self._base
+        self._find_file()
         try:
             with self._engine.begin() as connection:
                 if not self._target.enter(connection, batch.writer or batch.id, batch.number):
@@ -175,7 +181,10 @@ class SqlSink(Sink[Any]):
                     faults.sort(key=lambda fault: fault.position)
                     raise SinkRowsError(str(self), faults)
         except SQLAlchemyError as error:
+            # A session may be wrong for ever (its server is a standby now): the next call makes a new one.
+            self._engine.dispose()
             raise self._unreachable(error) from error
+        self._find_file()  # else the rows may be in a file that nobody finds
         self._base = base  # committed now
 
     def _insert(
@@ -210,7 +219,22 @@ class SqlSink(Sink[Any]):
             with self._engine.connect() as connection:
                 return self._target.newest_batch(connection, writer)
         except SQLAlchemyError as error:
+            self._engine.dispose()
             raise self._unreachable(error) from error
+
+    def _find_file(self) -> None:
+        """See that the file of a SQLite database is the one that was opened: it can be written even if it is gone.
+
+        Raises ConnectorError: it is not.
+        """
+        if self._file is not None and (found := _identity(self._file)) != self._identity:
+            raise ConnectorError(
+                "the database's file is not there any more, or is another one",
+                where=str(self),
+                got=f"another file at {self._file}" if found else f"no file at {self._file}",
+                expected="the file that the run began with",
+                next_step="bring it back; to begin another one, stop the run and start it again",
+            )
 
     def close(self) -> None:
         """Close the connections."""
@@ -236,6 +260,22 @@ class SqlSink(Sink[Any]):
             got=self._without_secrets(_first_line(error)),
             next_step="see that it runs, and that this user may read and write the table",
         )
+
+
+def _file_of(engine: Engine) -> Path | None:
+    """The absolute path of a SQLite database; None if it is in no file of that name."""
+    name = engine.url.database
+    if engine.dialect.name != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
+        return None
+    return Path(name).absolute()
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _shown(url: str) -> str:

@@ -276,6 +276,8 @@ class DatabaseStore(Store):
             yield
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
+            if self._dialect == "postgresql":
+                self._engine.dispose()  # a session may be wrong for ever: its server is a standby now
             raise ConnectorError(
                 "the ledger's database cannot be used now",
                 where=self.where,
