@@ -16,6 +16,7 @@ from tupletree import (
     Collector,
     Emit,
     PermanentError,
+    Retry,
     Spout,
     TaskContext,
     Topology,
@@ -192,6 +193,29 @@ def test_waiting_behind_a_key_is_no_timeout() -> None:
     assert [message.attempts for message in run.messages["events"]] == [3] + [1] * 11
     assert run.seconds > 30
     assert in_order(tries)
+
+
+def test_what_failed_behind_an_ordered_input_is_not_waited_for_there() -> None:
+    called: list[int] = []
+
+    @bolt
+    def one(event: Event) -> Event:
+        called.append(event.number)
+        return event
+
+    @bolt
+    def after(event: Event, context: TaskContext) -> None:
+        if event.number == 0 and context.attempt == 1:
+            raise ValueError("not yet")
+
+    t = Topology("behind")
+    passed = t.bolt("one", one).fields(t.spout("events", items(EVENTS)), "key", ordered=True)
+    t.bolt("after", after, retry=Retry(backoff_s=60.0)).shuffle(passed)
+    # At two in flight the later ones are emitted when the first has failed.
+    events = [Event("a", number) for number in range(5)]
+    run = testing.run(t, {"events": events}, options={"max_spout_pending": 2})
+    assert [message.attempts for message in run.messages["events"]] == [2, 1, 1, 1, 1]
+    assert called == [0, 1, 2, 3, 4, 0]
 
 
 def test_two_ordered_inputs_one_after_the_other() -> None:

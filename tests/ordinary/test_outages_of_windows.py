@@ -11,7 +11,7 @@ import pytest
 
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
-from tupletree import SinkBatch, Topology, Window, join_bolt, testing, window_bolt
+from tupletree import PermanentError, SinkBatch, Topology, Window, bolt, join_bolt, testing, window_bolt
 from tupletree.errors import ConnectorError
 from tupletree.sinks import foreach
 from tupletree.sources import items
@@ -111,3 +111,25 @@ def test_on_both_runtimes_no_attempt_counts(tmp_path: Path, in_process: InProces
     summary = start(topology, tmp_path / "state", max_attempts=1)
     assert (summary.failed, summary.dead, summary.open) == (0, 0, 0)
     assert sorted(written) == expected
+
+
+@bolt
+def refuses_all(row: Row) -> Row:
+    raise PermanentError("never")
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_result_that_is_made_after_the_outage_is_anchored_to_all_that_it_is_made_of(work: Any) -> None:
+    def dead(refusals: int) -> set[tuple[str, Any]]:
+        _refusals[:] = 0, refusals
+        t = Topology("behind")
+        made = t.bolt("work", work).fields(t.spout("left", items(LEFT)), "key")
+        if work in (inner, outer):
+            made = made.fields(t.spout("right", items(RIGHT)), "key")
+        t.sink("out", foreach(print)).shuffle(t.bolt("refuses_all", refuses_all).shuffle(made))
+        ended = testing.run(t)
+        return {(spout, one.message_id) for spout, them in ended.messages.items() for one in them if one.dead}
+
+    expected = dead(0)
+    assert {spout for spout, _ in expected} == ({"left", "right"} if work in (inner, outer) else {"left"})
+    assert dead(6) == expected
