@@ -1,8 +1,8 @@
 """Topologies with ordered inputs for the simulation of the Spark protocol, and an oracle of what must be in order.
 
-A gate keeps, by key, the messages that it has worked, and fails for good what comes before something that it needs. So
-the oracle reads state and rows: what is committed is in order for each key and source, and only what always fails is
-dead, whatever was tried again, put back, run again, killed, and started with another parallelism.
+An ordered bolt keeps, by key, the messages that it has worked, and fails for good what comes before something that it
+needs. So the oracle reads state and rows: what is committed is in order for each key and source, and only what always
+fails is dead, whatever was tried again, put back, run again, killed, and started with another parallelism.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tupletree.topology.splits import Split, SplitSpout
 from tupletree.tracking.outcomes import Failure
 
 KEYS = {"one": "first", "two": "second", "three": "third"}
-"""Gate → the field that it is grouped by."""
+"""Ordered bolt → the field that it is grouped by."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +48,7 @@ class Seen(msgspec.Struct):
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    gate: str
+    ordered_bolt: str
     key: str
     source: str
     number: int
@@ -88,20 +88,20 @@ class World:
         if self.chance.random() < self.failing.get(where, 0.0):
             raise ConnectionError(f"{where} stumbles over {event.number}")
 
-    def needs(self, gate: str, event: Event) -> set[int]:
+    def needs(self, ordered_bolt: str, event: Event) -> set[int]:
         """What must be in the state of its key before a message is worked there."""
-        key = getattr(event, KEYS[gate])
+        key = getattr(event, KEYS[ordered_bolt])
         return {
             one.number
             for one in self.events[event.source][: event.number]
-            if getattr(one, KEYS[gate]) == key
+            if getattr(one, KEYS[ordered_bolt]) == key
             and (one.source, one.number) not in self.poison
-            and self.reaches(gate, one)
+            and self.reaches(ordered_bolt, one)
         }
 
-    def reaches(self, gate: str, event: Event) -> bool:
-        """Whether a message comes to a gate at all."""
-        return gate == "one" or event.number % 5 != 4
+    def reaches(self, ordered_bolt: str, event: Event) -> bool:
+        """Whether a message comes to an ordered bolt at all."""
+        return ordered_bolt == "one" or event.number % 5 != 4
 
 
 WORLDS: dict[str, World] = {}
@@ -184,7 +184,7 @@ def check_needs(name: str, event: Event, seen: set[tuple[str, int]]) -> None:
         raise PermanentError(f"{event.number} came to {name} before what it needs")
 
 
-def gate(name: str) -> Any:
+def ordered_bolt(name: str) -> Any:
     @bolt(state=Seen)
     def work(event: Event, seen: KeyedState[Seen]) -> Event | None:
         check_needs(name, event, {(source, number) for source, number in seen.value.numbers})
@@ -195,7 +195,7 @@ def gate(name: str) -> Any:
     return work
 
 
-def row_gate(name: str) -> Any:
+def row_bolt(name: str) -> Any:
     @bolt
     def work(event: Event) -> Row:
         WORLDS[event.world].call(name, event)
@@ -204,7 +204,7 @@ def row_gate(name: str) -> Any:
     return work
 
 
-def row_gate_async(name: str) -> Any:
+def row_bolt_async(name: str) -> Any:
     @bolt(concurrency=3)
     async def work(event: Event) -> Row:
         await asyncio.sleep(0)
@@ -252,7 +252,7 @@ def grouped(bolt_: BoltHandle, sources: Sequence[Any], name: str) -> BoltHandle:
 
 
 def direct(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
-    one = grouped(t.bolt("one", gate("one"), parallelism=wide()), spouts(t, world), "one")
+    one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), spouts(t, world), "one")
     out(t, folder, t.bolt("end", end, parallelism=wide()).shuffle(one))
 
 
@@ -260,19 +260,19 @@ def parsed(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> 
     parse = t.bolt("parse", passing("parse"), parallelism=wide())
     for source in spouts(t, world):
         parse = parse.shuffle(source)
-    one = grouped(t.bolt("one", gate("one"), parallelism=wide()), [parse], "one")
+    one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), [parse], "one")
     out(t, folder, t.bolt("end", end, parallelism=wide()).shuffle(one))
 
 
 def crossed(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
-    one = grouped(t.bolt("one", gate("one"), parallelism=wide()), spouts(t, world), "one")
+    one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), spouts(t, world), "one")
     between = t.bolt("between", passing("between"), parallelism=wide()).shuffle(one)
-    two = grouped(t.bolt("two", gate("two"), parallelism=wide()), [between], "two")
+    two = grouped(t.bolt("two", ordered_bolt("two"), parallelism=wide()), [between], "two")
     out(t, folder, t.bolt("end", end, parallelism=wide()).shuffle(two))
 
 
 def branched(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
-    """Two ways to one gate of which each message takes one, and a third that leads elsewhere."""
+    """Two ways to one ordered bolt of which each message takes one, and a third that leads elsewhere."""
 
     @bolt
     def odd(event: Event) -> Event | None:
@@ -290,7 +290,7 @@ def branched(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -
     for source in sources:
         ways = [ways[0].shuffle(source), ways[1].local_or_shuffle(source)]
         beside = beside.shuffle(source)
-    one = grouped(t.bolt("one", gate("one"), parallelism=wide()), ways, "one")
+    one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), ways, "one")
     out(t, folder, t.bolt("end", end, parallelism=wide()).shuffle(one))
     t.sink("others", jsonl(folder / "others")).shuffle(beside)
 
@@ -299,7 +299,7 @@ def fanned(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> 
     fan = t.bolt("fan", fan_out, parallelism=wide())
     for source in spouts(t, world):
         fan = fan.shuffle(source)
-    three = grouped(t.bolt("three", row_gate("three"), parallelism=wide()), [fan], "three")
+    three = grouped(t.bolt("three", row_bolt("three"), parallelism=wide()), [fan], "three")
     out(t, folder, three)
 
 
@@ -307,19 +307,19 @@ def side_by_side(t: Topology, world: World, folder: Path, wide: Callable[[], int
     parse = t.bolt("parse", passing("parse"), parallelism=wide())
     for source in spouts(t, world):
         parse = parse.shuffle(source)
-    out(t, folder, grouped(t.bolt("one", row_gate_async("one"), parallelism=wide()), [parse], "one"))
+    out(t, folder, grouped(t.bolt("one", row_bolt_async("one"), parallelism=wide()), [parse], "one"))
 
 
 def in_pieces(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
     parse = t.bolt("parse", passing("parse"), parallelism=wide())
     for source in spouts(t, world, Pieces):
         parse = parse.shuffle(source)
-    one = grouped(t.bolt("one", gate("one"), parallelism=wide()), [parse], "one")
+    one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), [parse], "one")
     out(t, folder, t.bolt("end", end, parallelism=wide()).shuffle(one))
 
 
 def windowed(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
-    one = grouped(t.bolt("one", gate("one"), parallelism=wide()), spouts(t, world), "one")
+    one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), spouts(t, world), "one")
     out(t, folder, t.bolt("gather", gather, parallelism=2).fields(one, "first"))
 
 
@@ -407,7 +407,7 @@ class Oracle:
     def check(self, moment: Moment, simulation: Simulation) -> None:
         rows = self._rows(simulation.folder / "rows")
         for (where, key), numbers in rows.items():
-            if where in KEYS:  # rows of a gate, in the order of the files
+            if where in KEYS:  # rows of an ordered bolt, in the order of the files
                 self._check_line(f"rows of {where} for {key}", numbers)
         if moment is Moment.CRASH:
             return
@@ -441,18 +441,18 @@ class Oracle:
             f"acked {totals.acked}, dead {totals.dead}, of {len(every)} with {len(dead)} that always fail",
         )
         acked = [one for place, one in every.items() if place not in dead]
-        for gate_ in ("one", "two"):
-            if gate_ in spec.components and getattr(spec.components[gate_].body, "state", None):
+        for name_ in ("one", "two"):
+            if name_ in spec.components and getattr(spec.components[name_].body, "state", None):
                 expected = Counter(
-                    (getattr(one, KEYS[gate_]), one.source, one.number) for one in acked if world.reaches(gate_, one)
+                    (getattr(one, KEYS[name_]), one.source, one.number) for one in acked if world.reaches(name_, one)
                 )
                 found = Counter(
                     (key, source, number)
                     for (name, key), numbers in state.items()
-                    if name == gate_
+                    if name == name_
                     for source, number in numbers
                 )
-                self._require(found == expected, f"{gate_} has {found - expected} too much, lacks {expected - found}")
+                self._require(found == expected, f"{name_} has {found - expected} too much, lacks {expected - found}")
         if "three" in spec.components:
             wanted = Counter((one.source, one.number, share) for one in acked for share in "efg"[: one.number % 3 + 1])
         else:
@@ -473,7 +473,7 @@ class Oracle:
     def _rows(self, folder: Path) -> dict[tuple[str, str], list[tuple[str, int]]]:
         found: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
         for row in read_rows(folder) if folder.exists() else ():
-            found[row["gate"], row["key"]].append((row["source"], row["number"]))
+            found[row["bolt"], row["key"]].append((row["source"], row["number"]))
         return found
 
     def _state(self, simulation: Simulation) -> dict[tuple[str, str], list[tuple[str, int]]]:

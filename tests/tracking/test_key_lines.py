@@ -35,17 +35,17 @@ def messages(draw: st.DrawFn) -> list[Behaviour]:
         failed_at = draw(st.just(frozenset[str]()) | st.frozensets(st.sampled_from(COMPONENTS), min_size=1, max_size=2))
         known = draw(keys)
         if not failed_at:
-            known = {gate: whole for gate, hashes in known.items() if (whole := hashes - {ANY})}
+            known = {bolt: whole for bolt, hashes in known.items() if (whole := hashes - {ANY})}
         found.append(Behaviour(number, known, draw(st.booleans()), failed_at, draw(st.booleans()), draw(st.booleans())))
     return draw(st.permutations(found))
 
 
 def meet(earlier: Keys, later: Keys) -> set[str]:
-    """Gates at which the later one is behind the earlier one."""
+    """Ordered bolts at which the later one is behind the earlier one."""
     return {
-        gate
-        for gate in earlier.keys() & later.keys()
-        if (mine := later[gate] - {ANY}) and (ANY in earlier[gate] or earlier[gate] & mine)
+        bolt
+        for bolt in earlier.keys() & later.keys()
+        if (mine := later[bolt] - {ANY}) and (ANY in earlier[bolt] or earlier[bolt] & mine)
     }
 
 
@@ -70,15 +70,15 @@ def test_nothing_is_behind_without_a_reason(given_: list[Behaviour]) -> None:
         one = by_number[number]
         assert not one.waits
         ahead = [other for other in given_ if other.number < number and waits_in_the_end(other, found)]
-        gates = set().union(*(meet(other.keys, one.keys) for other in ahead))
-        assert gates
+        bolts = set().union(*(meet(other.keys, one.keys) for other in ahead))
+        assert bolts
         if one.failed_at:
             assert not one.crashed
-            assert any(one.failed_at & BELOW[gate] for gate in gates)
+            assert any(one.failed_at & BELOW[bolt] for bolt in bolts)
 
 
 @given(messages())
-def test_a_failure_above_all_gates_where_a_message_is_behind_is_its_own(given_: list[Behaviour]) -> None:
+def test_a_failure_above_all_ordered_bolts_where_a_message_is_behind_is_its_own(given_: list[Behaviour]) -> None:
     found = behind(given_, BELOW)
     for one in given_:
         if one.failed_at and one.failed_at <= {"above", "beside"}:
@@ -95,7 +95,7 @@ def test_a_message_that_is_dead_holds_up_nothing() -> None:
     assert behind([dead, Behaviour(1, {"first": frozenset({1})})], BELOW) == set()
 
 
-def test_what_is_behind_holds_its_other_keys_at_every_gate() -> None:
+def test_what_is_behind_holds_its_other_keys_at_every_ordered_bolt() -> None:
     given_ = [
         Behaviour(0, {"first": frozenset({1})}, failed_at={"first"}),
         Behaviour(1, {"first": frozenset({1}), "second": frozenset({7})}),
@@ -106,7 +106,7 @@ def test_what_is_behind_holds_its_other_keys_at_every_gate() -> None:
     assert behind(given_, BELOW) == {1, 2, 3}
 
 
-def test_a_failure_at_a_gate_behind_something_earlier_is_taken_back() -> None:
+def test_a_failure_at_an_ordered_bolt_behind_something_earlier_is_taken_back() -> None:
     """An update that fails because what creates its object failed before it."""
     create = Behaviour(0, {"first": frozenset({1})}, failed_at={"end"})
     update = Behaviour(1, {"first": frozenset({1})}, failed_at={"first"}, dies=True)
@@ -144,7 +144,7 @@ def test_a_message_of_very_many_keys_is_behind_each_of_them() -> None:
 
 
 def test_what_failed_in_two_places_is_behind_for_the_keys_that_it_has_shown() -> None:
-    """It failed above the gate, too, so it may have other keys there, but with the one that came it was behind."""
+    """It failed above the ordered bolt, too, so it may have other keys, but with the one that came it was behind."""
     earlier = Behaviour(0, {"first": frozenset({1})}, failed_at={"first"})
     later = Behaviour(1, {"first": frozenset({1, ANY})}, failed_at={"above", "first"}, dies=True)
     assert behind([earlier, later], BELOW) == {1}

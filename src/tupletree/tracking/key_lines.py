@@ -1,9 +1,9 @@
 """Key lines: which messages must not count yet, because something earlier for one of their keys waits.
 
-For inputs that are grouped by `fields(…, ordered=True)`, whose components are *gates*, in a runtime that finds out what
-a group of messages did when all of it is done. Pure: the caller says what each message did, and whether it waits. Order
-is that of numbers, within one spout task: the first emissions of its messages. A message waits for earlier ones only,
-so one pass in the order of numbers is enough, and no two wait for each other, whichever gates they meet at.
+For inputs that are grouped by `fields(…, ordered=True)`, whose components are *ordered bolts*, in a runtime that finds
+out what a group of messages did when all of it is done. Pure: the caller says what each message did, and whether it
+waits. Order is that of numbers, within one spout task: the first emissions of its messages. A message waits for earlier
+ones only, so one pass in the order of numbers is enough, and no two wait for each other, whichever bolts they meet at.
 
 Keys are hashes: two keys with one hash wait for each other, which is more waiting and nothing else.
 """
@@ -18,13 +18,13 @@ from typing import NamedTuple
 __all__ = ["ANY", "MOST_KEYS", "Behaviour", "Keys", "Waiting", "behind", "due_times", "keys_known", "remembered"]
 
 ANY = -1
-"""Among the keys of a message at a gate: not all of them are known, so it may have any."""
+"""Among the keys of a message at an ordered bolt: not all of them are known, so it may have any."""
 
 Keys = Mapping[str, AbstractSet[int]]
-"""Gate → hashes of a message's keys there, and `ANY`. Absent: it has none there."""
+"""Ordered bolt → hashes of a message's keys there, and `ANY`. Absent: it has none there."""
 
 MOST_KEYS = 1000
-"""More of a message's keys at a gate are not remembered: it may have any then."""
+"""More of a message's keys at an ordered bolt are not remembered: it may have any then."""
 
 
 class Waiting(NamedTuple):
@@ -62,61 +62,61 @@ class _Lines:
         self._due: dict[tuple[str, int], float] = {}
 
     def before(self, keys: Keys) -> dict[str, float]:
-        """Gates at which a message with these keys is behind something → when all of that will have gone out."""
+        """Ordered bolts at which a message with these keys is behind something → when all that will have gone out."""
         found: dict[str, float] = {}
-        for gate, hashes in keys.items():
-            dues = [due for one in hashes if (due := self._due.get((gate, one))) is not None]
-            if gate in self._any and not hashes <= {ANY}:
-                dues.append(self._any[gate])
+        for bolt, hashes in keys.items():
+            dues = [due for one in hashes if (due := self._due.get((bolt, one))) is not None]
+            if bolt in self._any and not hashes <= {ANY}:
+                dues.append(self._any[bolt])
             if dues:
-                found[gate] = max(dues)
+                found[bolt] = max(dues)
         return found
 
     def join(self, keys: Keys, due_s: float) -> None:
         """A message with these keys waits."""
-        for gate, hashes in keys.items():
+        for bolt, hashes in keys.items():
             if ANY in hashes:
-                self._any[gate] = max(due_s, self._any.get(gate, -math.inf))
+                self._any[bolt] = max(due_s, self._any.get(bolt, -math.inf))
             for one in hashes:
                 if one != ANY:
-                    self._due[gate, one] = max(due_s, self._due.get((gate, one), -math.inf))
+                    self._due[bolt, one] = max(due_s, self._due.get((bolt, one), -math.inf))
 
 
 def keys_known(arrived: Mapping[str, AbstractSet[int]], missing: Iterable[str]) -> Keys:
-    """The keys of a message: those that arrived at gates, of which the `missing` did not see all that it has there."""
+    """The keys of a message: those that arrived at ordered bolts, of which the `missing` did not see all of them."""
     known: dict[str, AbstractSet[int]] = dict(arrived)
-    for gate in missing:
-        known[gate] = {*known.get(gate, ()), ANY}
+    for bolt in missing:
+        known[bolt] = {*known.get(bolt, ()), ANY}
     return known
 
 
 def remembered(keys: Keys) -> Keys:
     """What is remembered of the keys of a message that waits."""
-    return {gate: frozenset(hashes) if len(hashes) <= MOST_KEYS else frozenset({ANY}) for gate, hashes in keys.items()}
+    return {bolt: frozenset(hashes) if len(hashes) <= MOST_KEYS else frozenset({ANY}) for bolt, hashes in keys.items()}
 
 
 def behind(messages: Iterable[Behaviour], below: Mapping[str, AbstractSet[str]]) -> set[int]:
     """The messages of a spout task, by number, that must not count now although nothing else speaks against them.
 
     Those that have a key of something earlier that waits, and what is behind these in turn. Among them are messages
-    that failed at the gate where they are behind, or further on: the wrong order may be the reason. The first one that
-    failed is never among them.
+    that failed at the ordered bolt where they are behind, or further on: the wrong order may be the reason. The first
+    one that failed is never among them.
 
     Args:
-        messages: in any order; those that did nothing at a gate, and did not fail, may be left out.
-        below: gate → itself, and every component that something of it comes to.
+        messages: in any order; those that did nothing at an ordered bolt, and did not fail, may be left out.
+        below: ordered bolt → itself, and every component that something of it comes to.
     """
     lines, found = _Lines(), set()
     for one in sorted(messages, key=lambda one: one.number):
-        gates = lines.before(one.keys)
+        bolts = lines.before(one.keys)
         if one.failed_at and not one.waits:
-            excused = not one.crashed and any(not one.failed_at.isdisjoint(below[gate]) for gate in gates)
+            excused = not one.crashed and any(not one.failed_at.isdisjoint(below[bolt]) for bolt in bolts)
             if not excused and one.dies:
                 continue
             if excused:
                 found.add(one.number)
         elif not one.waits:
-            if not gates:
+            if not bolts:
                 continue
             found.add(one.number)
         lines.join(one.keys, 0.0)

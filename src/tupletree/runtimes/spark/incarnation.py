@@ -19,7 +19,7 @@ from tupletree.clock import SteadyClock
 from tupletree.config import Options
 from tupletree.durable import private_folder
 from tupletree.ids import RandomBits, system_random_bits
-from tupletree.routing.gates import Gates
+from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.instances import own_instance
@@ -307,10 +307,10 @@ class Incarnation:
             pending.register(spout.number, spout.name, settings.spec.components[spout.name].replay)
         names = {spout.number: spout.name for spout in spouts}
         accounts = Accounts(settings.spec, pending, names, random_bits=surroundings.random_bits)
-        gates = Gates.of(settings.spec)
-        if gates is not None:
-            tasks = frozenset(spout.number for spout in spouts if spout.name in gates.spouts)
-            accounts.ordering = Ordering(gates, tasks, pending.is_final)
+        bolts = OrderedBolts.of(settings.spec)
+        if bolts is not None:
+            tasks = frozenset(spout.number for spout in spouts if spout.name in bolts.spouts)
+            accounts.ordering = Ordering(bolts, tasks, pending.is_final)
         # Due times and epoch time continue from the journal, even if the machine's clock was changed.
         surroundings.clock.not_before(newest_time_s(settings.directory))
         return accounts

@@ -10,7 +10,7 @@ import msgspec
 
 from tupletree.data.payloads import registry_of
 from tupletree.errors import ConfigError, Finding, TopologyError
-from tupletree.routing.gates import Gates
+from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.texts import encodable, is_encodable
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
@@ -42,10 +42,10 @@ def _component(component: ComponentSpec) -> Iterator[Finding]:
 
 def _out_of_order(spec: TopologySpec) -> Iterator[Finding]:
     """What stands in the way of ordered inputs here, beside what `topology.ordering` refuses on every runtime."""
-    gates = Gates.of(spec)
-    if gates is None:
+    bolts = OrderedBolts.of(spec)
+    if bolts is None:
         return
-    for name, above in gates.above.items():
+    for name, above in bolts.above.items():
         for one in sorted(above):
             component = spec.components[one]
             where = f"{component.kind} {one!r} ({component.where})"
@@ -62,7 +62,7 @@ def _out_of_order(spec: TopologySpec) -> Iterator[Finding]:
                     where,
                     next_step="move the ordered input before the cycle, or run it locally",
                 )
-        for one in sorted(gates.below[name] - {name}):
+        for one in sorted(bolts.below[name] - {name}):
             component = spec.components[one]
             body = component.body
             if isinstance(body, BoltSpec) and not (body.auto_ack and body.auto_fail):

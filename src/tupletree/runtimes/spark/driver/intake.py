@@ -199,7 +199,7 @@ class Intake:
         return came
 
     def _is_held_up(self, spout_task: int) -> bool:
-        """Whether a message waits that may have any key at a gate: nothing later of its spout task could count."""
+        """Whether a message waits that may have any key: nothing later of its spout task could count."""
         if self._ordering is None:
             return False
         with self._accounts.lock:

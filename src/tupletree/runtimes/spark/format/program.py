@@ -72,7 +72,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         message_max_bytes: of the longest tuple that goes to another stage.
         epochs_directory: where the epoch logs are, which name messages.
         first_key: the first key of the rows of splits.
-        held: gate → what waits there: see `worker.gate`.
+        held: ordered bolt → what waits there: see `worker.ordered_input`.
         renamed: earlier names of components, which kept frames may have → their names now.
     """
 

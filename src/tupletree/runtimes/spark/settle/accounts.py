@@ -74,7 +74,7 @@ class Accounts:
             their messages.
         dropped: what was kept by, and the state of, components which a user has dropped, by component: the last settle
             entry names its files, so they stay until the next one is written.
-        ordering: where the topology has gates, what is the same for all epochs; else None.
+        ordering: where the topology has ordered bolts, what is the same for all epochs; else None.
         key_table: then what waits for another attempt, and which keys it holds.
         given_up_s: spout task → windows wait no longer for what its source is to emit again, if it failed by then
             (monotonic).

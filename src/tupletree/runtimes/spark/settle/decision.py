@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tupletree.config import Options
-from tupletree.routing.gates import Gates
+from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.spark.format.carryover import carryover_after
 from tupletree.runtimes.spark.format.entries import AckedTree, Base, Counters, DeadEntry, FailedAttempt, SettleEntry
@@ -135,7 +135,7 @@ class EpochDecider:
         self._redact = redact
         self._timeout_s = options.message_timeout_s
         has_state = any(getattr(one.body, "state", None) for one in spec.components.values())
-        is_exact = options.state_guarantee == "exactly_once" or Gates.of(spec) is not None
+        is_exact = options.state_guarantee == "exactly_once" or OrderedBolts.of(spec) is not None
         verb = "does not" if is_exact else "may"
         self._note = f"keyed state {verb} hold this message" if has_state else ""
 

@@ -1,8 +1,8 @@
 """The order of an epoch: which of its messages must not count yet, because something earlier for a key of theirs waits.
 
-Made for topologies with gates only. It says what each run of an epoch did in terms of `tracking.key_lines`, remembers
-the keys of what is left out, and tells at the end what waits from then on. That table is part of the accounts. Nothing
-of it is stored: after a restart, all that waits may have any key until it has been worked again.
+Made for topologies with ordered bolts only. It says what each run of an epoch did in terms of `tracking.key_lines`,
+remembers the keys of what is left out, and tells at the end what waits from then on. That table is part of the
+accounts. Nothing of it is stored: after a restart, all that waits may have any key until it has been worked again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tupletree.routing.gates import Gates
+from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.epoch_messages import places_in
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
@@ -28,21 +28,21 @@ Place = tuple[int, int]
 """(number of the spout task, number of the message)"""
 
 KeyTable = Mapping[Place, Waiting]
-"""All messages that wait for another attempt, of spouts that something comes from to a gate."""
+"""All messages that wait for another attempt, of spouts that something comes from to an ordered bolt."""
 
 _failures = msgspec.msgpack.Decoder(list[wire.FailureReport])
 _stats = msgspec.msgpack.Decoder(wire.StatsReport)
 
 _Keys = dict[str, set[int]]
-"""Gate → hashes."""
+"""Ordered bolt → hashes."""
 
 
 @dataclass
 class Arrived:
-    """What a run told of gates, and where each root failed.
+    """What a run told of ordered bolts, and where each root failed.
 
     Attributes:
-        parts: gate → (roots, hashes of keys), once for each task.
+        parts: ordered bolt → (roots, hashes of keys), once for each task.
         failed_at: root → every component that failed it, or did not work on it: because of an outage, or because it was
             behind something there.
         behind: those of the last kind.
@@ -77,19 +77,19 @@ class Ordering:
     """What the orders of all epochs of a run have in common.
 
     Attributes:
-        gates: of the topology.
-        tasks: numbers of the spout tasks that something comes from to a gate.
+        bolts: the ordered ones of the topology.
+        tasks: numbers of the spout tasks that something comes from to an ordered bolt.
         dies: (attempt, failure) → whether there is no further attempt.
     """
 
-    gates: Gates
+    bolts: OrderedBolts
     tasks: frozenset[int]
     dies: Callable[[int, Failure], bool]
 
     @property
     def unknown(self) -> Keys:
         """The keys of a message of which nothing is known."""
-        return dict.fromkeys(self.gates.below, frozenset({ANY}))
+        return dict.fromkeys(self.bolts.below, frozenset({ANY}))
 
     def restored(self, waiting: Callable[[int], Iterable[tuple[int, float]]]) -> KeyTable:
         """The table after a restart; `waiting` gives what waits of a spout task: (number, due time)."""
@@ -117,7 +117,7 @@ class EpochOrder:
         self._elsewhere = {place: one for place, one in table.items() if place not in here}
 
     def held(self, failures: Mapping[int, Failure]) -> dict[str, list[tuple[int, int, int]]]:
-        """What waits at each gate, for the next run: see `worker.gate`. `failures` are those of what is left out."""
+        """What waits at each ordered bolt, for the next run (`worker.ordered_input`). `failures`: of those left out."""
         first: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
         waiting = [(place, one.keys) for place, one in self._elsewhere.items()]
         waiting += [
@@ -126,11 +126,11 @@ class EpochOrder:
             if not (root in failures and self._is_final(root, failures[root]))
         ]
         for (task, number), keys in waiting:
-            for gate, hashes in keys.items():
+            for bolt, hashes in keys.items():
                 for one in hashes:
-                    known = first[gate].setdefault((task, one), number)
-                    first[gate][task, one] = min(known, number)
-        return {gate: [(*line, number) for line, number in lines.items()] for gate, lines in first.items()}
+                    known = first[bolt].setdefault((task, one), number)
+                    first[bolt][task, one] = min(known, number)
+        return {bolt: [(*line, number) for line, number in lines.items()] for bolt, lines in first.items()}
 
     def behind(
         self,
@@ -170,7 +170,7 @@ class EpochOrder:
             if number not in found[task]:
                 self._add(found, root, keys_known(keys, ()))
         roots = {self._place_of[root]: root for root in (*mine, *later)}
-        below = self._ordering.gates.below
+        below = self._ordering.bolts.below
         behind_here = {roots[task, number] for task, ones in found.items() for number in behind(ones.values(), below)}
         return behind_here | (arrived.behind - failed.keys() - {*away})
 
@@ -247,24 +247,24 @@ class EpochOrder:
         return self._ordering.dies(self._record.attempts.get(root, 1), failure)
 
     def _missing(self, root: int, failure: Failure | None) -> list[str]:
-        """The gates that may not have seen all that a root has there.
+        """The ordered bolts that may not have seen all that a root has there.
 
-        Where all that failed it is at the gate or behind it, the gate has: within a stage producers are worked first,
-        and stages one after the other.
+        Where all that failed it is at the ordered bolt or behind it, that has seen all: within a stage producers are
+        worked first, and stages one after the other.
         """
         places = self._arrived.failed_at.get(root, set())
-        below = self._ordering.gates.below
+        below = self._ordering.bolts.below
         if failure is not None and failure.kind is FailureKind.POISON:
             return [*below]
-        return [gate for gate, components in below.items() if not places <= components]
+        return [bolt for bolt, components in below.items() if not places <= components]
 
     def _seen(self, roots: Collection[int]) -> dict[int, _Keys]:
-        """The keys with which these roots came to gates."""
+        """The keys with which these roots came to ordered bolts."""
         wanted = np.array([*roots], dtype=np.uint64)
         return self._picked(lambda there: np.isin(there, wanted)) if len(wanted) else {}
 
     def _later(self, first: Mapping[int, int]) -> dict[int, _Keys]:
-        """The keys of what came to gates with the number that is the first one for its spout task, or a later one."""
+        """The keys of what came to ordered bolts with the first number of its spout task, or a later one."""
 
         def is_later(there: wire.U64) -> Any:
             tasks, numbers = places_in(self._record.inputs, there)
@@ -279,8 +279,8 @@ class EpochOrder:
 
     def _picked(self, is_wanted: Callable[[wire.U64], Any]) -> dict[int, _Keys]:
         found: dict[int, _Keys] = {}
-        for gate, (roots, hashes) in self._arrived.parts:
+        for bolt, (roots, hashes) in self._arrived.parts:
             chosen = is_wanted(roots)
             for root, one in zip(roots[chosen].tolist(), hashes[chosen].tolist(), strict=True):
-                found.setdefault(root, {}).setdefault(gate, set()).add(one)
+                found.setdefault(root, {}).setdefault(bolt, set()).add(one)
         return found

@@ -107,13 +107,13 @@ class EpochRuns:
         """Run an epoch until a run counts. Raises what makes the run fail."""
         accounts = self._accounts
         order = None if accounts.ordering is None else EpochOrder(accounts.ordering, record, accounts.key_table)
-        # What is behind something must leave no trace, so with gates state is always exact.
+        # What is behind something must leave no trace, so with ordered bolts state is always exact.
         exact_state = order is not None or self._options.state_guarantee == "exactly_once"
         settlement = Settlement.start(record, accounts.trees, exact_state=exact_state, order=order)
         dropped: list[Path] = []
         slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
-            reports = Reports.of(self._execute_surely(record, settlement, slices), has_gates=order is not None)
+            reports = Reports.of(self._execute_surely(record, settlement, slices), has_ordered_bolts=order is not None)
             if accounts.released:
                 complete = np.array(sorted({*accounts.released} - settlement.left_out), dtype=np.uint64)
                 reports.deltas.append((complete, np.zeros(len(complete), dtype=np.uint64)))

@@ -53,7 +53,7 @@ _kept = msgspec.msgpack.Decoder(list[CarryOverReport])
 
 @dataclass
 class Reports:
-    """What one run of an epoch reported; `arrived` is filled where a topology has gates."""
+    """What one run of an epoch reported; `arrived` is filled where a topology has ordered bolts."""
 
     deltas: list[Entries] = field(default_factory=list)
     touched: list[U64] = field(default_factory=list)
@@ -68,11 +68,11 @@ class Reports:
     arrived: Arrived = field(default_factory=Arrived)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[int, bytes, bytes]], *, has_gates: bool = False) -> Reports:
+    def of(cls, rows: Iterable[tuple[int, bytes, bytes]], *, has_ordered_bolts: bool = False) -> Reports:
         """Read (kind, head, body) rows. Raises InternalError for a frame that no stage took."""
         reports = cls()
         for kind, head, body in rows:
-            if has_gates:
+            if has_ordered_bolts:
                 reports.arrived.note(kind, head, body)
             if kind == wire.LEDGER:
                 reports.deltas.append(wire.unpack_entries(body))
@@ -117,7 +117,7 @@ class Settlement:
         extended: roots whose timeout a bolt renewed.
         put_back: roots that go to a later epoch because this one did not finish them.
         away: those of `put_back` that a component could not work on because of an outage → the component.
-        behind: those of `put_back` that wait for something earlier for a key of theirs, at a gate.
+        behind: those of `put_back` that wait for something earlier for a key of theirs, at an ordered bolt.
         outages: component → what its last call raised.
         runs: how many runs reported.
         carried: root → what is left of its tree, where that is in frames that are kept for later epochs.
@@ -126,7 +126,7 @@ class Settlement:
         exact_state: what a failed root did to state is undone.
         checked: components whose values are checked after each tuple from now on: one of them could not be stored, and
             a run without these checks does not know which message did it.
-        order: where the topology has gates.
+        order: where the topology has ordered bolts.
     """
 
     record: EpochRecord
@@ -218,7 +218,7 @@ class Settlement:
         return False
 
     def _behind(self, reports: Reports, before: set[int], failed: dict[int, Failure], away: dict[int, str]) -> set[int]:
-        """Roots that are behind something at a gate; a failure of one of them counts for nothing, and is removed."""
+        """Roots behind something at an ordered bolt; a failure of one of them counts for nothing: it is removed."""
         if self.order is None:
             return set()
         behind = self.order.behind(reports.arrived, before, self.failures, failed, away)

@@ -40,9 +40,9 @@ from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.runtimes.spark.worker.crash_markers import Blame, CrashingWorkError, CrashMarker, MarkedPlace
 from tupletree.runtimes.spark.worker.edges import Edges
-from tupletree.runtimes.spark.worker.gate import Gate
 from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, QueuedFrame, QueuedFrames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
+from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
 from tupletree.runtimes.spark.worker.sender import Destinations, Sender
 from tupletree.runtimes.spark.worker.sink_writer import SinkTask, takes_columns
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer
@@ -152,7 +152,7 @@ class StageRun:
         self._gone = set(wire.unpack_roots(control.gone).tolist())
         self._parked = self._left_out.union(wire.unpack_roots(control.parked).tolist())
         self._crash_marker = marker
-        self._gate: Gate | None = None
+        self._ordered_input: OrderedInput | None = None
         self._names = MessageNames(Path(control.epochs_directory), control.epoch)
         self._skip.update(marker.crash_history.roots)
         self._destinations = Destinations(
@@ -322,8 +322,8 @@ class StageRun:
         fail = FailureMaker(component.name, task.task_id, component.retry)
         keep, held, arrivals.first = self._carryover_for(component, task, needed=holder is not None)
         in_order = self._lined_up(component, task, arrivals)
-        if self._gate is not None and isinstance(bolt, BoltTask):
-            bolt.put_behind(self._gate.behind)
+        if self._ordered_input is not None and isinstance(bolt, BoltTask):
+            bolt.put_behind(self._ordered_input.behind)
         try:
             with self._crash_marker.other_work(task.task_id, "open"):
                 bolt.open()
@@ -363,11 +363,13 @@ class StageRun:
         """What came to a task, in the order in which it is worked; where an input is ordered, the keys are reported."""
         place = self._control.epoch, self._control.run, self._stage.index, -2, task.task_id
         spec, held = self._plan.spec, self._control.held
-        self._gate = gate = Gate.of(spec, component, self._names.places_of, held, self._left_out, place)
-        if gate is None:
+        self._ordered_input = ordered_input = OrderedInput.of(
+            spec, component, self._names.places_of, held, self._left_out, place
+        )
+        if ordered_input is None:
             return arrivals
-        lined_up = gate.line_up(arrivals, self._skip, self._edges)
-        arrived = gate.arrivals()
+        lined_up = ordered_input.line_up(arrivals, self._skip, self._edges)
+        arrived = ordered_input.arrivals()
         if arrived is not None:
             self._put(wire.ARRIVED, component.name.encode(), wire.pack_entries(arrived))
         return arrivals if lined_up is None else lined_up
@@ -405,7 +407,7 @@ class StageRun:
         outage: BaseException | None = None
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
-            if self._gate is not None and (behind := self._gate.admit(kept)):
+            if self._ordered_input is not None and (behind := self._ordered_input.admit(kept)):
                 self._put_behind(behind, component)
                 kept = without(kept, behind)
             if not kept.size:
@@ -525,7 +527,7 @@ class StageRun:
 
     def _carry_out(self, worked: Worked, component: ComponentSpec, sender: Sender) -> None:
         sender.ordering.settle(worked)
-        if self._gate is not None:
+        if self._ordered_input is not None:
             behind = {root for root, failure in worked.failures.items() if failure is BEHIND}
             self._put_behind(behind, component)
             worked.failures = {root: one for root, one in worked.failures.items() if root not in behind}

@@ -1,4 +1,4 @@
-"""Gates: bolts with an input that is grouped by `fields(…, ordered=True)`, and what is before and behind them."""
+"""Ordered bolts: those with an input grouped by `fields(…, ordered=True)`, and what is before and behind them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.ordering import ordered_inputs
 
-__all__ = ["Gates"]
+__all__ = ["OrderedBolts"]
 
 
 @dataclass(frozen=True)
-class Gates:
+class OrderedBolts:
     """Those of a topology.
 
     Attributes:
-        below: gate → itself, and every component that something of it comes to.
-        above: gate → every component that something of it comes from.
+        below: ordered bolt → itself, and every component that something of it comes to.
+        above: ordered bolt → every component that something of it comes from.
         spouts: the spouts among these.
     """
 
@@ -26,7 +26,7 @@ class Gates:
     spouts: frozenset[str]
 
     @classmethod
-    def of(cls, spec: TopologySpec) -> Gates | None:
+    def of(cls, spec: TopologySpec) -> OrderedBolts | None:
         """Those of a topology; None if it has none."""
         components = spec.components
         names = [name for name, component in components.items() if ordered_inputs(component)]

@@ -12,15 +12,15 @@ import pytest
 
 from tupletree import Topology, bolt
 from tupletree.data.frames import Frame, roots_of
-from tupletree.routing.gates import Gates
 from tupletree.routing.hashing import stable_hash
+from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.settle.epoch_order import Arrived, EpochOrder, Ordering
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.worker.edges import Edges
-from tupletree.runtimes.spark.worker.gate import Gate
+from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
 from tupletree.sinks import jsonl
 from tupletree.sources import items
 from tupletree.tracking.key_lines import ANY, Waiting
@@ -42,9 +42,9 @@ def keys_of(values: list[Event]) -> list[str]:
     return [value.key for value in values]
 
 
-def gate(*, held: Any = (), left_out: Any = (), one_by_one: bool = False) -> Gate:
+def ordered_input(*, held: Any = (), left_out: Any = (), one_by_one: bool = False) -> OrderedInput:
     keys = {("left", "Event"): keys_of, ("right", "Event"): keys_of}
-    return Gate(keys, places_of, held, set(left_out), (1, 0, 0, -2, 5), one_by_one=one_by_one)
+    return OrderedInput(keys, places_of, held, set(left_out), (1, 0, 0, -2, 5), one_by_one=one_by_one)
 
 
 class Frames(list[Frame]):
@@ -71,7 +71,7 @@ def openings_of(frames: list[Frame]) -> Any:
 def test_frames_in_order_are_worked_as_they_are() -> None:
     frames = Frames([frame(11, (1, "a"), (2, "b")), frame(12, (2, "a"), (3, "b"), component="right")])
     edges = Edges()
-    assert gate().line_up(frames, set(), edges) is None
+    assert ordered_input().line_up(frames, set(), edges) is None
     assert edges.entries() is None
 
 
@@ -87,7 +87,7 @@ def test_what_comes_in_any_order_is_worked_in_that_of_its_messages_and_every_edg
         frames.append(frame(edge, *tuples, component=random.choice(("left", "right"))))
     openings = openings_of(frames)
     edges, one_by_one = Edges(), random.random() < 0.5
-    lined_up = gate(left_out=left_out, one_by_one=one_by_one).line_up(frames, skip, edges)
+    lined_up = ordered_input(left_out=left_out, one_by_one=one_by_one).line_up(frames, skip, edges)
     worked = [*(frames if lined_up is None else lined_up)]
     each = [(root, value) for one in worked for root, part in one.segments() for value in part]
     for key in "abc":
@@ -116,7 +116,7 @@ def test_what_comes_in_any_order_is_worked_in_that_of_its_messages_and_every_edg
 
 
 def test_each_key_of_each_message_is_told_once_also_of_what_has_failed_but_not_of_what_is_left_out() -> None:
-    front = gate(left_out={3})
+    front = ordered_input(left_out={3})
     front.line_up(Frames([frame(11, (1, "a"), (1, "a"), (2, "b"), (3, "b"), (1, "b"))]), {2, 3}, Edges())
     arrived = front.arrivals()
     assert arrived is not None
@@ -127,14 +127,14 @@ def test_each_key_of_each_message_is_told_once_also_of_what_has_failed_but_not_o
 
 def test_what_is_behind_something_that_waits_is_not_worked() -> None:
     a = stable_hash("a")
-    front = gate(held=[(7, a, 2), (8, stable_hash("b"), 1)])
+    front = ordered_input(held=[(7, a, 2), (8, stable_hash("b"), 1)])
     assert front.admit(frame(11, (1, "a"), (3, "a"), (4, "b"), (3, "c"), (5, "c"))) == {3, 5}
-    front = gate(held=[(7, ANY, 2)])
+    front = ordered_input(held=[(7, ANY, 2)])
     assert front.admit(frame(11, (1, "a"), (3, "z"))) == {3}
 
 
 def test_what_is_behind_a_failure_of_its_frame_is_not_worked() -> None:
-    front = gate()
+    front = ordered_input()
     frames = Frames([frame(11, (1, "a"), (2, "a"), (2, "b"), (3, "b"), (4, "c")), frame(12, (5, "b"), (6, "c"))])
     front.line_up(frames, set(), Edges())
     assert front.admit(frames[0]) == set()
@@ -150,15 +150,15 @@ def passed(event: Event) -> Event:
     return event
 
 
-def gates() -> Gates:
-    """source → above → one (gate) → between → two (gate) → end; above → beside."""
-    t = Topology("gates")
+def ordered_bolts() -> OrderedBolts:
+    """source → above → one (ordered bolt) → between → two (ordered bolt) → end; above → beside."""
+    t = Topology("bolts")
     above = t.bolt("above", passed).shuffle(t.spout("source", items([Event("a", 0)])))
     one = t.bolt("one", passed).fields(above, "key", ordered=True)
     two = t.bolt("two", passed).fields(t.bolt("between", passed).shuffle(one), "key", ordered=True)
     t.sink("out", jsonl("never")).shuffle(t.bolt("end", passed).shuffle(two))
     t.sink("others", jsonl("never, too")).shuffle(t.bolt("beside", passed).shuffle(above))
-    found = Gates.of(t.build())
+    found = OrderedBolts.of(t.build())
     assert found is not None
     return found
 
@@ -175,7 +175,7 @@ def order(count: int, table: Any = None, attempts: Any = None) -> EpochOrder:
     )
     header = EpochHeader(epoch=0, generation=1, time_s=0.0)
     record = EpochRecord(header, [LoggedMessages(columns, header)], attempts or {})
-    ordering = Ordering(gates(), frozenset({7}), lambda attempt, failure: failure.permanent or attempt >= 3)
+    ordering = Ordering(ordered_bolts(), frozenset({7}), lambda attempt, failure: failure.permanent or attempt >= 3)
     return EpochOrder(ordering, record, table or {})
 
 
@@ -192,19 +192,19 @@ def failure(component: str, *, permanent: bool = False, kind: FailureKind = Fail
     return Failure(kind=kind, component=component, error="no", permanent=permanent)
 
 
-def test_a_failure_at_a_gate_holds_its_keys_there_and_everything_at_the_next_one() -> None:
+def test_a_failure_at_an_ordered_bolt_holds_its_keys_there_and_everything_at_the_next_one() -> None:
     epoch = order(5)
     told = arrived({100: {"one"}}, one=[(100, 1), (200, 1), (300, 2), (400, 3)], two=[(300, 8), (500, 9)])
     assert epoch.behind(told, (), {}, {100: failure("one")}, ()) == {200, 300, 500}
 
 
-def test_a_failure_above_the_gates_holds_all_that_comes_later_and_so_does_one_beside_them() -> None:
+def test_a_failure_above_the_ordered_bolts_holds_all_that_comes_later_and_so_does_one_beside_them() -> None:
     for where in ("above", "beside", "source"):
         told = arrived({200: {where}}, one=[(100, 1), (300, 2), (400, 3)], two=[])
         assert order(5).behind(told, (), {}, {200: failure(where)}, ()) == {300, 400}
 
 
-def test_a_failure_behind_the_gates_holds_its_keys_at_each() -> None:
+def test_a_failure_behind_the_ordered_bolts_holds_its_keys_at_each() -> None:
     told = arrived({100: {"end"}}, one=[(100, 1), (200, 1), (300, 2)], two=[(100, 8), (300, 8), (400, 9)])
     assert order(5).behind(told, (), {}, {100: failure("end")}, ()) == {200, 300}
 
@@ -256,17 +256,17 @@ def test_what_waits_elsewhere_holds_its_keys_and_what_is_in_the_epoch_again_does
     }
 
 
-def test_what_a_gate_did_not_work_is_put_back_although_what_it_waited_for_is_dead() -> None:
+def test_what_an_ordered_bolt_did_not_work_is_put_back_although_what_it_waited_for_is_dead() -> None:
     told = arrived({100: {"one"}, 200: {"one"}}, one=[(100, 1), (200, 1), (300, 2)], two=[(300, 4)])
     told.behind.add(200)
     epoch = order(5)
     dead = failure("one", permanent=True)
-    assert epoch.behind(told, (), {}, {100: dead}, ()) == {200, 300}, "the second gate has not seen all of it"
+    assert epoch.behind(told, (), {}, {100: dead}, ()) == {200, 300}, "the second ordered bolt has not seen all of it"
 
 
 def test_roots_in_several_places_are_known_by_all_of_them() -> None:
     assert roots_of((1, 2)) == (1, 2)
-    front = gate()
+    front = ordered_input()
     two = Frame(5, "left", "Event", [Event("a", 1), Event("a", 2)], [(1, 4), 2], [1, 2], 11)
     lined_up = front.line_up(Frames([two]), set(), Edges())
     assert lined_up is not None
@@ -274,7 +274,7 @@ def test_roots_in_several_places_are_known_by_all_of_them() -> None:
 
 
 def test_after_a_restart_what_waits_may_have_any_key() -> None:
-    ordering = Ordering(gates(), frozenset({7}), lambda _attempt, _failure: False)
+    ordering = Ordering(ordered_bolts(), frozenset({7}), lambda _attempt, _failure: False)
     table = ordering.restored({7: [(1, 5.0)], 8: [(2, 6.0)]}.__getitem__)
     assert table == {(7, 1): Waiting({"one": frozenset({ANY}), "two": frozenset({ANY})}, 5.0)}
     told = arrived({}, one=[(200, 1)], two=[(300, 8)])

@@ -1,4 +1,4 @@
-"""The gate in front of a task with an ordered input: its tuples in the order of their messages' numbers.
+"""The ordered input of a task: what an epoch has for it, in the order of its messages' numbers.
 
 All that an epoch has for a task is there before the task works, so sorting it is enough for the order within a run.
 What the driver must know to decide whether the run counts, it is told: which messages had which keys here (`Arrivals`).
@@ -28,16 +28,16 @@ from tupletree.state.keys import KeyFunctions, ordered_keys
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.tracking.key_lines import ANY
 
-__all__ = ["Gate", "Held", "PlacesOf"]
+__all__ = ["Held", "OrderedInput", "PlacesOf"]
 
 PlacesOf = Callable[[wire.U64], tuple[I64, I64]]
 """Roots → the numbers of their spout tasks; and those of their messages, each that of its first emission, or 0."""
 
 Held = Iterable[tuple[int, int, int]]
-"""(spout task, hash of a key or `ANY`, number of the first message that waits) of what waits at a gate."""
+"""(spout task, hash of a key or `ANY`, number of the first message that waits) of what waits at an ordered bolt."""
 
 
-class Gate:
+class OrderedInput:
     """See the module docstring: what comes to one task in one run.
 
     Args:
@@ -45,7 +45,7 @@ class Gate:
         places_of: see `PlacesOf`.
         held: see `Held`.
         left_out: roots that the run must not touch.
-        place: numbers that no other gate of this run has, nor any sender.
+        place: numbers that no other task of this run has, nor any sender.
         one_by_one: of a frame, calls go on side by side: none has two tuples of a key.
         by_source: the bolt may ask which task sent a tuple.
     """
@@ -83,8 +83,8 @@ class Gate:
         held: Mapping[str, Held],
         left_out: set[int],
         place: tuple[int, ...],
-    ) -> Gate | None:
-        """The gate of a task; None if its component has no ordered input."""
+    ) -> OrderedInput | None:
+        """That of a task; None if its component has none."""
         keys = ordered_keys(spec, component)
         if not keys:
             return None
