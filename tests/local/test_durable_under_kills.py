@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.local.durable_world import Number, Outside, Summed, World
-from tupletree import KeyedState, ListState, PermanentError, Topology, batch_bolt, bolt
+from tupletree import KeyedState, ListState, PermanentError, TaskContext, Topology, batch_bolt, bolt
 from tupletree.topology.window_decorators import window_bolt
 
 BAD = {7, 23}
@@ -17,20 +17,17 @@ SEEDS = range(6)
 MORE_SEEDS = range(6, 60)
 
 
-def counting(t: Topology, source: Any) -> Any:
-    tries: dict[int, int] = {}
-
+def counting(t: Topology, source: Any, name: str = "count") -> Any:
     @bolt(state=int)
-    def count(number: Number, total: KeyedState[int]) -> Summed:
+    def count(number: Number, total: KeyedState[int], context: TaskContext) -> Summed:
         if number.number in BAD:
             raise PermanentError("bad")
-        tries[number.number] = tries.get(number.number, 0) + 1
-        if number.number % 11 == 3 and tries[number.number] < 3:
+        if number.number % 11 == 3 and context.attempt < 3:
             raise ValueError("at first")
         total.value += 1
         return Summed(number.key, total.value, [number.number])
 
-    return t.bolt("count", count, parallelism=2).fields(source, "key")
+    return t.bolt(name, count, parallelism=2).fields(source, "key")
 
 
 def listing(t: Topology, source: Any) -> Any:
@@ -118,7 +115,9 @@ def run_killed(make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path, 
     rejects = frozenset({15}) if kind == "seeks" else frozenset()
     for seed in seeds:
         outside = Outside(kind, 60, rejects)
-        room = {"max_spout_pending": 100} if make is in_sessions else {}  # what is open must not fill the limit
+        room: dict[str, Any] = (
+            {"max_spout_pending": 100} if make is in_sessions else {}
+        )  # what is open must not fill the limit
         world = World(make, outside, tmp_path / str(seed), seed, kills=seed % 6, full=0.2 * (seed % 3 == 1), **room)
         world.to_the_end()
         has_state = make in {counting, listing}
@@ -127,6 +126,32 @@ def run_killed(make: Callable[[Topology, Any], Any], kind: str, tmp_path: Path, 
             world.check(BAD | rejects, newest)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 100), marks=pytest.mark.nightly)], ids=["few", "more"]
+)
+@pytest.mark.parametrize("kind", ["seeks", "redelivers"])
+def test_nothing_is_lost_where_components_have_other_names_after_a_kill(
+    kind: str, seeds: range, tmp_path: Path
+) -> None:
+    renamed = 0
+    for seed in seeds:
+        world = with_other_names(Outside(kind, 300), tmp_path / str(seed), seed)
+        world.to_the_end()
+        world.check(BAD, {row.key: row.count for row in world.outside.rows}, again=kind == "redelivers")
+        renamed += world.renamed
+    assert renamed >= len(seeds) / 2
+
+
+def with_other_names(outside: Outside, folder: Path, seed: int) -> World:
+    """Its processes count under a name of their own each."""
+
+    def make(t: Topology, source: Any) -> Any:
+        return counting(t, source, world.called("count"))
+
+    world = World(make, outside, folder, seed, kills=8, renames=True)
+    return world
 
 
 @pytest.mark.parametrize("kind", ["seeks", "redelivers"])
