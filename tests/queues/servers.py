@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.until import until
+
 REQUIRED = os.environ.get("TESTS_REQUIRE", "").replace(",", " ").split()
 
 
@@ -111,6 +113,13 @@ class RedisServer(Server):
         command = [self.program, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
         self.run(command)
+        until(self._is_loaded)
+
+    def _is_loaded(self) -> bool:
+        """It answers before it has read its file."""
+        with socket.create_connection(("127.0.0.1", self.port)) as asking:
+            asking.sendall(b"PING\r\n")
+            return not asking.recv(64).startswith(b"-LOADING")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pika = pytest.importorskip("pika")
-from tupletree.queues.rabbitmq import RabbitBroker, open_rabbitmq  # noqa: E402
+from tupletree.queues.rabbitmq import RabbitBroker, consuming, open_rabbitmq  # noqa: E402
 from tupletree.queues.rabbitmq.wire import LONGEST_DELAY_S, delay_step_ms, ready_queue_of  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("rabbitmq")
@@ -283,7 +283,10 @@ def test_many_consumers_of_one_queue_share_its_messages(rabbitmq: RabbitServer) 
         assert Counter(seen) == Counter(ids)
 
 
-def test_a_million_bytes_for_each_of_a_hundred_messages_are_leased_as_far_as_they_fit(rabbitmq: RabbitServer) -> None:
+def test_a_million_bytes_for_each_of_a_hundred_messages_are_leased_as_far_as_they_fit(
+    rabbitmq: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "KEPT_S", 600.0)
     with open_queue(f"{rabbitmq.url}?queue=wide") as queue:
         queue.publish([Message(id=str(number), body=b"x" * 1_000_000) for number in range(40)])
         seen: list[str] = []

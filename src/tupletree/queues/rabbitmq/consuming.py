@@ -89,7 +89,7 @@ class QueueChannel:
         self._arriving: dict[str, _Arrivals] = {}
         self._unsettled: dict[int, Lease] = {}  # in the order of their tags
         self._spare: deque[Lease] = deque()
-        self._kept_s = 0.0
+        self._lease_s = 0.0
         self._quick_until_s = 0.0
         self._window = 0
         self._largest = 0
@@ -116,7 +116,7 @@ class QueueChannel:
 
     async def take(self, limit: int, max_bytes: int, lease_s: float, wait_s: float = 0.0) -> list[Lease]:
         """Lease up to `limit` messages; wait so long for the first."""
-        self._kept_s = min(lease_s, KEPT_S)
+        self._lease_s = lease_s
         ahead = AHEAD if limit >= LEAST_AHEAD and time.monotonic() < self._quick_until_s else 1
         taken = self._take_spare(limit, max_bytes, lease_s)
         room = max_bytes - sum(len(one.body) for one in taken)
@@ -135,6 +135,7 @@ class QueueChannel:
             room -= sum(len(one.body) for one in more)
         self._is_idle = not taken
         self._quick_until_s = time.monotonic() + QUICK_S if len(taken) == limit else 0.0
+        self._keep_spare()
         return taken
 
     async def _is_known_empty(self) -> bool:
@@ -187,6 +188,7 @@ class QueueChannel:
         """
         if self._has_given_back:
             await self._consume(1, 0.0)
+            self._keep_spare()
 
     def _take_spare(self, limit: int, max_bytes: int, lease_s: float, *, is_first: bool = True) -> list[Lease]:
         taken: list[Lease] = []
@@ -204,16 +206,26 @@ class QueueChannel:
             taken.append(one)
         return taken
 
+    def _keep_spare(self) -> None:
+        """What nobody leased goes back soon."""
+        ends_s = self._clock() + min(self._lease_s, KEPT_S)
+        for one in self._spare:
+            one.ends_s = ends_s
+        if self._spare:
+            self._watch(ends_s)
+
     def _hear(self, frame: Any, header: Any, body: bytes) -> None:
         method = frame.method
         now_s = self._clock()
-        lease = Lease(method.delivery_tag, body, header.properties, now_s, now_s + self._kept_s)
+        lease = Lease(method.delivery_tag, body, header.properties, now_s, now_s + self._lease_s)
         self._unsettled[lease.tag] = lease
         self._spare.append(lease)
         self._watch(lease.ends_s)
         arrivals = self._arriving.get(method.consumer_tag)
         if arrivals is not None:
             arrivals.add(len(body))
+        else:
+            self._keep_spare()
 
     def _hear_end(self, _: BaseException) -> None:
         self._unsettled.clear()
