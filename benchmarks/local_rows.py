@@ -32,7 +32,7 @@ NOTES = {
     "bytewax, batches per key": "`stateful_batch`: its fastest keyed state, not one call per word",
     "pathway": "reads files itself, counts in its engine, one output per distinct word; tracks nothing",
     "pystorm split": "one split bolt alone over Storm's JSON protocol, fed from a file",
-    "msgspec": "defaults: two threads, max pending 128; full tracking, the sink waits for each root",
+    "msgspec": "defaults: two threads, as many messages open as 5 ms allow; tracked, the sink waits for each root",
     "cooperative": "one thread",
     "pending 1,024": "as many messages open as a batch of bytewax has lines",
     "dataclass": "streams are frozen dataclasses",
