@@ -22,6 +22,7 @@ from tupletree.runtimes.letter_delivery import LetterDelivery
 from tupletree.runtimes.open_messages import open_messages
 from tupletree.runtimes.progress import Reporter, progress_file
 from tupletree.runtimes.rates import Rates
+from tupletree.runtimes.spark.code_watch import CodeWatch
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.progress import EpochProgress
 from tupletree.runtimes.spark.incarnation import Incarnation, RunSettings, Surroundings, claim
@@ -96,6 +97,7 @@ class SparkRun(RunHandle):
         self._dead_guard = DeadGuard(
             spec.name, request.options, lambda: self._hold(self.stop), lambda: self._hold(self.pause)
         )
+        self._code = CodeWatch(Path(request.target.search_path) if request.target else None)
         super().__init__(Reporter(spec.name, progress_file(request.options)))
         self._run_control = RunControl(self, spec.name, "spark")
 
@@ -313,6 +315,7 @@ class SparkRun(RunHandle):
         def told(record: EpochRecord, verdicts: EpochVerdicts) -> None:
             totals = incarnation.parts.accounts.totals
             self._dead_guard.look(totals.acked, totals.dead)
+            self._code.look(self._clock.monotonic())
             for stats in verdicts.reports.stats:
                 self._late.update(stats.late)
                 for bolt, done in stats.work.items():
