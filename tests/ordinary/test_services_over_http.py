@@ -26,7 +26,8 @@ from tupletree.bolts.service_errors import is_of_service
 from tupletree.sinks import foreach
 from tupletree.sources import items
 
-TIMEOUT_S = 0.05
+TIMEOUT = httpx.Timeout(30.0, read=0.3)
+"""Only an answer may be slow: on a machine with much to do, a connection takes its time, too."""
 PATIENCE_S = 2.0
 """How long a slow answer of the service waits for the end of its test."""
 
@@ -118,7 +119,7 @@ def understood(answer: httpx.Response, line: Line) -> Word:
 def plain(line: Line, context: TaskContext) -> Word:
     CALLS.append(context.epoch_time_s)
     SERVICE.before_call()
-    with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+    with httpx.Client(timeout=TIMEOUT, trust_env=False) as client:
         return understood(client.get(url_of(line)), line)
 
 
@@ -126,7 +127,7 @@ def plain(line: Line, context: TaskContext) -> Word:
 async def waits(line: Line, context: TaskContext) -> Word:
     CALLS.append(time.monotonic())
     SERVICE.before_call()
-    async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False) as client:
         return understood(await client.get(url_of(line)), line)
 
 
