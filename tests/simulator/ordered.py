@@ -473,7 +473,7 @@ class Oracle:
     def _rows(self, folder: Path) -> dict[tuple[str, str], list[tuple[str, int]]]:
         found: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
         for row in read_rows(folder) if folder.exists() else ():
-            found[row["bolt"], row["key"]].append((row["source"], row["number"]))
+            found[row["ordered_bolt"], row["key"]].append((row["source"], row["number"]))
         return found
 
     def _state(self, simulation: Simulation) -> dict[tuple[str, str], list[tuple[str, int]]]:
