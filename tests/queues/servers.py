@@ -54,7 +54,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=environment is not None,  # a kill meets what it started, too
         )
         ends_s = time.monotonic() + 60
         while time.monotonic() < ends_s:
@@ -191,7 +191,12 @@ class RabbitServer(Server):
         if self.mapper is None:  # started by the server it would be a daemon that nobody ends
             command = [shutil.which("epmd") or "epmd", "-port", self.environment["ERL_EPMD_PORT"]]
             self.mapper = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL)
+            until(self._is_mapped)
         self.run([self.program], self.environment)
+
+    def _is_mapped(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(self.environment["ERL_EPMD_PORT"]))) == 0
 
     def control(self, *command: str) -> None:
         """What `rabbitmqctl` does."""
