@@ -85,7 +85,7 @@ def test_a_spout_that_cannot_be_opened_ends_the_run_at_once_with_its_error(tmp_p
     with pytest.raises(TupletreeError, match="no broker"):
         handle.wait(HANG_S)
     assert handle.progress().state == "failed"
-    assert script.life == ["deactivate", "close"]
+    assert script.life == ["close"]
 
 
 def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,27 @@ def test_a_start_on_spark_is_refused_where_a_sink_has_more_than_it_knows_of(
         in_process(topology(tmp_path, SINKS[kind](tmp_path)), tmp_path / "state")
 
 
+def test_a_task_that_the_sink_no_longer_has_shows_it_too(in_process: InProcess, tmp_path: Path) -> None:
+    def wide(tasks: int) -> Topology:
+        t = Topology("copies")
+        lines = t.spout("lines", text_lines([tmp_path / "in.txt"]))
+        t.sink("out", sql(f"sqlite:///{tmp_path}/rows.db", "lines"), parallelism=tasks).fields(lines, "text")
+        return t
+
+    add(tmp_path, 0, 50)
+    in_process(wide(2), tmp_path / "state")
+    shutil.copytree(tmp_path / "state", tmp_path / "yesterday")
+    add(tmp_path, 50, 50)
+    in_process(wide(2), tmp_path / "state")
+    restore(tmp_path)
+    with sqlite3.connect(tmp_path / "rows.db") as connection:  # as if the last epochs had rows of the second task only
+        (table,) = connection.execute("select name from sqlite_master where name like '%batches%'").fetchone()
+        changed = connection.execute(f"update {table} set number = 0 where writer like '%-0000'")
+        assert changed.rowcount == 1
+    with pytest.raises(CheckpointError, match="older copy"):
+        in_process(wide(1), tmp_path / "state")
+
+
 def test_with_the_output_of_its_time_an_older_copy_goes_on(in_process: InProcess, tmp_path: Path) -> None:
     make = SINKS["sql"]
     add(tmp_path, 0)

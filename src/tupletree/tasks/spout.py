@@ -154,7 +154,8 @@ class SpoutMachine(Machine):
         self._pulling = self._retrying = active
         self._paused = not active
         self._leaves_buffer = False
-        self._is_open = self._is_deactivated = False
+        self._is_open = False
+        self._is_deactivated = True  # or was never active
         self.has_emitted_all = False
         self.nothing_waits: Callable[[], bool] | None = None
         self._hears_acks = type(spout).ack is not Spout.ack

@@ -454,10 +454,13 @@ class Executor:
         worked = False
         out = self._out
         for machine in self._timed:
+            if machine.measured is None:
+                worked = machine.poll(now, out) or worked
+                continue
+            before_s = self._clock.monotonic()
             if machine.poll(now, out):
                 worked = True
-                if machine.measured is not None:  # windows and joins make their calls here
-                    machine.measured.seconds += self._clock.monotonic() - now.monotonic_s
+                machine.measured.seconds += self._clock.monotonic() - before_s  # windows and joins make calls here
         if self._emitting:
             paused = self.letters.wait.current is not None or any(ring.is_full for ring in self._rings)
             before_s = self._clock.monotonic()

@@ -44,6 +44,9 @@ logger = logging.getLogger("tupletree.spark")
 TAKEN_SUFFIX = ".taken"
 """The suffix of a candidate whose rows the sink has."""
 
+GAP = 4
+"""Tasks in a row without a batch, beyond those that a sink has now: after so many it is taken to have had no more."""
+
 MAX_FAILED_CALLS = 100
 """Calls in a row that fail until a sink counts as failing: then a range of rows is refused after one call."""
 
@@ -169,7 +172,9 @@ class SinkDelivery:
                 while True:
                     try:
                         self._calls.call(name, lambda sink=sink, place=place: sink.open(place))  # type: ignore[misc]  # bound at once
-                        self._check_newest(name, task, sink, settled)
+                        self._check_newest(name, task.index, sink, settled)
+                        if task.index == self._plan.parallelism(name) - 1:
+                            self._check_former(name, task.index, sink, settled)
                         self._outages.over(name)
                         break
                     except Exception as error:
@@ -177,11 +182,20 @@ class SinkDelivery:
                             raise
                         self._wait(name, error)
 
-    def _check_newest(self, name: str, task: Task, sink: Sink[Any], settled: int) -> None:
-        writer = self._writer(name, task.index)
+    def _check_former(self, name: str, last: int, sink: Sink[Any], settled: int) -> None:
+        """See that tasks that the sink no longer has wrote no more than the run knows of, either."""
+        index = without = 0
+        while without < GAP:
+            index += 1
+            there = self._check_newest(name, last + index, sink, settled)
+            without = 0 if there else without + 1
+
+    def _check_newest(self, name: str, index: int, sink: Sink[Any], settled: int) -> bool:
+        writer = self._writer(name, index)
         newest = self._calls.call(name, lambda: sink.newest_batch(writer))
         if newest is not None and newest > settled:
             raise older_copy(f"sink {name!r}", newest, settled)
+        return newest is not None
 
     def _writer(self, sink: str, index: int) -> str:
         return f"{self._run_id}-{self._first_name(sink)}-{index:04d}"
