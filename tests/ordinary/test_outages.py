@@ -636,6 +636,7 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row(t
 
         @bolt
         def looks_up(m: M) -> R:
+            time.sleep(0.001)  # so that messages are left when the server stops
             if m.n % 10 == 0:
                 try:
                     with engine.connect() as connection:
