@@ -403,22 +403,25 @@ class LocalRun(RunHandle):
             self._delivery.finish(lambda: self._control.stop_at_s, failed=False)
             self._control.state = "stopped"
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
-            self._error = error
-            self._control.state = "failed"
+            self._error, self._control.state = error, "failed"
         finally:
-            if self._counts.left is None:
-                self._counts.note_left()
-            name_left(self._plan, self._carried_over.spout_checkpoints)
-            self._calls.close()
-            if self._durability is not None:
-                self._durability.close()
-            self._delivery.finish(lambda: self._control.stop_at_s, failed=True)
-            self._seconds = self._clock.monotonic() - self._started_s
-            self.reports.finish()
-            self._history.write()
-            self._run_control.finish(self._error)
-            self._directory.close()
-            self._ended.set()
+            try:
+                if self._counts.left is None:
+                    self._counts.note_left()
+                name_left(self._plan, self._carried_over.spout_checkpoints)
+                self._calls.close()
+                if self._durability is not None:
+                    self._durability.close()
+                self._delivery.finish(lambda: self._control.stop_at_s, failed=True)
+                self._seconds = self._clock.monotonic() - self._started_s
+                self.reports.finish()
+                self._history.write()
+                self._run_control.finish(self._error)
+                self._directory.close()
+            except Exception as error:  # noqa: BLE001 - raised by `wait`
+                self._error, self._control.state = self._error or error, "failed"
+            finally:
+                self._ended.set()
 
     def _run_one_life(self) -> bool:
         """Run one life; whether it was the last one. Raises an error that no restart can fix."""

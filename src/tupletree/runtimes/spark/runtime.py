@@ -253,11 +253,17 @@ class SparkRun(RunHandle):
             self._fault = reason(error, self._directory.path)
             logger.debug("the run failed", exc_info=error)
         finally:
-            self._delivery.finish(lambda: self._stop_at_s, failed=True)
-            self.reports.finish()
-            self._run_control.finish(self._fault)
-            self._directory.close()
-            self._ended.set()
+            try:
+                self._delivery.finish(lambda: self._stop_at_s, failed=True)
+                self.reports.finish()
+                self._run_control.finish(self._fault)
+                self._directory.close()
+            except Exception as error:
+                logger.exception("%s: what the run had could not be released", self._spec.name)
+                self._fault = self._fault or reason(error, self._directory.path)
+                self._state = "failed"
+            finally:
+                self._ended.set()
 
     def _run_once(self, *, is_restart: bool) -> bool:
         """Run until the end or an error; whether this was the end. Raises an error that no restart can fix."""
