@@ -48,7 +48,7 @@ class Machine:
         strays: tuples of no message that failed: their errors are in the notes only.
         wait: whether it waits for the end of an outage.
         done: what its calls took so far; None for what makes no calls for tuples.
-        measured: where whoever drives it adds what `work` and `poll` took; None for what does so itself.
+        measured: where the driver of the task adds what `work` and `poll` took; None for what does so itself.
     """
 
     def __init__(self, task: Task) -> None:
