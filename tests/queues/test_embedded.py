@@ -16,8 +16,9 @@ import pytest
 
 from tests.queues.clocks import Host, ManualHostClock, without_disk
 from tupletree.errors import ConfigError, ConnectorError, ProcessingTimeoutError, UnusableDataError, is_outage
-from tupletree.queues import Depth, Failure, Letter, Message, sqlite, sqlite_rows
-from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
+from tupletree.queues import Depth, Failure, Letter, Message
+from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction, rows
+from tupletree.queues.sqlite import broker as embedded
 
 
 @pytest.fixture
@@ -259,7 +260,7 @@ def test_every_statement_is_answered_by_an_index(broker: SqliteBroker) -> None:
     """Whatever the number of messages. A sort, or a look at every row, would grow with it."""
     statements = {
         name: value
-        for name, value in {**vars(sqlite_rows), **vars(sqlite)}.items()
+        for name, value in {**vars(rows), **vars(embedded)}.items()
         if isinstance(value, str) and re.match(r"\s*(SELECT|UPDATE|DELETE)", value)
     }
     assert len(statements) > 15

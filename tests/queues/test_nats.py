@@ -22,7 +22,7 @@ from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pytest.importorskip("nats")
-from tupletree.queues.nats_client import Answer, NatsClient, Request
+from tupletree.queues.nats.client import Answer, NatsClient, Request
 
 CANNOT = {
     "a delayed message comes when its time has come": "refused",

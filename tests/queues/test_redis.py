@@ -143,7 +143,7 @@ def test_a_field_of_others_that_is_called_as_one_of_ours_was_stops_nothing(serve
 
 
 def test_a_batch_of_large_bodies_goes_in_several_calls(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tupletree.queues.redis.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("tupletree.queues.redis.broker.CHUNK_BYTES", 1000)
     sizes = [10, 990, 2000, 10, 10]
     with open_queue(f"{server.url}?queue=large") as queue:
         assert queue.publish([Message(id=str(number), body=b"x" * size) for number, size in enumerate(sizes)]) == 5

@@ -1,6 +1,6 @@
 """Queues on a NATS server with JetStream: a stream each, a consumer that all share, and a stream of dead letters.
 
-Owns what a queue is at the server, and what answers mean. The connection is in `nats_client`.
+Owns what a queue is at the server, and what answers mean. The connection is in `client`.
 
 A message has a subject of its own, made of its id, and a stream keeps one message per subject: so an id that the queue
 holds is not stored again, and a message can be found by its id. A handle is the subject to which its delivery is acked.
@@ -34,9 +34,10 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
-from tupletree.queues.nats_client import Answer, NatsClient, Request, Server
-from tupletree.queues.nats_leases import Leases
-from tupletree.queues.nats_messages import (
+from tupletree.queues.nats.client import Answer, NatsClient, Request, Server
+from tupletree.queues.nats.leases import Leases
+from tupletree.queues.nats.streams import CONSUMER, Streams, chunks, nanoseconds
+from tupletree.queues.nats.wire import (
     LETTERS,
     MESSAGES,
     Place,
@@ -48,7 +49,6 @@ from tupletree.queues.nats_messages import (
     subject_of,
     token_of,
 )
-from tupletree.queues.nats_streams import CONSUMER, Streams, chunks, nanoseconds
 from tupletree.queues.urls import QueueUrl
 
 __all__ = ["CAPABILITIES", "NatsBroker", "open_nats"]

@@ -1,7 +1,7 @@
 """Queues on a Redis server: a stream each, with leases, delays and dead letters beside it.
 
-Owns the connection and what its errors mean. What happens to a message happens at the server: `redis_scripts`,
-`redis_operating`.
+Owns the connection and what its errors mean. What happens to a message happens at the server: `scripts`,
+`operating`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tupletree.errors import ConfigError, ConnectorError, InternalError
-from tupletree.queues import redis_operating as operating
-from tupletree.queues import redis_scripts as scripts
 from tupletree.queues.contract import (
     Broker,
     Capabilities,
@@ -39,6 +37,7 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
+from tupletree.queues.redis import operating, scripts
 from tupletree.queues.urls import QueueUrl, without_secrets
 
 __all__ = ["CAPABILITIES", "RedisBroker", "open_redis"]

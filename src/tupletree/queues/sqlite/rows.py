@@ -1,7 +1,7 @@
 """What each operation of the embedded queue does to the rows of its tables, within a transaction that is open.
 
 Owns the states of a row, the counts of each queue, the order of keys, and handles as text. Refuses to begin or end a
-transaction (`sqlite_file`).
+transaction (`file`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 
 from tupletree.queues.contract import UnknownQueueError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
-from tupletree.queues.sqlite_columns import by_lease, columns_of, json_text, message_of, parse_handle
-from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
+from tupletree.queues.sqlite.columns import by_lease, columns_of, json_text, message_of, parse_handle
+from tupletree.queues.sqlite.file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
 
 __all__ = ["Counts", "QueueRow", "QueueRows"]
 

@@ -1,6 +1,6 @@
 """What the Redis broker does at the server, as Lua scripts: each runs as a whole, or not at all.
 
-Owns the keys of a queue and how a message moves between them, from `PUBLISH` to its end; `redis_operating` has what
+Owns the keys of a queue and how a message moves between them, from `PUBLISH` to its end; `operating` has what
 people do. All times are the server's. Refuses to know connections and errors: that is `redis`.
 
 A queue is a stream with one consumer group, and beside it:

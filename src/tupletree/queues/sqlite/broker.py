@@ -1,9 +1,9 @@
 """The embedded queue: any number of queues in one SQLite file, for the processes of one host, without a server.
 
 Owns what happens to a message, as transactions: publish, lease, settle, move. Refuses to know files, locks and errors
-(`sqlite_file`) and URLs (`registry`).
+(`file`) and URLs (`registry`).
 
-A row moves between states (see `sqlite_file`); one index on (queue, state, due) answers who is next, what is due and
+A row moves between states (see `file`); one index on (queue, state, due) answers who is next, what is due and
 what may go, and each queue keeps its counts. So nothing here grows with the number of messages.
 """
 
@@ -32,9 +32,9 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
-from tupletree.queues.sqlite_columns import message_of
-from tupletree.queues.sqlite_file import DEAD, DELAYED, LEASED, READY, SETTLED, WAITING, QueueFile
-from tupletree.queues.sqlite_rows import Counts, QueueRows
+from tupletree.queues.sqlite.columns import message_of
+from tupletree.queues.sqlite.file import DEAD, DELAYED, LEASED, READY, SETTLED, WAITING, QueueFile
+from tupletree.queues.sqlite.rows import Counts, QueueRows
 
 __all__ = ["CAPABILITIES", "REMEMBERS_ACKED_S", "SqliteBroker", "SqliteTransaction"]
 

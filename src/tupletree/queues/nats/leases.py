@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tupletree.errors import ConnectorError
-from tupletree.queues.nats_client import NatsClient, Request
+from tupletree.queues.nats.client import NatsClient, Request
 
 __all__ = ["Leases"]
 

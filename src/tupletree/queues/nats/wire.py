@@ -15,7 +15,7 @@ import msgspec
 
 from tupletree.errors import ConfigError
 from tupletree.queues.messages import Message
-from tupletree.queues.nats_client import Answer, Request
+from tupletree.queues.nats.client import Answer, Request
 
 __all__ = [
     "LETTERS",

@@ -1,11 +1,11 @@
 """What people do with a queue on Redis, as scripts of the server: count, look, find, move, delete.
 
-Owns which messages are in which state, in which order. What a key holds: `redis_scripts`.
+Owns which messages are in which state, in which order. What a key holds: `scripts`.
 """
 
 from __future__ import annotations
 
-from tupletree.queues.redis_scripts import script_of
+from tupletree.queues.redis.scripts import script_of
 
 __all__ = ["DEPTH", "FIND", "MOVE", "PEEK", "PURGE"]
 

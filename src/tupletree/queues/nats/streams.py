@@ -14,8 +14,8 @@ import msgspec
 from tupletree.errors import ConnectorError
 from tupletree.queues.contract import UnknownQueueError
 from tupletree.queues.messages import Stored
-from tupletree.queues.nats_client import Answer, NatsClient, Request
-from tupletree.queues.nats_messages import (
+from tupletree.queues.nats.client import Answer, NatsClient, Request
+from tupletree.queues.nats.wire import (
     LETTERS,
     MESSAGES,
     Place,
