@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure
 from tupletree.bolts.effects import TaskPlace
@@ -169,6 +170,24 @@ def test_the_end_of_input_comes_out_and_it_may_be_asked_again_after(opened: Any)
     with pytest.raises(EndOfInput):
         take(spout)
     assert take(spout).message_id == "late"
+
+
+def test_an_end_that_came_before_the_source_heard_of_a_failure_is_no_end(opened: Any) -> None:
+    source = Queue()
+    spout = opened(source)
+    there = threading.Event()
+    spout.on_given = there.set
+    assert spout.next() is None
+    source.put(EndOfInput())
+    assert there.wait(HANG_S)
+    spout.fail("a", FAILED)
+    source.put("a")
+    assert take(spout).message_id == "a"
+    assert source.story == ["open", "next", "fail a: error", "next"]
+    source.put(EndOfInput())
+    spout.fail("a", replace(FAILED, permanent=True))
+    with pytest.raises(EndOfInput):
+        take(spout)
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), SystemExit(3), KeyboardInterrupt()])

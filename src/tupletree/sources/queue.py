@@ -40,6 +40,12 @@ KEEP_PART = 1 / 3
 
 LONGEST_PAUSE_S = 60.0
 
+ROUNDED_UP = 4 / 3
+"""Of a delay: as long a broker may make it."""
+
+RETURN_S = 10.0
+"""How long after its delay a message that failed is expected, where the broker cannot say that it waits."""
+
 MAX_SETTLED = 100_000
 """Outcomes that are kept for messages whose delivery is not at hand; the oldest is forgotten beyond that."""
 
@@ -179,6 +185,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._failures: dict[str, Failure] = {}
         self._letters: dict[str, Letter] = {}
         self._settled: dict[str, TupleFailure | None] = {}  # without a delivery at hand; None: it was acked
+        self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode: Callable[[Message], Any] | None
         if callable(self._body):
             self._decode = self._body
@@ -250,9 +257,26 @@ class BrokerSpout(AsyncSpout[T]):
             return messages
         if has_leased:
             await self.flush()
-        elif not self._follow and await self._in_thread(partial(self._is_empty, queue)):
+        elif not self._follow and await self._is_over(queue):
             raise EndOfInput
         return None
+
+    async def _is_over(self, queue: Queue) -> bool:
+        # Asked twice: a failure may be told while the broker counts.
+        return (
+            not self._is_awaited() and await self._in_thread(partial(self._is_empty, queue)) and not self._is_awaited()
+        )
+
+    def _is_awaited(self) -> bool:
+        """Whether a message that went back from here, or is about to, is still to be delivered again."""
+        now_s = asyncio.get_running_loop().time()
+        self._coming = {message_id: until_s for message_id, until_s in self._coming.items() if until_s > now_s}
+        return bool(self._failures or self._coming)
+
+    def _await(self, message_id: str, delay_s: float) -> None:
+        if not self._can.counts_open:
+            until_s = asyncio.get_running_loop().time() + delay_s * ROUNDED_UP + RETURN_S
+            self._coming[message_id] = until_s
 
     async def _lease_next(self, queue: Queue) -> list[Delivery]:
         if self._leasing is None:
@@ -332,6 +356,7 @@ class BrokerSpout(AsyncSpout[T]):
         """Whether this message is over. Its lease ended before the broker was told so: it is told with the new one."""
         message_id = delivery.message.id
         self._failures.pop(message_id, None)  # it is here again already
+        self._coming.pop(message_id, None)
         letter = self._letters.get(message_id)
         if message_id in self._acks:
             self._acks[message_id] = delivery.handle
@@ -358,7 +383,10 @@ class BrokerSpout(AsyncSpout[T]):
         if delivery is not None:
             self._tell(delivery, failure)
         elif failure is None or failure.permanent:
+            self._coming.pop(message_id, None)
             self._remember(message_id, failure)
+        else:  # an earlier process gave it back, with a delay that is not known here, or died with its lease
+            self._await(message_id, LONGEST_PAUSE_S)
 
     def _remember(self, message_id: str, failure: TupleFailure | None) -> None:
         """What is to be told when the message is delivered again: an earlier process had the delivery."""
@@ -404,7 +432,8 @@ class BrokerSpout(AsyncSpout[T]):
                     self._remember(message_id, _dead(letters[message_id].reason, self._component))
             if failures := dict(self._failures):
                 await self._in_thread(partial(queue.fail, [*failures.values()]))
-                _told(self._failures, failures, set())
+                for message_id in _told(self._failures, failures, {*failures}):
+                    self._await(message_id, failures[message_id].delay_s)
 
     # --- leases -----------------------------------------------------------------------------------------------
 

@@ -99,6 +99,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._due: deque[Call] = deque()
         self._flushes = type(spout).flush is not AsyncSpout.flush
         self._has_told = False
+        self._was_told_to_retry = False  # since the last `next` was started
         self._position: Any = None
         self._has_position = False
 
@@ -116,13 +117,14 @@ class AsyncSpoutAdapter(Spout[Any]):
             asked, self._asked = self._asked, None
             given, self._position = asked.result()
             self.is_asked_first = False
-            if given is _END:
+            if given is _END and not self._was_told_to_retry:  # else it is asked again: it may have this to emit
                 raise EndOfInput
-            if given is not None:
+            if given is not _END and given is not None:
                 return given
         if self._asked is None:
             self.flush()
             self.snapshot()
+            self._was_told_to_retry = False
             self._asked = self._loop.start(self._ask())
             self._asked.add_done_callback(lambda _: self.on_given())
         return None
@@ -135,6 +137,7 @@ class AsyncSpoutAdapter(Spout[Any]):
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         """See `AsyncSpout.fail`; the same for this one."""
         self._has_told = True
+        self._was_told_to_retry = self._was_told_to_retry or not failure.permanent
         self._due.append((self._spout.fail, (message_id, failure)))
 
     def flush(self) -> None:
