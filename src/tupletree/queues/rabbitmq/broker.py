@@ -9,8 +9,9 @@ connection that broke is refused, for the server gave its message back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import msgspec
 
@@ -35,9 +36,9 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
-from tupletree.queues.rabbitmq.channels import Requests, opened
 from tupletree.queues.rabbitmq.client import Link, RabbitClient, Server
 from tupletree.queues.rabbitmq.consuming import Lease, QueueChannel
+from tupletree.queues.rabbitmq.letters import DeadLetters
 from tupletree.queues.rabbitmq.wire import (
     LONGEST_DELAY_S,
     MOST_HEAD_BYTES,
@@ -52,7 +53,6 @@ from tupletree.queues.rabbitmq.wire import (
     parcel_of,
     published_s_of,
     ready_queue_of,
-    stored_of,
 )
 from tupletree.queues.urls import QueueUrl
 
@@ -284,23 +284,21 @@ class RabbitBroker(Broker):
 
         async def work(link: Link) -> list[str]:
             refused, held = _held(link, [*by_handle])
-            for channel, leases in held:
-                channel.give_back([lease.tag for handle, lease in leases if not by_handle[handle].delay_s])
-                later = [(by_handle[handle], lease) for handle, lease in leases if by_handle[handle].delay_s]
-                parcels = [
-                    parcel_of(
-                        channel.queue,
-                        _message(link, channel, lease),
-                        published_s=published_s_of(lease.properties),
-                        delay_s=failure.delay_s,
-                        deliveries=deliveries_of(lease.properties) + 1,
-                        reason=failure.reason,
-                    )
-                    for failure, lease in later
-                ]
-                await self._publish(link, parcels, {failure.delay_s for failure, _ in later}, channel.queue)
-                channel.ack([lease.tag for _, lease in later if channel.held(lease.tag)])
-            for channel, _ in held:
+            telling = []
+            with _settling(held):
+                for channel, leases in held:
+                    gone = channel.give_back([lease.tag for handle, lease in leases if not by_handle[handle].delay_s])
+                    later = [(by_handle[handle], lease) for handle, lease in leases if by_handle[handle].delay_s]
+                    coming = [(failure, lease) for failure, lease in later if channel.is_out(lease)]
+                    parcels = [
+                        _copy(link, channel, lease, channel.queue, failure.reason, failure.delay_s)
+                        for failure, lease in coming
+                    ]
+                    await self._publish(link, parcels, {failure.delay_s for failure, _ in coming}, channel.queue)
+                    gone |= channel.ack([lease.tag for _, lease in later])
+                    refused += [handle for handle, lease in leases if lease.tag in gone]
+                    telling += [channel] if len(gone) < len(leases) else []
+            for channel in telling:
                 await channel.told()
             return refused
 
@@ -325,21 +323,20 @@ class RabbitBroker(Broker):
 
         async def work(link: Link) -> list[str]:
             refused, held = _held(link, [*by_handle])
-            for channel, leases in held:
-                dead = channel.queue.replace("tupletree.queue.", "tupletree.dead.", 1)
-                parcels = [
-                    parcel_of(
-                        dead,
-                        _message(link, channel, lease),
-                        published_s=published_s_of(lease.properties),
-                        deliveries=deliveries_of(lease.properties) + 1,
-                        reason=by_handle[handle].reason or "no reason was given",
-                    )
-                    for handle, lease in leases
-                ]
-                await self._client.publish(link, parcels, dead)
-                channel.ack([lease.tag for _, lease in leases if channel.held(lease.tag)])
-            for channel, _ in held:
+            telling = []
+            with _settling(held):
+                for channel, leases in held:
+                    dead = channel.queue.replace("tupletree.queue.", "tupletree.dead.", 1)
+                    parcels = [
+                        _copy(link, channel, lease, dead, by_handle[handle].reason or "no reason was given")
+                        for handle, lease in leases
+                        if channel.is_out(lease)
+                    ]
+                    await self._publish(link, parcels, (), dead)
+                    gone = channel.ack([lease.tag for _, lease in leases])
+                    refused += [handle for handle, lease in leases if lease.tag in gone]
+                    telling += [channel] if len(gone) < len(leases) else []
+            for channel in telling:
                 await channel.told()
             return refused
 
@@ -359,7 +356,7 @@ class RabbitBroker(Broker):
             raise self.not_capable(f"show messages that are {state}")
 
         async def work(link: Link) -> list[Stored]:
-            async with _Letters(self._client, link, queue) as letters:
+            async with DeadLetters(self._client, link, queue) as letters:
                 found = await letters.read(after + limit)
                 return [letters.stored(one) for one in found[after:]]
 
@@ -376,7 +373,7 @@ class RabbitBroker(Broker):
         async def work(link: Link) -> int:
             await _count(link, ready_queue_of(target))
             moved = 0
-            async with _Letters(self._client, link, source) as letters:
+            async with DeadLetters(self._client, link, source) as letters:
                 while not limit or moved < limit:
                     most = min(CHUNK, limit - moved) if limit and not wanted else CHUNK
                     if not (found := await letters.read(most)):
@@ -411,43 +408,6 @@ class RabbitBroker(Broker):
         self._client.close()
 
 
-class _Letters:
-    """Dead letters in hand, which go back when this ends unless they were acked."""
-
-    def __init__(self, client: RabbitClient, link: Link, queue: str) -> None:
-        self._client = client
-        self._link = link
-        self._queue = dead_queue_of(queue)
-
-    async def __aenter__(self) -> Self:
-        requests = Requests(await opened(self._link.connection))
-        self.channel = QueueChannel(requests, self._queue, self._client.clock, 1e9, lambda _: None)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.channel.give_back_all()
-            await self.channel.told()
-        self.channel.requests.close()
-
-    async def read(self, most: int) -> list[Lease]:
-        """The next ones."""
-        return await self.channel.take(most, DEFAULT_MAX_BYTES, 1e9)
-
-    async def move(self, letters: Sequence[tuple[Lease, Stored]], target: str) -> None:
-        """Publish them to a queue, and ack them then."""
-        if letters:
-            ready = ready_queue_of(target)
-            parcels = [parcel_of(ready, one.message, published_s=one.published_s) for _, one in letters]
-            await self._client.publish(self._link, parcels, target)
-            self.channel.ack([lease.tag for lease, _ in letters])
-            await self.channel.told()
-
-    def stored(self, one: Lease) -> Stored:
-        """As `peek` shows it."""
-        return stored_of(one.body, one.properties, f"{self._link.name}.{one.tag}", "dead")
-
-
 def _fault_of(message: Message) -> str:
     """Why this broker cannot store it; empty if it can."""
     if message.delay_s > LONGEST_DELAY_S:
@@ -472,6 +432,17 @@ def _message(link: Link, channel: QueueChannel, lease: Lease) -> Message:
     return message_of(lease.body, lease.properties, f"{link.name}.{channel.number}.{lease.tag}")
 
 
+def _copy(link: Link, channel: QueueChannel, lease: Lease, queue: str, reason: str, delay_s: float = 0.0) -> Parcel:
+    return parcel_of(
+        queue,
+        _message(link, channel, lease),
+        published_s=published_s_of(lease.properties),
+        delay_s=delay_s,
+        deliveries=deliveries_of(lease.properties) + 1,
+        reason=reason,
+    )
+
+
 def _held(link: Link, handles: Sequence[str]) -> tuple[list[str], list[tuple[QueueChannel, list[tuple[str, Lease]]]]]:
     """Handles whose lease is not held, and the leases of the others by their channel."""
     refused: list[str] = []
@@ -486,6 +457,14 @@ def _held(link: Link, handles: Sequence[str]) -> tuple[list[str], list[tuple[Que
         else:
             held.setdefault(handle.channel, {})[text] = lease
     return refused, [(channels[number], [*leases.items()]) for number, leases in held.items()]
+
+
+@contextmanager
+def _settling(held: Iterable[tuple[QueueChannel, list[tuple[str, Lease]]]]) -> Iterator[None]:
+    with ExitStack() as keeping:
+        for channel, leases in held:
+            keeping.enter_context(channel.settling([lease for _, lease in leases]))
+        yield
 
 
 async def _version(link: Link) -> tuple[int, ...]:

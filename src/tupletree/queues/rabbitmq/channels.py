@@ -109,11 +109,17 @@ class Requests:
 
 
 class _Batch:
-    """Messages whose confirms are waited for."""
+    """Messages whose confirms are waited for.
 
-    def __init__(self, done: asyncio.Future[Any], open_count: int) -> None:
+    Attributes:
+        lost: routing keys of it that lead to no queue.
+    """
+
+    def __init__(self, done: asyncio.Future[Any], parcels: Sequence[Parcel]) -> None:
         self.done = done
-        self.open_count = open_count
+        self.open_count = len(parcels)
+        self.keys = {one.routing_key for one in parcels}
+        self.lost: set[str] = set()
         self.refused = 0
 
 
@@ -128,7 +134,7 @@ class Confirmed:
         self.requests = requests
         self._tag = 0
         self._open: dict[int, _Batch] = {}  # in the order of their tags
-        self._returned: set[str] = set()
+        self._waiting: set[_Batch] = set()
 
     @classmethod
     async def on(cls, channel: Any) -> Confirmed:
@@ -163,9 +169,9 @@ class Confirmed:
         return lost
 
     async def _publish(self, parcels: Sequence[Parcel], timeout_s: float, where: str) -> set[str]:
-        batch = _Batch(self.requests.future(), len(parcels))
-        keys = {one.routing_key for one in parcels}
-        self._returned -= keys
+        batch = _Batch(self.requests.future(), parcels)
+        self._waiting.add(batch)
+        batch.done.add_done_callback(lambda _: self._waiting.discard(batch))
         for one in parcels:
             self._tag += 1
             self._open[self._tag] = batch
@@ -176,7 +182,7 @@ class Confirmed:
                 f"{where}: the server did not take {batch.refused} messages now",
                 next_step="publish them again, with the same ids",
             )
-        return self._returned & keys
+        return batch.lost
 
     def _hear_confirm(self, frame: Any) -> None:
         method = frame.method
@@ -198,4 +204,8 @@ class Confirmed:
                 batch.done.set_result(None)
 
     def _hear_return(self, _: Any, method: Any, __: Any, ___: bytes) -> None:
-        self._returned.add(method.routing_key)
+        # It comes before the confirm of its message. Of several batches with the key it does not say which: all publish
+        # to a queue that is not there, or was not a moment ago.
+        for batch in self._waiting:
+            if method.routing_key in batch.keys:
+                batch.lost.add(method.routing_key)

@@ -15,8 +15,8 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -50,6 +50,7 @@ class Lease(msgspec.Struct, gc=False):
         came_s: when, by the connection's clock.
         ends_s: until when it is leased, by the same clock.
         is_given: to a caller; others wait for the next lease.
+        is_settling: it is out until that is done, however long ago it ended.
     """
 
     tag: int
@@ -58,6 +59,7 @@ class Lease(msgspec.Struct, gc=False):
     came_s: float
     ends_s: float
     is_given: bool = False
+    is_settling: bool = False
 
 
 # More than 12 attributes: one channel: its consumers, what is out by it, and what the next lease must know.
@@ -234,22 +236,43 @@ class QueueChannel:
     # --- settling ---------------------------------------------------------------------------------------------
 
     def held(self, tag: int) -> Lease | None:
-        """The lease, if a caller holds it still."""
+        """The lease, if a caller holds it still, and nobody settles it."""
         lease = self._unsettled.get(tag)
-        return lease if lease is not None and lease.is_given and lease.ends_s > self._clock() else None
+        if lease is None or not lease.is_given or lease.is_settling:
+            return None
+        return lease if lease.ends_s > self._clock() else None
+
+    def is_out(self, lease: Lease) -> bool:
+        """Whether its message is not settled, and not with the server again."""
+        return lease.tag in self._unsettled
+
+    @contextmanager
+    def settling(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Keep them from ending meanwhile."""
+        for one in leases:
+            one.is_settling = True
+        try:
+            yield
+        finally:
+            for one in leases:
+                one.is_settling = False
+                if one.tag in self._unsettled:
+                    self._watch(one.ends_s)
 
     def extend(self, lease: Lease, lease_s: float) -> None:
         """Let it last so long from now."""
         lease.ends_s = min(self._clock() + lease_s, lease.came_s + self._longest_s)
 
-    def ack(self, tags: Iterable[int]) -> None:
-        """Their messages are done."""
-        self._settle(tags, lambda tag, multiple: self.requests.tell("basic_ack", tag, multiple=multiple))
+    def ack(self, tags: Iterable[int]) -> set[int]:
+        """Their messages are done. Returns the tags that are not out any more: the channel closed."""
+        return self._settle(tags, lambda tag, multiple: self.requests.tell("basic_ack", tag, multiple=multiple))
 
-    def give_back(self, tags: Iterable[int]) -> None:
-        """Their messages are ready again."""
+    def give_back(self, tags: Iterable[int]) -> set[int]:
+        """Their messages are ready again. Returns the tags that were not out any more."""
         self._is_idle, self._has_given_back = False, True
-        self._settle(tags, lambda tag, multiple: self.requests.tell("basic_nack", tag, multiple=multiple, requeue=True))
+        return self._settle(
+            tags, lambda tag, multiple: self.requests.tell("basic_nack", tag, multiple=multiple, requeue=True)
+        )
 
     def give_back_all(self) -> None:
         """What is not settled is ready again."""
@@ -260,8 +283,9 @@ class QueueChannel:
         """When the server has heard all of this."""
         await self.requests.send("basic_qos", prefetch_count=self._window or 1)
 
-    def _settle(self, tags: Iterable[int], tell: Callable[[int, bool], None]) -> None:
-        wanted = {*tags}
+    def _settle(self, tags: Iterable[int], tell: Callable[[int, bool], None]) -> set[int]:
+        asked = {*tags}
+        wanted = asked & self._unsettled.keys()
         last = 0
         for tag in self._unsettled:  # the first ones by one frame
             if tag not in wanted:
@@ -273,14 +297,15 @@ class QueueChannel:
                 tell(tag, False)
         if last:
             tell(last, True)
+        return asked - wanted
 
     def end_leases(self) -> float:
         """Give back what is no longer leased. Returns when the next lease ends, by the clock; inf if there is none."""
         now_s = self._clock()
-        over = [one.tag for one in self._unsettled.values() if one.ends_s <= now_s]
+        over = [one.tag for one in self._unsettled.values() if one.ends_s <= now_s and not one.is_settling]
         if over:
             self.give_back(over)
-        return min([one.ends_s for one in self._unsettled.values()], default=float("inf"))
+        return min([one.ends_s for one in self._unsettled.values() if not one.is_settling], default=float("inf"))
 
 
 class _Arrivals:
