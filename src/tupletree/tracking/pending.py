@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import count, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tupletree.errors import CheckpointError, InternalError
@@ -480,6 +481,20 @@ class Pending:
         task = self._tasks[spout_task]
         waiting = [message for message in task.messages.values() if message.waits]
         return [message.made for message in (*waiting, *task.awaiting.values()) if message.made]
+
+    def number_waiting(self, spout_task: int) -> None:
+        """Give a number to each message that waits and has none, because nothing asked for numbers until now.
+
+        They are as low as they can be: of the first epoch, in the order of first emission.
+        """
+        task = self._tasks[spout_task]
+        waiting = sorted((one for one in task.messages.values() if one.waits), key=attrgetter("first_wall_s"))
+        taken, last = {one.made for one in waiting}, 0
+        for message in waiting:
+            if not message.made:
+                message.made = next(number for number in count(last + 1) if number not in taken)
+                taken.add(message.made)
+            last = max(last, message.made)
 
     def waiting_numbers_due(self, spout_task: int) -> list[tuple[int, float]]:
         """(number, due time) of messages that the runtime is to try again, of those that have a number."""

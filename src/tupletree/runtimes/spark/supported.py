@@ -62,15 +62,17 @@ def _out_of_order(spec: TopologySpec) -> Iterator[Finding]:
                     where,
                     next_step="move the ordered input before the cycle, or run it locally",
                 )
-        for one in sorted(bolts.below[name] - {name}):
-            component = spec.components[one]
-            body = component.body
-            if isinstance(body, BoltSpec) and not (body.auto_ack and body.auto_fail):
+    for one, component in spec.components.items():
+        body = component.body
+        if isinstance(body, BoltSpec) and not (body.auto_ack and body.auto_fail):
+            spouts = sorted(bolts.spouts & spec.upstream_of(one))
+            if spouts:
                 yield Finding(
-                    f"it acks or fails by hand, and an input of {name!r} before it is ordered",
+                    f"it acks or fails by hand what comes from {spouts[0]!r}, which is before an ordered input",
                     f"{component.kind} {one!r} ({component.where})",
                     expected="a bolt that settles each tuple with its call, or a window, join, batch or HoldingBolt",
-                    next_step="leave out auto_ack=False and auto_fail=False, or run it locally",
+                    next_step="leave out auto_ack=False and auto_fail=False, read the source with a second spout for "
+                    "this bolt, or run it locally",
                 )
 
 

@@ -50,7 +50,7 @@ class Disk:
         self._fsync = os.fsync
 
     def __enter__(self) -> Self:
-        (self._aside / "inodes").mkdir(parents=True)
+        (self._aside / "inodes").mkdir(parents=True, exist_ok=True)
         os.fsync = self._sync  # type: ignore[assignment]  # it takes a handle, which is all that is passed here
         return self
 

@@ -104,6 +104,7 @@ class Simulation:
         self._loop: Loop | None = None
         self._settling: _SteppedSettling | None = None
         self._in_step = False
+        self._broken: BaseException | None = None
         self._steps = 0
         self._crashes = self.chance.randint(0, faults.crashes)
         self._until_crash = 0
@@ -113,13 +114,21 @@ class Simulation:
         """The state directory."""
         return self.folder / "state"
 
-    def run(self) -> None:
-        """Run until all input is settled. Raises what a check raises, and whatever ends a run by itself."""
+    def run(self, begin: Callable[[], None] | None = None) -> None:
+        """Run until all input is settled. Raises what a check raises, and whatever ends a run by itself.
+
+        Args:
+            begin: another run after one that has ended: what is done in between, without a crash.
+        """
         on_reached, urandom = crash_points.on_reached, os.urandom
         crash_points.on_reached = self.pass_by
         os.urandom = self.chance.randbytes  # names are drawn from it, and their order matters
         try:
             with self._disk:
+                if begin is not None:
+                    self._crashes = 0
+                    begin()
+                    self._crashes = self.chance.randint(0, self._faults.crashes)
                 while not self._live():
                     self._disk.restart()
         finally:
@@ -128,6 +137,8 @@ class Simulation:
 
     def pass_by(self, what: str) -> None:
         """A point where the process may crash."""
+        if self._broken is not None:
+            raise self._broken
         if self.is_over:
             raise Crash(what)
         if self._crashes <= 0:
@@ -161,7 +172,11 @@ class Simulation:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _crash(self, what: str) -> None:
-        self._check(Moment.CRASH, self)
+        try:
+            self._check(Moment.CRASH, self)
+        except BaseException as error:
+            self._broken = error  # what is called back may raise, and the run goes on
+            raise
         machine = self.chance.random() < self._faults.machine
         self.counts["machine" if machine else "process"] += 1
         self.counts[what] += 1

@@ -313,7 +313,9 @@ class Intake:
         failures: dict[int, Failure] = {}
         epoch_frames = EpochFrames()
         columns = _Columns()
-        numbers = Numbers(wire.first_number(epoch))
+        # The first numbers of an epoch are those of the rows that were planned (`SplitMessages.places_of`).
+        planned = sum(split.rows for spout in self._spouts.values() for split in spout.planned)
+        numbers = Numbers(wire.first_number(epoch) + planned)
         for task_id, spout in self._spouts.items():
             header.untracked += len(spout.untracked)
             header.fresh += spout.fresh

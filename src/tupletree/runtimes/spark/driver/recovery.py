@@ -206,6 +206,8 @@ def _fold(
     changes = of_spouts(changes, accounts.spout_of)
     accounts.pending.restore(changes, accounts.decode_value, clock.monotonic(), clock.wall())
     if accounts.ordering is not None:
+        for number in accounts.ordering.tasks:
+            accounts.pending.number_waiting(number)
         accounts.key_table = accounts.ordering.restored(accounts.pending.waiting_numbers_due)
     is_changed = last.generation < directory.upgrades.generation
     if is_changed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import compress, repeat
+from functools import cached_property
+from itertools import compress
 from typing import Any, ClassVar
 
 import msgspec
@@ -108,10 +109,29 @@ class LoggedMessages(EpochMessages):
             array("Q", columns.roots),
             array("I", columns.attempts),
             array("d", columns.first_emitted_s),
-            array("q", columns.made) if columns.made else repeat(0, len(columns.ids)),
+            self._numbers.tolist(),
             strict=True,
         ):
             yield EpochMessage(task, self._id_from(stored), root, attempt, first_s, made)
+
+    @cached_property
+    def _numbers(self) -> I64:
+        """The number of each message.
+
+        A log of a topology that asked for none has none. After an upgrade that asks for them it is as if it had: those
+        of its epoch, in the order of first emission, behind the rows that were planned.
+        """
+        count = len(self._columns.ids)
+        made = np.frombuffer(self._columns.made, dtype=np.int64) if self._columns.made else np.zeros(count, np.int64)
+        if self._header is None or made.all():
+            return made
+        without = np.flatnonzero(made == 0)
+        order = np.argsort(np.frombuffer(self._columns.first_emitted_s, dtype=np.float64)[without], kind="stable")
+        planned = sum(one.split.rows for one in self._header.splits)
+        start = max(wire.first_number(self._header.epoch) + planned, int(made.max(initial=0)) + 1)
+        numbers = made.copy()
+        numbers[without[order]] = start + np.arange(len(without))
+        return numbers
 
     def among(self, roots: Collection[int]) -> list[int]:
         """See `EpochMessages`."""
@@ -142,8 +162,7 @@ class LoggedMessages(EpochMessages):
             at = np.minimum(np.searchsorted(self.roots, roots, sorter=order), len(order) - 1)
             found = self.roots[order[at]] == roots
             tasks[found] = np.frombuffer(self._columns.tasks, dtype=np.uint32)[order[at[found]]]
-            if self._columns.made:
-                numbers[found] = np.frombuffer(self._columns.made, dtype=np.int64)[order[at[found]]]
+            numbers[found] = self._numbers[order[at[found]]]
         return tasks, numbers
 
     def find(self, roots: Collection[int]) -> list[tuple[EpochMessage, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tupletree.errors import InternalError
 from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.epoch_messages import places_in
@@ -110,6 +111,7 @@ class EpochOrder:
         self._ordering = ordering
         self._record = record
         self._place_of: dict[int, Place] = {}
+        self._root_at: dict[Place, int] = {}
         self._keys: dict[int, Keys] = {}  # of roots that are left out
         self._arrived = Arrived()  # of the last run
         self._find([*record.attempts, *record.header.again])
@@ -219,6 +221,13 @@ class EpochOrder:
         for root, task, number in zip(unknown.tolist(), tasks.tolist(), numbers.tolist(), strict=True):
             if task in self._ordering.tasks:
                 self._place_of[root] = task, number
+                if self._root_at.setdefault((task, number), root) != root:
+                    raise InternalError(
+                        "two messages have one number",
+                        where=f"epoch {self._record.header.epoch}, spout task {task}",
+                        got=f"number {number} for the roots {self._root_at[task, number]} and {root}",
+                        expected="a number for each message of a spout task, from its first emission on",
+                    )
 
     def _mine(self, roots: Iterable[int]) -> dict[int, Place]:
         return {root: self._place_of[root] for root in roots if root in self._place_of}

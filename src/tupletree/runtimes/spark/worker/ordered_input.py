@@ -73,6 +73,7 @@ class OrderedInput:
         self._hashes: dict[Any, int] = {}
         self._arrived: list[wire.Arrivals] = []
         self._keys_by_root: dict[int, list[int]] | None = None
+        self._latest: dict[int, int] = {}
 
     @classmethod
     def of(
@@ -131,7 +132,10 @@ class OrderedInput:
         return roots[first], hashes[first]
 
     def _numbers(self, frame: Frame) -> I64:
-        """The number of each tuple: of several messages the latest, as none may come before one of its own."""
+        """The number of each tuple: of several messages the latest, as none may come before one of its own.
+
+        What belongs to no message stays behind all that its sender had sent before it.
+        """
         ends = np.array([0, *frame.ends], dtype=np.int64)
         widths = ends[1:] - ends[:-1]
         if not any(isinstance(root, tuple) for root in frame.roots):
@@ -139,7 +143,12 @@ class OrderedInput:
         else:
             found = [self._places_of(np.array(roots_of(root), dtype=np.uint64))[1] for root in frame.roots]
             numbers = np.array([max(one.tolist(), default=0) for one in found], dtype=np.int64)
-        return np.repeat(numbers, widths)
+        numbers = np.repeat(numbers, widths)
+        if frame.size:
+            newest = np.maximum.accumulate(np.maximum(numbers, self._latest.get(frame.source, 0)))
+            self._latest[frame.source] = int(newest[-1])
+            numbers = np.where(numbers == 0, newest, numbers)
+        return numbers
 
     def _note(self, frame: Frame, each: list[Root]) -> list[int] | None:
         """The hash of each tuple's key; None for an input that is not ordered."""
